@@ -1,0 +1,212 @@
+//! The one seam between Braid and a medium: a [`Device`] holds named [`File`]s.
+//!
+//! The log and the store speak only to these traits, so a disk through io_uring, a disk through
+//! plain system calls, memory and the fault-injecting simulator are interchangeable.
+//!
+//! # What a medium promises
+//!
+//! - A write is *volatile* until a later [`File::sync`] of the same file returns `Ok`, or from the
+//!   start *durable* if it was made with [`File::write_durable_at`] and that returned `Ok`.
+//! - A volatile or unfinished write may survive a crash whole, in part (at 512-byte granularity, in
+//!   any subset) or not at all, independently of every other such write.
+//! - A created, removed or renamed name is durable after [`Device::sync_directory`].
+//! - After a failed write or sync of a file, nothing is known about unsynced data in it. Callers must
+//!   not retry as if nothing had happened (invariant I8).
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::AlignedBuf;
+
+/// Which implementation stands behind a [`Device`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// A directory of a file system through io_uring with direct I/O (Linux).
+    Uring,
+    /// A directory of a file system through positioned reads and writes and `fdatasync`.
+    File,
+    /// Process memory; nothing survives the process.
+    Memory,
+    /// The deterministic fault-injecting simulator.
+    Simulator,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceKind::Uring => "uring",
+            DeviceKind::File => "file",
+            DeviceKind::Memory => "memory",
+            DeviceKind::Simulator => "simulator",
+        })
+    }
+}
+
+/// How [`Device::open`] treats an existing or a missing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must exist.
+    Existing,
+    /// The file must not exist; it is created empty.
+    CreateNew,
+}
+
+/// A named file of a device and its size in bytes, as listed by [`Device::list`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The file's name, relative to the device.
+    pub name: String,
+    /// The file's length in bytes.
+    pub len: u64,
+}
+
+/// One positioned read of a batch.
+#[derive(Debug)]
+pub struct ReadOp<'a> {
+    /// Where the bytes go; read in full.
+    pub buf: &'a mut [u8],
+    /// Byte offset in the file.
+    pub offset: u64,
+}
+
+/// One positioned write of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOp<'a> {
+    /// The bytes; written in full.
+    pub buf: &'a [u8],
+    /// Byte offset in the file.
+    pub offset: u64,
+}
+
+/// A flat directory of files on one medium.
+///
+/// Names are plain file names (no path separators). All methods may be called from any thread.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Which implementation this is.
+    fn kind(&self) -> DeviceKind;
+
+    /// The unit in bytes, a power of two and at least 512, that offsets, lengths and buffer addresses
+    /// of every read and write must be multiples of.
+    fn block_size(&self) -> usize;
+
+    /// A zeroed buffer of at least `len` bytes, aligned for this device and, where the device has
+    /// registered memory, taken from it so that I/O on it is cheapest.
+    fn allocate(&self, len: usize) -> AlignedBuf;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound` or `AlreadyExists` according to `mode`, or the medium's error.
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+
+    /// Removes a file. Durable after [`Device::sync_directory`].
+    ///
+    /// # Errors
+    /// `NotFound`, or the medium's error.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Renames a file, replacing `to` atomically. Durable after [`Device::sync_directory`].
+    ///
+    /// # Errors
+    /// `NotFound`, or the medium's error.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// All files, sorted by name.
+    ///
+    /// # Errors
+    /// The medium's error.
+    fn list(&self) -> io::Result<Vec<Entry>>;
+
+    /// Makes creations, removals and renames durable.
+    ///
+    /// # Errors
+    /// The medium's error; see invariant I8.
+    fn sync_directory(&self) -> io::Result<()>;
+}
+
+/// A file of a [`Device`]: positioned, unbuffered, aligned I/O from any thread.
+///
+/// Every offset, length and buffer address is a multiple of [`Device::block_size`]; anything else is
+/// `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short.
+/// A full medium is [`io::ErrorKind::StorageFull`].
+pub trait File: Send + Sync + fmt::Debug {
+    /// The length in bytes.
+    ///
+    /// # Errors
+    /// The medium's error.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    ///
+    /// # Errors
+    /// The medium's error.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts or extends the file. New bytes read as zero. Durable after [`File::sync`].
+    ///
+    /// # Errors
+    /// `StorageFull` or the medium's error.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Writes real zeroes over `range`, extending the file if needed, so that later writes inside it
+    /// touch no file-system metadata. Durable after [`File::sync`].
+    ///
+    /// # Errors
+    /// `StorageFull` or the medium's error.
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Gives the space of `range` back to the medium where it can; the range reads as zero. The
+    /// length stays. Where the medium cannot, this does nothing.
+    ///
+    /// # Errors
+    /// The medium's error.
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Reads `buf.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`, or the medium's error.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes the buffers one after the other from `offset`; volatile until [`File::sync`].
+    ///
+    /// # Errors
+    /// `StorageFull` or the medium's error.
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
+
+    /// Writes the buffers one after the other from `offset`; durable when this returns `Ok` (a forced
+    /// unit access, or a write and a flush, whichever the medium does faster). Only the bytes are
+    /// durable: a length changed since the last [`File::sync`] is not promised.
+    ///
+    /// # Errors
+    /// `StorageFull` or the medium's error; see invariant I8.
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
+
+    /// Makes all completed writes and the length durable.
+    ///
+    /// # Errors
+    /// The medium's error; see invariant I8.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Performs all reads, as many at once as the medium likes; returns when all are done.
+    ///
+    /// # Errors
+    /// The first error; other buffers then hold unspecified bytes.
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
+    }
+
+    /// Performs all writes in any order, as many at once as the medium likes; returns when all are
+    /// done. Volatile until [`File::sync`].
+    ///
+    /// # Errors
+    /// The first error; which writes took place is then unknown.
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        ops.iter().try_for_each(|op| self.write_at(&[op.buf], op.offset))
+    }
+}

@@ -1,0 +1,142 @@
+//! A device in process memory, for tests and for measuring everything but the disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+
+/// A [`Device`] whose files live in memory. Clones share the same files.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDevice {
+    files: Arc<Mutex<BTreeMap<String, Arc<MemoryFile>>>>,
+}
+
+impl MemoryDevice {
+    /// An empty device.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+fn missing(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("no file {name:?}"))
+}
+
+impl Device for MemoryDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Memory
+    }
+
+    fn block_size(&self) -> usize {
+        4096
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        AlignedBuf::new(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut files = self.files.lock();
+        match (files.get(name), mode) {
+            (Some(file), OpenMode::Existing) => Ok(file.clone()),
+            (None, OpenMode::Existing) => Err(missing(name)),
+            (Some(_), OpenMode::CreateNew) => {
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("file {name:?} exists")))
+            }
+            (None, OpenMode::CreateNew) => {
+                let file = Arc::new(MemoryFile::default());
+                files.insert(name.to_owned(), file.clone());
+                Ok(file)
+            }
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.lock().remove(name).map(drop).ok_or_else(|| missing(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut files = self.files.lock();
+        let file = files.remove(from).ok_or_else(|| missing(from))?;
+        files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let files = self.files.lock();
+        Ok(files
+            .iter()
+            .map(|(name, file)| Entry { name: name.clone(), len: file.bytes.read().len() as u64 })
+            .collect())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct MemoryFile {
+    bytes: RwLock<Vec<u8>>,
+}
+
+impl File for MemoryFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.read().len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.bytes.write().resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        let mut bytes = self.bytes.write();
+        if (bytes.len() as u64) < range.end {
+            bytes.resize(range.end as usize, 0);
+        }
+        bytes[range.start as usize..range.end as usize].fill(0);
+        Ok(())
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        let mut bytes = self.bytes.write();
+        let end = (range.end as usize).min(bytes.len());
+        let start = (range.start as usize).min(end);
+        bytes[start..end].fill(0);
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = self.bytes.read();
+        let start = offset as usize;
+        let source = bytes.get(start..start + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buf.copy_from_slice(source);
+        Ok(())
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        let mut bytes = self.bytes.write();
+        let mut at = offset as usize;
+        for buf in bufs {
+            if bytes.len() < at + buf.len() {
+                bytes.resize(at + buf.len(), 0);
+            }
+            bytes[at..at + buf.len()].copy_from_slice(buf);
+            at += buf.len();
+        }
+        Ok(())
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_at(bufs, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
