@@ -1,0 +1,97 @@
+//! Where recovery starts: the log's half of a checkpoint.
+
+use crate::LogError;
+
+/// The place of the next chunk of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LanePosition {
+    /// Sequence number of the segment.
+    pub segment: u64,
+    /// Byte offset in the segment.
+    pub offset: u64,
+    /// Sequence number of the next chunk.
+    pub chunk: u64,
+    /// CRC-32C of the chunk before.
+    pub link: u32,
+    /// The log's incarnation.
+    pub incarnation: u32,
+}
+
+/// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to `number`
+/// is covered by the checkpoint that stores this; all later pieces lie at or behind the positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogStart {
+    /// The last number that the checkpoint covers.
+    pub number: u64,
+    /// One position a lane.
+    pub lanes: Vec<LanePosition>,
+}
+
+const LANE_BYTES: usize = 32;
+
+impl LogStart {
+    /// The value as bytes, for the checkpoint's superblock: 12 bytes and 32 a lane. It carries no
+    /// checksum of its own.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12 + LANE_BYTES * self.lanes.len());
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&(self.lanes.len() as u32).to_le_bytes());
+        for lane in &self.lanes {
+            out.extend_from_slice(&lane.segment.to_le_bytes());
+            out.extend_from_slice(&lane.offset.to_le_bytes());
+            out.extend_from_slice(&lane.chunk.to_le_bytes());
+            out.extend_from_slice(&lane.link.to_le_bytes());
+            out.extend_from_slice(&lane.incarnation.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads what [`LogStart::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`LogError::Incompatible`] if the length does not fit.
+    pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
+        let wrong = || LogError::Incompatible { what: "malformed log start position".to_owned() };
+        let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        if count > crate::LogOptions::MAX_LANES || rest.len() != count * LANE_BYTES {
+            return Err(wrong());
+        }
+        let word = |lane: &[u8], at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&lane[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let lanes = rest
+            .chunks_exact(LANE_BYTES)
+            .map(|lane| {
+                let tail = word(lane, 24);
+                LanePosition {
+                    segment: word(lane, 0),
+                    offset: word(lane, 8),
+                    chunk: word(lane, 16),
+                    link: tail as u32,
+                    incarnation: (tail >> 32) as u32,
+                }
+            })
+            .collect();
+        Ok(Self { number: u64::from_le_bytes(*number), lanes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_and_decodes() {
+        let lane = LanePosition { segment: 3, offset: 4096, chunk: 9, link: 77, incarnation: 2 };
+        let start = LogStart { number: 42, lanes: vec![lane, LanePosition { segment: 8, ..lane }] };
+        let bytes = start.encode();
+        assert_eq!(LogStart::decode(&bytes).unwrap(), start);
+        for cut in 0..bytes.len() {
+            assert!(LogStart::decode(&bytes[..cut]).is_err(), "accepted {cut} bytes");
+        }
+    }
+}
