@@ -66,11 +66,18 @@ pub enum LogError {
 
 impl LogError {
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
-        LogError::Io { what: what.into(), source: Arc::new(source) }
+        LogError::Io {
+            what: what.into(),
+            source: Arc::new(source),
+        }
     }
 
     pub(crate) fn corrupted(what: impl Into<String>, file: &str, offset: u64) -> Self {
-        LogError::Corrupted { what: what.into(), file: file.to_owned(), offset }
+        LogError::Corrupted {
+            what: what.into(),
+            file: file.to_owned(),
+            offset,
+        }
     }
 
     /// Whether this is a device's error for lack of space.

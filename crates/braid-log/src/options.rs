@@ -130,7 +130,11 @@ impl LogOptions {
             self.lanes = self.lanes.min(strands);
         }
         if self.strands == 0 || self.strands > Self::MAX_STRANDS {
-            return fail(format!("strands is {}, not in 1..={}", self.strands, Self::MAX_STRANDS));
+            return fail(format!(
+                "strands is {}, not in 1..={}",
+                self.strands,
+                Self::MAX_STRANDS
+            ));
         }
         if self.lanes == 0 || self.lanes > Self::MAX_LANES || self.lanes > self.strands {
             return fail(format!(
@@ -162,6 +166,13 @@ impl LogOptions {
             return fail(format!(
                 "segment_bytes is {}, no multiple of {BLOCK} from {least} (two slots and a header)",
                 self.segment_bytes
+            ));
+        }
+        let least = crate::space::SpaceState::least_log_bytes(&self);
+        if self.max_log_bytes != 0 && self.max_log_bytes < least {
+            return fail(format!(
+                "max_log_bytes is {}, less than the {least} that these strands, slots and segments need",
+                self.max_log_bytes
             ));
         }
         Ok(self)

@@ -51,7 +51,9 @@ impl LogStart {
     /// # Errors
     /// [`LogError::Incompatible`] if the length does not fit.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
-        let wrong = || LogError::Incompatible { what: "malformed log start position".to_owned() };
+        let wrong = || LogError::Incompatible {
+            what: "malformed log start position".to_owned(),
+        };
         let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let count = u32::from_le_bytes(*count) as usize;
@@ -76,7 +78,10 @@ impl LogStart {
                 }
             })
             .collect();
-        Ok(Self { number: u64::from_le_bytes(*number), lanes })
+        Ok(Self {
+            number: u64::from_le_bytes(*number),
+            lanes,
+        })
     }
 }
 
@@ -86,12 +91,24 @@ mod tests {
 
     #[test]
     fn encodes_and_decodes() {
-        let lane = LanePosition { segment: 3, offset: 4096, chunk: 9, link: 77, incarnation: 2 };
-        let start = LogStart { number: 42, lanes: vec![lane, LanePosition { segment: 8, ..lane }] };
+        let lane = LanePosition {
+            segment: 3,
+            offset: 4096,
+            chunk: 9,
+            link: 77,
+            incarnation: 2,
+        };
+        let start = LogStart {
+            number: 42,
+            lanes: vec![lane, LanePosition { segment: 8, ..lane }],
+        };
         let bytes = start.encode();
         assert_eq!(LogStart::decode(&bytes).unwrap(), start);
         for cut in 0..bytes.len() {
-            assert!(LogStart::decode(&bytes[..cut]).is_err(), "accepted {cut} bytes");
+            assert!(
+                LogStart::decode(&bytes[..cut]).is_err(),
+                "accepted {cut} bytes"
+            );
         }
     }
 }

@@ -19,7 +19,10 @@ impl Protocol for Glsn {
     /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
     /// appended counts through its entry, so the minimum is exact.
     fn horizon(&self, frontier: &Frontier) -> u64 {
-        frontier.drawn.min(frontier.entries - 1).min(frontier.strands - 1)
+        frontier
+            .drawn
+            .min(frontier.entries - 1)
+            .min(frontier.strands - 1)
     }
 
     /// Below the first missing number: a later transaction may have read what an earlier one wrote.
@@ -55,22 +58,40 @@ mod tests {
 
     #[test]
     fn horizon_is_the_least_of_all() {
-        let free = Frontier { drawn: 9, entries: u64::MAX, strands: u64::MAX };
+        let free = Frontier {
+            drawn: 9,
+            entries: u64::MAX,
+            strands: u64::MAX,
+        };
         assert_eq!(Glsn.horizon(&free), 9);
         assert_eq!(Glsn.horizon(&Frontier { entries: 4, ..free }), 3);
-        assert_eq!(Glsn.horizon(&Frontier { entries: 4, strands: 2, ..free }), 1);
+        assert_eq!(
+            Glsn.horizon(&Frontier {
+                entries: 4,
+                strands: 2,
+                ..free
+            }),
+            1
+        );
     }
 
     #[test]
     fn cut_ends_at_the_first_gap() {
-        let mut scanned =
-            ScannedNumbers { base: 10, horizon: 12, found_to_horizon: 2, tail: vec![] };
+        let mut scanned = ScannedNumbers {
+            base: 10,
+            horizon: 12,
+            found_to_horizon: 2,
+            tail: vec![],
+        };
         assert_eq!(Glsn.cut(&scanned).unwrap(), 12);
         scanned.tail = vec![(13, 13), (14, 16), (18, 20)];
         assert_eq!(Glsn.cut(&scanned).unwrap(), 16);
         scanned.tail[0] = (14, 14);
         assert_eq!(Glsn.cut(&scanned).unwrap(), 12);
         scanned.found_to_horizon = 1;
-        assert!(matches!(Glsn.cut(&scanned), Err(LogError::Corrupted { .. })));
+        assert!(matches!(
+            Glsn.cut(&scanned),
+            Err(LogError::Corrupted { .. })
+        ));
     }
 }

@@ -66,5 +66,8 @@ pub(crate) fn of(kind: ProtocolKind) -> &'static dyn Protocol {
 
 /// The protocol with an identifier, if there is one.
 pub(crate) fn by_id(id: u8) -> Option<&'static dyn Protocol> {
-    [ProtocolKind::Serial, ProtocolKind::Glsn].into_iter().map(of).find(|p| p.id() == id)
+    [ProtocolKind::Serial, ProtocolKind::Glsn]
+        .into_iter()
+        .map(of)
+        .find(|p| p.id() == id)
 }

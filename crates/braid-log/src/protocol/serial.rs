@@ -20,13 +20,21 @@ impl Protocol for Serial {
     }
 
     fn horizon(&self, frontier: &Frontier) -> u64 {
-        frontier.drawn.min(frontier.entries - 1).min(frontier.strands - 1)
+        frontier
+            .drawn
+            .min(frontier.entries - 1)
+            .min(frontier.strands - 1)
     }
 
     /// Everything up to the first bad chunk. A number may be missing when a transaction had drawn but
     /// not appended; nothing kept can depend on it, since its locks were still held.
     fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        let last = scanned.tail.iter().map(|&(_, last)| last).max().unwrap_or(0);
+        let last = scanned
+            .tail
+            .iter()
+            .map(|&(_, last)| last)
+            .max()
+            .unwrap_or(0);
         Ok(scanned.base.max(scanned.horizon).max(last))
     }
 }
@@ -37,8 +45,12 @@ mod tests {
 
     #[test]
     fn cut_keeps_what_is_behind_a_gap() {
-        let scanned =
-            ScannedNumbers { base: 3, horizon: 5, found_to_horizon: 2, tail: vec![(6, 6), (8, 9)] };
+        let scanned = ScannedNumbers {
+            base: 3,
+            horizon: 5,
+            found_to_horizon: 2,
+            tail: vec![(6, 6), (8, 9)],
+        };
         assert_eq!(Serial.cut(&scanned).unwrap(), 9);
     }
 }

@@ -1,0 +1,112 @@
+//! Callbacks and wakers of tickets that nobody blocks on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use crate::LogError;
+
+/// What to do once a number is durable, or never will be.
+pub(crate) enum Action {
+    /// Call a function with the outcome.
+    Call(Box<dyn FnOnce(Result<(), LogError>) + Send>),
+    /// Wake a task, which asks for the outcome itself.
+    Wake(Waker),
+}
+
+struct Shard {
+    actions: Mutex<Vec<(u64, Action)>>,
+    /// The least number in `actions`; `u64::MAX` if empty.
+    least: AtomicU64,
+}
+
+/// Registered actions, in shards so that threads of different strands do not meet.
+pub(crate) struct Callbacks {
+    shards: Box<[CachePadded<Shard>]>,
+}
+
+impl Callbacks {
+    pub(crate) fn new(shards: usize) -> Self {
+        let shard = || {
+            CachePadded::new(Shard {
+                actions: Mutex::new(Vec::new()),
+                least: AtomicU64::new(u64::MAX),
+            })
+        };
+        Self {
+            shards: (0..shards).map(|_| shard()).collect(),
+        }
+    }
+
+    /// Registers an action. The caller looks at the horizon (`SeqCst`) afterwards and calls
+    /// [`Callbacks::run`] itself if the number is durable already.
+    pub(crate) fn add(&self, shard: usize, number: u64, action: Action) {
+        let shard = &self.shards[shard % self.shards.len()];
+        let mut actions = shard.actions.lock();
+        actions.push((number, action));
+        // SeqCst: pairs with `run`. Either it sees the number, or the caller sees the horizon.
+        shard.least.fetch_min(number, Ordering::SeqCst);
+    }
+
+    /// Runs everything up to `horizon`, on this thread. The horizon was published (`SeqCst`) before.
+    pub(crate) fn run(&self, horizon: u64, outcome: &Result<(), LogError>) {
+        for shard in &self.shards {
+            // SeqCst: pairs with `add`.
+            if shard.least.load(Ordering::SeqCst) > horizon {
+                continue;
+            }
+            let mut due = {
+                let mut actions = shard.actions.lock();
+                let due: Vec<_> = actions
+                    .extract_if(.., |(number, _)| *number <= horizon)
+                    .collect();
+                let least = actions.iter().map(|&(number, _)| number).min();
+                shard
+                    .least
+                    .store(least.unwrap_or(u64::MAX), Ordering::SeqCst);
+                due
+            };
+            due.sort_unstable_by_key(|&(number, _)| number);
+            for (_, action) in due {
+                match action {
+                    Action::Call(call) => call(outcome.clone()),
+                    Action::Wake(waker) => waker.wake(),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn runs_what_is_due_once() {
+        let callbacks = Callbacks::new(2);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        for number in [5, 3, 8] {
+            let seen = seen.clone();
+            let call = move |outcome: Result<(), LogError>| {
+                seen.lock().push((number, outcome.is_ok()));
+            };
+            callbacks.add(number as usize, number, Action::Call(Box::new(call)));
+        }
+        callbacks.run(2, &Ok(()));
+        assert!(seen.lock().is_empty());
+        callbacks.run(5, &Ok(()));
+        callbacks.run(5, &Ok(()));
+        assert_eq!(*seen.lock(), [(3, true), (5, true)]);
+        callbacks.run(
+            u64::MAX,
+            &Err(LogError::Poisoned {
+                cause: "test".into(),
+            }),
+        );
+        assert_eq!(seen.lock()[2], (8, false));
+    }
+}

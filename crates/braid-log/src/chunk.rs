@@ -1,0 +1,159 @@
+//! The unit of flush on the medium: a header and the pieces of one strand.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..4 | magic |
+//! | 4..6 | format version |
+//! | 6..8 | lane |
+//! | 8..10 | strand |
+//! | 10..12 | zero |
+//! | 12..16 | incarnation |
+//! | 16..24 | chunk sequence number in the lane |
+//! | 24..32 | least number in the chunk |
+//! | 32..40 | greatest number in the chunk |
+//! | 40..48 | durable horizon known when the chunk was sealed |
+//! | 48..52 | payload length in bytes |
+//! | 52..56 | pieces |
+//! | 56..60 | link: CRC-32C of the lane's chunk before |
+//! | 60..64 | CRC-32C of the bytes before and of the payload |
+//!
+//! Numbers are little-endian. The payload follows; zeroes pad to the block.
+
+use crate::options::BLOCK;
+
+/// Bytes of the header.
+pub(crate) const CHUNK_HEADER: usize = 64;
+
+const MAGIC: u32 = 0x4b48_4342; // "BCHK"
+const FORMAT: u16 = 1;
+
+/// A chunk header, without its CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkHeader {
+    pub(crate) lane: u16,
+    pub(crate) strand: u16,
+    pub(crate) incarnation: u32,
+    pub(crate) sequence: u64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) horizon: u64,
+    pub(crate) payload_len: u32,
+    pub(crate) pieces: u32,
+    pub(crate) link: u32,
+}
+
+/// Rounds up to the block.
+pub(crate) fn padded(len: usize) -> usize {
+    len.next_multiple_of(BLOCK)
+}
+
+pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub(crate) fn get_u32(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+pub(crate) fn get_u64(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+impl ChunkHeader {
+    /// Bytes on the medium, padding included.
+    pub(crate) fn size(&self) -> usize {
+        padded(CHUNK_HEADER + self.payload_len as usize)
+    }
+
+    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes the padding,
+    /// and returns the CRC.
+    pub(crate) fn seal(&self, chunk: &mut [u8]) -> u32 {
+        let end = CHUNK_HEADER + self.payload_len as usize;
+        chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        chunk[4..6].copy_from_slice(&FORMAT.to_le_bytes());
+        chunk[6..8].copy_from_slice(&self.lane.to_le_bytes());
+        chunk[8..10].copy_from_slice(&self.strand.to_le_bytes());
+        chunk[10..12].fill(0);
+        chunk[12..16].copy_from_slice(&self.incarnation.to_le_bytes());
+        chunk[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        chunk[24..32].copy_from_slice(&self.first.to_le_bytes());
+        chunk[32..40].copy_from_slice(&self.last.to_le_bytes());
+        chunk[40..48].copy_from_slice(&self.horizon.to_le_bytes());
+        chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
+        chunk[52..56].copy_from_slice(&self.pieces.to_le_bytes());
+        chunk[56..60].copy_from_slice(&self.link.to_le_bytes());
+        let crc = checksum(chunk, end);
+        chunk[60..64].copy_from_slice(&crc.to_le_bytes());
+        chunk[end..self.size()].fill(0);
+        crc
+    }
+
+    /// Reads a header; `None` if it is none. The CRC is not checked: see [`ChunkHeader::check`].
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < CHUNK_HEADER || get_u32(bytes, 0) != MAGIC || get_u16(bytes, 4) != FORMAT {
+            return None;
+        }
+        Some(Self {
+            lane: get_u16(bytes, 6),
+            strand: get_u16(bytes, 8),
+            incarnation: get_u32(bytes, 12),
+            sequence: get_u64(bytes, 16),
+            first: get_u64(bytes, 24),
+            last: get_u64(bytes, 32),
+            horizon: get_u64(bytes, 40),
+            payload_len: get_u32(bytes, 48),
+            pieces: get_u32(bytes, 52),
+            link: get_u32(bytes, 56),
+        })
+    }
+
+    /// The payload and the CRC of a whole chunk, if the CRC fits.
+    pub(crate) fn check<'a>(&self, chunk: &'a [u8]) -> Option<(&'a [u8], u32)> {
+        let end = CHUNK_HEADER + self.payload_len as usize;
+        let stored = get_u32(chunk, 60);
+        (chunk.len() >= end && checksum(chunk, end) == stored)
+            .then(|| (&chunk[CHUNK_HEADER..end], stored))
+    }
+}
+
+fn checksum(chunk: &[u8], end: usize) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&chunk[..60]), &chunk[CHUNK_HEADER..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seals_and_checks() {
+        let header = ChunkHeader {
+            lane: 3,
+            strand: 7,
+            incarnation: 2,
+            sequence: 99,
+            first: 5,
+            last: 11,
+            horizon: 4,
+            payload_len: 100,
+            pieces: 3,
+            link: 0xdead_beef,
+        };
+        let mut chunk = vec![0xaa; BLOCK];
+        let crc = header.seal(&mut chunk);
+        assert_eq!(ChunkHeader::decode(&chunk), Some(header));
+        assert_eq!(header.check(&chunk).unwrap(), (&[0xaa; 100][..], crc));
+        assert!(chunk[164..].iter().all(|&b| b == 0));
+        for at in (0..60).chain([64, 163]) {
+            chunk[at] ^= 1;
+            let accepted = ChunkHeader::decode(&chunk)
+                .and_then(|h| h.check(&chunk))
+                .is_some();
+            assert!(!accepted, "a flipped bit in byte {at} went unseen");
+            chunk[at] ^= 1;
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Who is committing right now: one padded commit slot a thread, and the gate in front of them.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::event::Event;
+
+/// A slot that nobody uses.
+const FREE: u64 = u64::MAX;
+
+/// Entries that can be in flight at once; more wait for a slot.
+pub(crate) const MAX_ENTRIES: usize = 256;
+
+/// A small number of the calling thread, dense over the threads of the process.
+pub(crate) fn thread_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    INDEX.with(|index| {
+        if index.get() == usize::MAX {
+            // Relaxed: only uniqueness matters.
+            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        index.get()
+    })
+}
+
+/// The order counter and the commit slots.
+///
+/// A slot holds a lower bound of the number its entry will draw, then the first number drawn. Whoever
+/// wants to know how far everything is finished reads the counter first and the slots after it: an
+/// entry whose slot it saw free draws later than that read, so its number is greater.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    /// The newest number drawn.
+    counter: CachePadded<AtomicU64>,
+    slots: Box<[CachePadded<AtomicU64>]>,
+    /// Slots from here on were never used.
+    used: CachePadded<AtomicUsize>,
+    closed: AtomicBool,
+    gate: Event,
+}
+
+/// A commit slot in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntrySlot(usize);
+
+impl Entries {
+    pub(crate) fn new(last_number: u64) -> Self {
+        Self {
+            counter: CachePadded::new(AtomicU64::new(last_number)),
+            slots: (0..MAX_ENTRIES)
+                .map(|_| CachePadded::new(AtomicU64::new(FREE)))
+                .collect(),
+            used: CachePadded::new(AtomicUsize::new(0)),
+            closed: AtomicBool::new(false),
+            gate: Event::default(),
+        }
+    }
+
+    /// The newest number drawn.
+    pub(crate) fn last_number(&self) -> u64 {
+        // SeqCst: the first step of every frontier computation, see the type.
+        self.counter.load(Ordering::SeqCst)
+    }
+
+    /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken.
+    pub(crate) fn enter(&self, thread: usize) -> EntrySlot {
+        loop {
+            let slot = self.take_slot(thread);
+            // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
+            if !self.closed.load(Ordering::SeqCst) {
+                return slot;
+            }
+            self.leave(slot);
+            let listener = self.gate.listen();
+            if self.closed.load(Ordering::SeqCst) {
+                listener.wait();
+            }
+        }
+    }
+
+    fn take_slot(&self, thread: usize) -> EntrySlot {
+        let mut index = thread % MAX_ENTRIES;
+        let mut tries = 0;
+        loop {
+            // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
+            if index >= self.used.load(Ordering::Relaxed) {
+                // SeqCst: before the slot is taken, so before the draw; a scan that misses this read the
+                // counter before we draw.
+                self.used.fetch_max(index + 1, Ordering::SeqCst);
+            }
+            let bound = self.last_number() + 1;
+            // SeqCst: pairs with `oldest`, see the type.
+            let taken = self.slots[index].compare_exchange(
+                FREE,
+                bound,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                return EntrySlot(index);
+            }
+            index = (index + 1) % MAX_ENTRIES;
+            tries += 1;
+            if tries % MAX_ENTRIES == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Draws `count` consecutive numbers; returns the first.
+    pub(crate) fn draw(&self, slot: EntrySlot, count: u64) -> u64 {
+        // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
+        let first = self.counter.fetch_add(count, Ordering::SeqCst) + 1;
+        // Release: raises our own bound; whoever reads the old one is only more careful.
+        self.slots[slot.0].store(first, Ordering::Release);
+        first
+    }
+
+    /// Gives the slot back. What the entry did is visible to whoever sees the slot free.
+    pub(crate) fn leave(&self, slot: EntrySlot) {
+        // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
+        self.slots[slot.0].store(FREE, Ordering::SeqCst);
+    }
+
+    /// The least number that an entry in flight has or may draw; `u64::MAX` if there is none. Read
+    /// [`Entries::last_number`] before.
+    pub(crate) fn oldest(&self) -> u64 {
+        let used = self.used.load(Ordering::SeqCst);
+        // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
+        let least = self.slots[..used]
+            .iter()
+            .map(|slot| slot.load(Ordering::SeqCst))
+            .min();
+        least.unwrap_or(FREE)
+    }
+
+    /// Closes the gate, waits until no entry is in flight, runs `f`, opens the gate.
+    ///
+    /// The caller makes sure that only one thread is in here.
+    pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Open<'a>(&'a Entries);
+        impl Drop for Open<'_> {
+            fn drop(&mut self) {
+                self.0.closed.store(false, Ordering::SeqCst);
+                self.0.gate.notify();
+            }
+        }
+        // SeqCst: pairs with `enter`.
+        self.closed.store(true, Ordering::SeqCst);
+        let _open = Open(self);
+        let mut spins = 0;
+        while self.oldest() != FREE {
+            relax(&mut spins);
+        }
+        f()
+    }
+}
+
+/// Waits a moment: first spinning, then giving the core to whoever is waited for.
+pub(crate) fn relax(spins: &mut u32) {
+    *spins += 1;
+    if *spins < 64 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_follows_the_entries() {
+        let entries = Entries::new(10);
+        assert_eq!(entries.oldest(), FREE);
+        let a = entries.enter(3);
+        assert_eq!(entries.oldest(), 11);
+        let b = entries.enter(3);
+        assert_eq!(entries.draw(b, 2), 11);
+        assert_eq!(entries.draw(a, 1), 13);
+        assert_eq!(entries.oldest(), 11);
+        entries.leave(b);
+        assert_eq!(entries.oldest(), 13);
+        entries.leave(a);
+        assert_eq!((entries.oldest(), entries.last_number()), (FREE, 13));
+    }
+
+    #[test]
+    fn quiesce_sees_no_entry() {
+        let entries = Entries::new(0);
+        let busy = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (entries, busy) = (&entries, &busy);
+                scope.spawn(move || {
+                    for _ in 0..5_000 {
+                        let slot = entries.enter(thread);
+                        busy.fetch_add(1, Ordering::SeqCst);
+                        entries.draw(slot, 1);
+                        busy.fetch_sub(1, Ordering::SeqCst);
+                        entries.leave(slot);
+                    }
+                });
+            }
+            for _ in 0..50 {
+                entries.quiesce(|| {
+                    let last = entries.last_number();
+                    assert_eq!(busy.load(Ordering::SeqCst), 0);
+                    std::thread::yield_now();
+                    assert_eq!(entries.last_number(), last);
+                });
+            }
+        });
+        assert_eq!(entries.last_number(), 20_000);
+    }
+}

@@ -1,0 +1,144 @@
+//! Sleeping and waking without a lock: futex words.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// A counter that threads sleep on until it moves. Waking costs a system call only if one sleeps.
+///
+/// Protocol of a waiter: [`Event::listen`], check the condition, [`Listener::wait`]. Protocol of a
+/// notifier: make the condition true, [`Event::notify`]. Both sides use sequentially consistent
+/// operations on `sleepers`/`word`, so either the waiter sees the condition (or the moved word), or
+/// the notifier sees the sleeper. The condition itself must be read and written `SeqCst`, or under a
+/// lock, for that argument to hold.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    word: AtomicU32,
+    sleepers: AtomicU32,
+}
+
+/// A thread about to sleep on an [`Event`].
+pub(crate) struct Listener<'a> {
+    event: &'a Event,
+    key: u32,
+}
+
+impl Event {
+    /// Announces a waiter. What is notified from here on ends its [`Listener::wait`].
+    pub(crate) fn listen(&self) -> Listener<'_> {
+        // SeqCst: pairs with `notify`, see the type.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        Listener {
+            event: self,
+            key: self.word.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Ends the wait of all listeners.
+    pub(crate) fn notify(&self) {
+        // SeqCst on both: pairs with `listen`. With no sleeper seen, whoever listens later reads the
+        // condition after we made it true.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.word.fetch_add(1, Ordering::SeqCst);
+            atomic_wait::wake_all(&self.word);
+        }
+    }
+
+    /// Whether somebody listens. `SeqCst`, as in [`Event::notify`].
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Listener<'_> {
+    /// Sleeps until notified, or for no reason at all.
+    pub(crate) fn wait(self) {
+        atomic_wait::wait(&self.event.word, self.key);
+    }
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a count too high for a moment only costs a wake-up.
+        self.event.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Flush groups whose waiters sleep at the same time; more alias and wake too early, which is harmless.
+const RING: u64 = 64;
+
+/// One futex word a flush group, in a ring, so that the end of a flush wakes its own waiters and not
+/// those of the next one (no thundering herd).
+///
+/// A word is a generation in the upper 31 bits and "somebody may sleep here" in the lowest.
+#[derive(Debug)]
+pub(crate) struct GroupWords {
+    words: Box<[CachePadded<AtomicU32>]>,
+}
+
+const SLEEPERS: u32 = 1;
+const GENERATION: u32 = 2;
+
+impl GroupWords {
+    pub(crate) fn new() -> Self {
+        Self {
+            words: (0..RING)
+                .map(|_| CachePadded::new(AtomicU32::new(0)))
+                .collect(),
+        }
+    }
+
+    fn word(&self, group: u64) -> &AtomicU32 {
+        &self.words[(group % RING) as usize]
+    }
+
+    /// Announces a waiter of `group`; check the condition again, then [`GroupWords::wait`].
+    pub(crate) fn listen(&self, group: u64) -> u32 {
+        // SeqCst: pairs with `finish` and `wake_one`: either they see the bit, or the caller's check
+        // after this sees what they did before.
+        self.word(group).fetch_or(SLEEPERS, Ordering::SeqCst) | SLEEPERS
+    }
+
+    /// Sleeps until the word moves from `key`.
+    pub(crate) fn wait(&self, group: u64, key: u32) {
+        atomic_wait::wait(self.word(group), key);
+    }
+
+    /// Wakes all waiters of `group`. The caller made their condition true before.
+    pub(crate) fn finish(&self, group: u64) {
+        let word = self.word(group);
+        // SeqCst: pairs with `listen`.
+        let old = word.load(Ordering::SeqCst);
+        if old & SLEEPERS == 0 {
+            return;
+        }
+        let mut seen = old;
+        while let Err(now) = word.compare_exchange_weak(
+            seen,
+            (seen & !SLEEPERS).wrapping_add(GENERATION),
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        ) {
+            seen = now;
+        }
+        atomic_wait::wake_all(word);
+    }
+
+    /// Wakes one waiter of `group` to make it leader. Returns whether there may be one.
+    pub(crate) fn wake_one(&self, group: u64) -> bool {
+        let word = self.word(group);
+        // SeqCst: pairs with `listen`.
+        if word.load(Ordering::SeqCst) & SLEEPERS == 0 {
+            return false;
+        }
+        // The word must move: the waiter may not sleep yet.
+        word.fetch_add(GENERATION, Ordering::SeqCst);
+        atomic_wait::wake_one(word);
+        true
+    }
+
+    /// Wakes everybody, for good.
+    pub(crate) fn finish_all(&self) {
+        (0..RING).for_each(|group| self.finish(group));
+    }
+}

@@ -1,0 +1,186 @@
+//! One committing transaction on its way into the log.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::entries::EntrySlot;
+use crate::log::LogInner;
+use crate::piece::PieceKind;
+use crate::space::Reservation;
+use crate::strand::PieceNumbers;
+use crate::ticket::Ticket;
+
+/// One committing transaction: [`InFlight::draw`] its numbers, [`InFlight::append`] its piece (or
+/// [`InFlight::void`]), apply its writes, then [`InFlight::finish`].
+///
+/// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
+/// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
+/// gives drawn numbers up.
+#[derive(Debug)]
+pub struct InFlight<'a> {
+    log: &'a LogInner,
+    entry: EntrySlot,
+    strand: usize,
+    numbers: Option<PieceNumbers>,
+    /// The flush group that takes the piece; 0 while nothing is appended.
+    group: u64,
+    appended: bool,
+    reservation: Option<Reservation>,
+}
+
+impl<'a> InFlight<'a> {
+    pub(crate) fn new(
+        log: &'a LogInner,
+        entry: EntrySlot,
+        strand: usize,
+        reservation: Reservation,
+    ) -> Self {
+        Self {
+            log,
+            entry,
+            strand,
+            numbers: None,
+            group: 0,
+            appended: false,
+            reservation: Some(reservation),
+        }
+    }
+
+    /// Draws `records` consecutive order numbers and returns the last, the commit number.
+    ///
+    /// From here on the piece must be appended or given up; both work even when the log is poisoned.
+    ///
+    /// # Panics
+    /// If `records` is 0, or numbers were drawn before.
+    pub fn draw(&mut self, records: u32) -> u64 {
+        assert!(records > 0, "a transaction draws at least one number");
+        assert!(self.numbers.is_none(), "a transaction draws once");
+        let first = self.log.core.entries.draw(self.entry, u64::from(records));
+        let last = first + u64::from(records) - 1;
+        self.numbers = Some(PieceNumbers { first, last });
+        last
+    }
+
+    /// Copies the transaction's piece, the concatenation of `payload`, into the strand's buffer. Waits
+    /// for buffer space if there is none, helping to flush.
+    ///
+    /// # Panics
+    /// If no number was drawn, or something was appended before, or the payload is longer than
+    /// [`Log::enter`](crate::Log::enter) was told.
+    pub fn append(&mut self, payload: &[&[u8]]) {
+        self.put(PieceKind::Data, payload);
+    }
+
+    /// Gives the drawn numbers up: the transaction did not happen. Logs that, so that no number is
+    /// missing.
+    ///
+    /// # Panics
+    /// If no number was drawn, or something was appended before.
+    pub fn void(&mut self) {
+        self.put(PieceKind::Void, &[]);
+    }
+
+    fn put(&mut self, kind: PieceKind, payload: &[&[u8]]) {
+        let numbers = self
+            .numbers
+            .expect("numbers are drawn before a piece is appended");
+        assert!(!self.appended, "a transaction appends one piece");
+        self.appended = true;
+        let core = &*self.log.core;
+        let strand = &core.strands[self.strand];
+        let len = payload.iter().map(|part| part.len()).sum();
+        self.group = if len <= strand.whole_piece_bytes() {
+            match strand.try_append(numbers, kind, payload, len) {
+                Some(group) => group,
+                None => self.put_when_space(numbers, kind, payload, len),
+            }
+        } else {
+            self.stream(numbers, payload, len)
+        };
+    }
+
+    #[cold]
+    fn put_when_space(
+        &self,
+        numbers: PieceNumbers,
+        kind: PieceKind,
+        payload: &[&[u8]],
+        len: usize,
+    ) -> u64 {
+        let core: &Core = &self.log.core;
+        let strand = &core.strands[self.strand];
+        let mut group = 0;
+        // If the log is poisoned meanwhile the bytes are dropped; the ticket tells.
+        core.wait_for_buffer(self.strand, &mut || match strand
+            .try_append(numbers, kind, payload, len)
+        {
+            Some(taken) => {
+                group = taken;
+                true
+            }
+            None => false,
+        });
+        group
+    }
+
+    /// Streams a piece larger than a slot through several of them. Other transactions' pieces may lie
+    /// between the parts. I2: recovery takes all parts or none.
+    #[cold]
+    fn stream(&self, numbers: PieceNumbers, payload: &[&[u8]], total: usize) -> u64 {
+        let core: &Core = &self.log.core;
+        let strand = &core.strands[self.strand];
+        let mut group = 0;
+        let mut offset = 0u64;
+        for mut rest in payload.iter().copied() {
+            while !rest.is_empty() {
+                let mut step = || {
+                    let part = strand.try_append_part(numbers, offset, total as u64, rest);
+                    if let Some((taken, taken_by)) = part {
+                        rest = &rest[taken..];
+                        offset += taken as u64;
+                        group = taken_by;
+                    }
+                    part.is_some()
+                };
+                if !step() && !core.wait_for_buffer(self.strand, &mut step) {
+                    return group;
+                }
+            }
+        }
+        group
+    }
+
+    /// The transaction's writes are applied. The caller blocks on the ticket right away (or drops it):
+    /// no flush is started for it.
+    #[inline]
+    pub fn finish(self) -> Ticket {
+        let (number, group) = (self.numbers.map_or(0, |numbers| numbers.last), self.group);
+        let log = self.log;
+        let strand = self.strand;
+        drop(self);
+        Ticket::new(Arc::clone(&log.homes[strand]), number, group)
+    }
+
+    /// Like [`InFlight::finish`], for a caller that does not block on the ticket right away: starts a
+    /// flush if none is under way.
+    #[inline]
+    pub fn finish_async(self) -> Ticket {
+        let ticket = self.finish();
+        ticket.request_flush();
+        ticket
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.numbers.is_some() && !self.appended {
+            self.void();
+        }
+        let core = &self.log.core;
+        core.entries.leave(self.entry);
+        core.left_entry(core.strands[self.strand].lane);
+        if let Some(reservation) = self.reservation.take() {
+            core.unreserve(reservation);
+        }
+    }
+}

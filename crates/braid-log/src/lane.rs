@@ -1,0 +1,251 @@
+//! A lane: one sequence of segments and one flush pipeline, shared by its strands.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_io::AlignedBuf;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use crate::event::{Event, GroupWords};
+use crate::pool::SegmentPool;
+use crate::segment::Segment;
+use crate::strand::Slot;
+
+/// Where the next chunk goes. Held by a leader while it seals.
+#[derive(Debug)]
+pub(crate) struct SealState {
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    /// Sequence number of the next chunk.
+    pub(crate) chunk: u64,
+    /// CRC of the last chunk.
+    pub(crate) link: u32,
+    /// The next flush group.
+    pub(crate) group: u64,
+}
+
+/// A chunk on its way to the device.
+#[derive(Debug)]
+pub(crate) struct SealedChunk {
+    pub(crate) strand: usize,
+    pub(crate) slot: Slot,
+}
+
+/// The chunks of one flush.
+#[derive(Debug)]
+pub(crate) struct FlushGroup {
+    pub(crate) group: u64,
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    /// The segment's header, if this is its first flush.
+    pub(crate) header: Option<AlignedBuf>,
+    pub(crate) chunks: Vec<SealedChunk>,
+    pub(crate) last: u64,
+}
+
+/// Finished writes, acknowledged in the order of their groups.
+#[derive(Debug, Default)]
+pub(crate) struct Completion {
+    /// The last group that was acknowledged.
+    acknowledged: u64,
+    /// Finished groups behind one that is not.
+    waiting: BTreeMap<u64, FlushGroup>,
+}
+
+impl Completion {
+    /// Adds a finished group; returns those that may now be acknowledged, in order.
+    pub(crate) fn finish(&mut self, group: FlushGroup) -> Vec<FlushGroup> {
+        let mut ready = Vec::new();
+        let replaced = self.waiting.insert(group.group, group);
+        assert!(replaced.is_none(), "a flush group finishes once");
+        while let Some(next) = self.waiting.remove(&(self.acknowledged + 1)) {
+            self.acknowledged = next.group;
+            ready.push(next);
+        }
+        ready
+    }
+}
+
+/// Sums for [`LogStats`](crate::LogStats). All relaxed: they order nothing.
+#[derive(Debug, Default)]
+pub(crate) struct LaneCounters {
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) chunk_bytes: AtomicU64,
+    pub(crate) payload_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) chunks: AtomicU64,
+    pub(crate) pieces: AtomicU64,
+    pub(crate) buffer_waits: AtomicU64,
+    pub(crate) queue_nanos: AtomicU64,
+    pub(crate) write_nanos: AtomicU64,
+    pub(crate) notify_nanos: AtomicU64,
+}
+
+impl LaneCounters {
+    pub(crate) fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_since(counter: &AtomicU64, start: Instant) {
+        Self::add(counter, nanos(start.elapsed()));
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) index: usize,
+    /// Its strands are `index`, `index + lanes`, `index + 2 * lanes`, ...
+    pub(crate) strands: Range<usize>,
+    pub(crate) step: usize,
+    pub(crate) seal: Mutex<SealState>,
+    pub(crate) completion: Mutex<Completion>,
+    /// Flushes under way.
+    in_flight: CachePadded<AtomicU32>,
+    most_in_flight: u32,
+    /// The last group whose chunks are durable and acknowledged in order.
+    acknowledged: CachePadded<AtomicU64>,
+    /// Where the waiters of each group sleep.
+    pub(crate) groups: GroupWords,
+    /// Notified when buffer space comes free.
+    pub(crate) space: Event,
+    /// Somebody who does not block wants a flush.
+    pub(crate) wanted: CachePadded<AtomicBool>,
+    /// Wakes the flusher thread.
+    pub(crate) flusher: Event,
+    pub(crate) pool: SegmentPool,
+    /// Bytes left in the segment being written.
+    pub(crate) segment_left: AtomicU64,
+    /// Whether the lane has too little space ahead to let new entries in.
+    pub(crate) short: AtomicBool,
+    pub(crate) counters: CachePadded<LaneCounters>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        index: usize,
+        lanes: usize,
+        strands: usize,
+        most_in_flight: usize,
+        seal: SealState,
+        pool: SegmentPool,
+    ) -> Self {
+        assert_eq!(seal.group, 1, "groups are counted from 1");
+        Self {
+            index,
+            strands: index..strands,
+            step: lanes,
+            segment_left: AtomicU64::new(seal.segment.len - seal.offset),
+            seal: Mutex::new(seal),
+            completion: Mutex::new(Completion::default()),
+            in_flight: CachePadded::new(AtomicU32::new(0)),
+            most_in_flight: most_in_flight as u32,
+            acknowledged: CachePadded::new(AtomicU64::new(0)),
+            groups: GroupWords::new(),
+            space: Event::default(),
+            wanted: CachePadded::new(AtomicBool::new(false)),
+            flusher: Event::default(),
+            pool,
+            short: AtomicBool::new(false),
+            counters: CachePadded::new(LaneCounters::default()),
+        }
+    }
+
+    /// Indices of the lane's strands.
+    pub(crate) fn strands(&self) -> impl Iterator<Item = usize> {
+        self.strands.clone().step_by(self.step)
+    }
+
+    /// Whether a flush is under way. `SeqCst`: see [`Lane::release`].
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether [`Lane::acquire`] might succeed. `SeqCst`: see [`Lane::release`].
+    pub(crate) fn may_acquire(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) < self.most_in_flight
+    }
+
+    /// Takes the right to perform one flush.
+    pub(crate) fn acquire(&self) -> bool {
+        let most = self.most_in_flight;
+        // SeqCst: see `release`.
+        self.in_flight
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| {
+                (n < most).then_some(n + 1)
+            })
+            .is_ok()
+    }
+
+    /// Gives the right back. The caller then looks for somebody to hand it on to.
+    ///
+    /// `SeqCst`, as are the announcements of waiters (group words, events, `wanted`) and their look at
+    /// `in_flight` afterwards: either the waiter sees the permit free, or we see the waiter.
+    pub(crate) fn release(&self) {
+        let before = self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a permit is given back once");
+    }
+
+    /// Whether all of `group` is durable and acknowledged in order.
+    pub(crate) fn is_acknowledged(&self, group: u64) -> bool {
+        // SeqCst: pairs with `acknowledge`; the caller announced itself in the group's word before.
+        self.acknowledged.load(Ordering::SeqCst) >= group
+    }
+
+    /// Marks a group and wakes its waiters.
+    pub(crate) fn acknowledge(&self, group: u64) {
+        // SeqCst: before the look at the group's word, see `is_acknowledged`. Max, for two leaders may
+        // come here in either order.
+        self.acknowledged.fetch_max(group, Ordering::SeqCst);
+        self.groups.finish(group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::{Device, MemoryDevice, OpenMode};
+
+    use super::*;
+
+    fn group(group: u64) -> FlushGroup {
+        let file = MemoryDevice::new().open("x", OpenMode::CreateNew).unwrap();
+        let segment = Segment {
+            sequence: 1,
+            len: 0,
+            file: Arc::clone(&file),
+        };
+        FlushGroup {
+            group,
+            segment,
+            offset: 0,
+            header: None,
+            chunks: Vec::new(),
+            last: group,
+        }
+    }
+
+    #[test]
+    fn groups_are_acknowledged_in_order() {
+        let mut completion = Completion::default();
+        let mut finish = |n| {
+            completion
+                .finish(group(n))
+                .iter()
+                .map(|g| g.group)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(finish(2), [0; 0]);
+        assert_eq!(finish(3), [0; 0]);
+        assert_eq!(finish(1), [1, 2, 3]);
+        assert_eq!(finish(4), [4]);
+    }
+}

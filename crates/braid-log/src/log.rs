@@ -1,0 +1,473 @@
+//! The log itself.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use braid_io::Device;
+use parking_lot::Mutex;
+
+use crate::LogError;
+use crate::background;
+use crate::core::{Core, CoreParts};
+use crate::entries::{relax, thread_index};
+use crate::inflight::InFlight;
+use crate::lane::{Lane, SealState};
+use crate::options::{BLOCK, FlushMode, LogOptions};
+use crate::pool::{Quota, SegmentPool};
+use crate::recover::{Recovered, ScanProgress};
+use crate::segment::{
+    Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
+};
+use crate::start::{LanePosition, LogStart};
+use crate::stats::LogStats;
+use crate::ticket::{Ticket, TicketHome};
+
+/// A parallel write-ahead log. Clones are handles of the same log.
+///
+/// When the last handle goes, its threads flush what was appended and stop. See the
+/// [crate's documentation](crate) for how a transaction is logged.
+#[derive(Clone)]
+pub struct Log(Arc<LogInner>);
+
+pub(crate) struct LogInner {
+    pub(crate) core: Arc<Core>,
+    /// One a strand.
+    pub(crate) homes: Box<[Arc<TicketHome>]>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for LogInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core().fmt(f)
+    }
+}
+
+/// Where a lane begins when a log is created or recovered.
+pub(crate) struct LaneStart {
+    /// Sequence number of the segment to begin, which must not hold anything that counts.
+    pub(crate) sequence: u64,
+    /// Sequence number of the first chunk.
+    pub(crate) chunk: u64,
+    pub(crate) link: u32,
+    /// Segments that recovery needs until they are released, oldest first.
+    pub(crate) live: VecDeque<Segment>,
+    /// Segments ready for use, in sequence from `sequence` on.
+    pub(crate) ready: VecDeque<Segment>,
+    /// Segments to use again.
+    pub(crate) free: Vec<Segment>,
+}
+
+/// A fresh identity, so that files of two logs are never mixed up.
+fn new_identity() -> u128 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_nanos();
+    // `RandomState` is seeded from the system's entropy.
+    let half = |salt: u8| u128::from(RandomState::new().hash_one((now, std::process::id(), salt)));
+    half(0) << 64 | half(1)
+}
+
+impl Log {
+    /// Creates a log on a device that has none.
+    ///
+    /// # Errors
+    /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
+    pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
+        let options = options.checked()?;
+        let entries = device
+            .list()
+            .map_err(|error| LogError::io("listing the device", error))?;
+        for entry in entries {
+            if parse_segment_name(&entry.name).is_some() {
+                return Err(LogError::Incompatible {
+                    what: format!("there is a log already: {} exists", entry.name),
+                });
+            }
+            if is_unfinished_name(&entry.name) {
+                device
+                    .remove(&entry.name)
+                    .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
+            }
+        }
+        let lanes = (0..options.lanes)
+            .map(|_| LaneStart {
+                sequence: 1,
+                chunk: 1,
+                link: 0,
+                live: VecDeque::new(),
+                ready: VecDeque::new(),
+                free: Vec::new(),
+            })
+            .collect();
+        Self::begin(device, options, new_identity(), 1, 0, lanes)
+    }
+
+    /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the
+    /// last number of older incarnations that counts.
+    pub(crate) fn begin(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        id: u128,
+        incarnation: u32,
+        base: u64,
+        starts: Vec<LaneStart>,
+    ) -> Result<Log, LogError> {
+        let quota = Quota::default();
+        for start in &starts {
+            quota.add((start.live.len() + start.ready.len() + start.free.len()) as u64);
+        }
+        let mut lanes = Vec::with_capacity(starts.len());
+        for (index, start) in starts.into_iter().enumerate() {
+            let next = start.sequence + start.ready.len() as u64;
+            let pool = SegmentPool::new(index, start.live, start.ready, start.free, next);
+            if pool.ready() == 0 {
+                // A full log must open too, or nobody could write the checkpoint that frees it.
+                let unlimited = LogOptions {
+                    max_log_bytes: 0,
+                    ..options.clone()
+                };
+                pool.prepare(&*device, &unlimited, &quota)?;
+            }
+            let Some(segment) = pool.take() else {
+                unreachable!("a segment was made ready")
+            };
+            debug_assert_eq!(segment.sequence, start.sequence);
+            let seal = SealState {
+                offset: BLOCK as u64,
+                chunk: start.chunk,
+                link: start.link,
+                group: 1,
+                segment,
+            };
+            let most = options.flushes_in_flight;
+            lanes.push(Lane::new(
+                index,
+                options.lanes,
+                options.strands,
+                most,
+                seal,
+                pool,
+            ));
+        }
+        // Names before contents: a header counts only in a file that is found.
+        device
+            .sync_directory()
+            .map_err(|error| LogError::io("making the log's file names durable", error))?;
+        for (index, lane) in lanes.iter().enumerate() {
+            let seal = lane.seal.lock();
+            let header = SegmentHeader {
+                log: id,
+                lane: index as u16,
+                lanes: options.lanes as u32,
+                protocol: crate::protocol::of(options.protocol).id(),
+                sequence: seal.segment.sequence,
+                incarnation,
+                link: seal.link,
+                base,
+                first_chunk: seal.chunk,
+                horizon: base,
+                len: seal.segment.len,
+            };
+            let block = header.encode(&*device);
+            seal.segment
+                .file
+                .write_durable_at(&[&block[..BLOCK]], 0)
+                .map_err(|error| {
+                    let name = segment_name(index, seal.segment.sequence);
+                    LogError::io(format!("writing the header of {name}"), error)
+                })?;
+        }
+        let lanes = lanes.into_boxed_slice();
+        let parts = CoreParts {
+            device,
+            options,
+            id,
+            incarnation,
+            base,
+            lanes,
+            quota,
+        };
+        let core = Arc::new(Core::new(parts));
+        let homes = core.strands.iter().enumerate().map(|(strand, state)| {
+            Arc::new(TicketHome {
+                core: Arc::clone(&core),
+                strand,
+                lane: state.lane,
+            })
+        });
+        let homes = homes.collect();
+        let threads = match core.options.flush_mode {
+            FlushMode::Background => background::start(&core)
+                .map_err(|error| LogError::io("starting the log's threads", error))?,
+            FlushMode::Callers => Vec::new(),
+        };
+        Ok(Log(Arc::new(LogInner {
+            core,
+            homes,
+            threads: Mutex::new(threads),
+        })))
+    }
+
+    /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel, and
+    /// finds the cut of its protocol: the last number that counts. Without a checkpoint, give
+    /// [`Log::recovery_start`]. Writes nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if the
+    /// options do not fit it, [`LogError::Options`], [`LogError::Io`].
+    pub fn recover(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &LogStart,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<Recovered, LogError> {
+        Recovered::scan(device, options.checked()?, start, progress)
+    }
+
+    /// The start of the oldest log on a device: for a user of the log who keeps no checkpoints.
+    ///
+    /// # Errors
+    /// [`LogError::Incompatible`] if there is no log, [`LogError::Io`].
+    pub fn recovery_start(device: &dyn Device) -> Result<LogStart, LogError> {
+        crate::recover::oldest_start(device)
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+
+    /// The options in effect.
+    pub fn options(&self) -> &LogOptions {
+        &self.core().options
+    }
+
+    /// The durable horizon: every number up to it is durable, and its entry finished. Grows only.
+    pub fn horizon(&self) -> u64 {
+        self.core().horizon()
+    }
+
+    /// The newest number drawn.
+    pub fn last_number(&self) -> u64 {
+        self.core().entries.last_number()
+    }
+
+    /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes the
+    /// thread's commit slot, and waits while the log is quiesced. A thread that is in flight must not
+    /// enter again before it has finished.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfSpace`] or [`LogError::Poisoned`], before anything was drawn;
+    /// [`LogError::Io`] if the space would have to be made and that failed.
+    #[inline]
+    pub fn enter(&self, payload_bytes: usize) -> Result<InFlight<'_>, LogError> {
+        let core = self.core();
+        let reservation = core.reserve(payload_bytes)?;
+        let thread = thread_index();
+        let entry = core.entries.enter(thread);
+        Ok(InFlight::new(
+            &self.0,
+            entry,
+            thread % core.strands.len(),
+            reservation,
+        ))
+    }
+
+    /// Appends one record: [`Log::enter`], draw one number, append, finish.
+    ///
+    /// # Errors
+    /// As [`Log::enter`].
+    pub fn append(&self, payload: &[&[u8]]) -> Result<Ticket, LogError> {
+        let mut entry = self.enter(payload.iter().map(|part| part.len()).sum())?;
+        entry.draw(1);
+        entry.append(payload);
+        Ok(entry.finish())
+    }
+
+    /// A ticket for everything up to `number`.
+    pub fn ticket(&self, number: u64) -> Ticket {
+        Ticket::new(Arc::clone(&self.0.homes[0]), number, 0)
+    }
+
+    /// Blocks until everything drawn so far is durable.
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`].
+    pub fn sync(&self) -> Result<(), LogError> {
+        self.core().wait(0, 0, self.last_number())
+    }
+
+    /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].
+    pub fn request_flush(&self) {
+        let core = self.core();
+        core.lanes
+            .iter()
+            .filter(|lane| core.is_dirty(lane))
+            .for_each(|lane| {
+                core.request_flush(lane);
+            });
+    }
+
+    /// Every number below this is finished: the least of an entry in flight, or else the next one to be
+    /// drawn.
+    pub fn applied_before(&self) -> u64 {
+        let entries = &self.core().entries;
+        // The counter first, see `Entries`.
+        let next = entries.last_number() + 1;
+        next.min(entries.oldest())
+    }
+
+    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished.
+    ///
+    /// An entry in flight may wait for smaller numbers than its own, never for greater ones, so nobody
+    /// waits in a circle. Does not return if `below` is greater than `last_number() + 1` and nobody
+    /// draws.
+    pub fn wait_applied(&self, below: u64) {
+        let mut spins = 0;
+        while self.applied_before() < below {
+            relax(&mut spins);
+        }
+    }
+
+    /// Keeps new entries out, waits for those in flight, and calls `f` with the position of the log:
+    /// everything up to its number is finished, everything later will lie behind its positions. For
+    /// a checkpoint's consistent instant; keep `f` short, all commits wait for it. `f` must not commit.
+    ///
+    /// The number is not durable yet: see [`Log::sync`].
+    pub fn quiesce<R>(&self, f: impl FnOnce(LogStart) -> R) -> R {
+        let core = self.core();
+        let _one = core.quiescing.lock();
+        core.entries.quiesce(|| {
+            let lanes = core.lanes.iter().map(|lane| {
+                let seal = lane.seal.lock();
+                LanePosition {
+                    segment: seal.segment.sequence,
+                    offset: seal.offset,
+                    chunk: seal.chunk,
+                    link: seal.link,
+                    incarnation: core.incarnation,
+                }
+            });
+            let lanes = lanes.collect();
+            f(LogStart {
+                number: core.entries.last_number(),
+                lanes,
+            })
+        })
+    }
+
+    /// Releases the log before `start` (I6): the caller has made durable what makes it unneeded, and will
+    /// recover from `start` or later. Whole segments are recycled, or discarded as the options say.
+    ///
+    /// # Errors
+    /// [`LogError::Incompatible`] if `start` is not of this log, [`LogError::Io`] with
+    /// [`FlushMode::Callers`] (else the background thread tries again).
+    pub fn release(&self, start: &LogStart) -> Result<(), LogError> {
+        let core = self.core();
+        let wrong = |what: &str| {
+            Err(LogError::Incompatible {
+                what: what.to_owned(),
+            })
+        };
+        if start.lanes.len() != core.lanes.len() {
+            return wrong("the start position has another number of lanes than the log");
+        }
+        // I6: what is released was finished, and lies before the place where the log is written.
+        if start.number > core.entries.last_number() {
+            return wrong("the start position is ahead of the log");
+        }
+        for (lane, position) in core.lanes.iter().zip(&start.lanes) {
+            if position.segment > lane.seal.lock().segment.sequence {
+                return wrong("the start position is ahead of the log");
+            }
+        }
+        let discard = core.options.discard;
+        let mut released = false;
+        for (lane, position) in core.lanes.iter().zip(&start.lanes) {
+            released |= lane.pool.release(position.segment, discard);
+        }
+        if released {
+            core.space.retry_now();
+            match core.options.flush_mode {
+                FlushMode::Background => core.preparer.notify(),
+                FlushMode::Callers => {
+                    for lane in &core.lanes {
+                        lane.pool
+                            .delete_retired(&*core.device, discard, &core.quota)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The cause, if a failed write has stopped the log.
+    pub fn poisoned(&self) -> Option<String> {
+        match self.core().poison() {
+            Some(LogError::Poisoned { cause }) => Some(cause.to_string()),
+            _ => None,
+        }
+    }
+
+    /// What the log has done since it was opened. Sums are read one by one, not at one instant.
+    pub fn stats(&self) -> LogStats {
+        let core = self.core();
+        let mut stats = LogStats {
+            segments: core.quota.files(),
+            ..LogStats::default()
+        };
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for lane in &core.lanes {
+            let counters = &*lane.counters;
+            stats.written_bytes += get(&counters.written_bytes);
+            stats.chunk_bytes += get(&counters.chunk_bytes);
+            stats.payload_bytes += get(&counters.payload_bytes);
+            stats.flushes += get(&counters.flushes);
+            stats.chunks += get(&counters.chunks);
+            stats.pieces += get(&counters.pieces);
+            stats.buffer_waits += get(&counters.buffer_waits);
+            stats.queue_time += Duration::from_nanos(get(&counters.queue_nanos));
+            stats.write_time += Duration::from_nanos(get(&counters.write_nanos));
+            stats.notify_time += Duration::from_nanos(get(&counters.notify_nanos));
+            stats.segments_ready += lane.pool.ready();
+            stats.segments_recycled += lane.pool.recycled();
+        }
+        stats
+    }
+
+    /// Flushes everything and stops the log's threads. Other handles and tickets keep working, without
+    /// background flushes.
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`].
+    pub fn close(self) -> Result<(), LogError> {
+        let flushed = self.sync();
+        self.0.stop();
+        flushed
+    }
+}
+
+impl LogInner {
+    fn stop(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        background::stop(&self.core, threads);
+    }
+}
+
+impl Drop for LogInner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,225 @@
+//! One transaction's bytes in a chunk.
+//!
+//! A piece is `tag`, `number`, lengths, payload. All header fields are variable-length integers, so a
+//! small transaction's header takes 3 to 5 bytes:
+//!
+//! - tag: `records << 2 | kind`
+//! - number: the commit number less that of the piece before in the chunk (0 for the first), zigzag
+//! - kind first: the whole length of the payload; kind next: this part's place in it
+//! - length of the payload in this piece
+
+/// Most bytes that a piece's header takes.
+pub(crate) const PIECE_HEADER_MAX: usize = 32;
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PieceKind {
+    /// A whole transaction.
+    Data,
+    /// Numbers that were drawn and given up.
+    Void,
+    /// The first part of a streamed transaction whose payload has `total` bytes.
+    First {
+        /// Bytes of the whole payload.
+        total: u64,
+    },
+    /// A later part, at `offset` of the payload.
+    Next {
+        /// Place in the whole payload.
+        offset: u64,
+    },
+}
+
+/// A decoded piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawPiece<'a> {
+    pub(crate) number: u64,
+    pub(crate) records: u32,
+    pub(crate) kind: PieceKind,
+    pub(crate) payload: &'a [u8],
+}
+
+/// An encoded header.
+pub(crate) struct PieceHeader {
+    bytes: [u8; PIECE_HEADER_MAX],
+    len: usize,
+}
+
+impl PieceHeader {
+    /// Encodes the header of a piece behind one with number `previous`.
+    pub(crate) fn new(
+        previous: u64,
+        number: u64,
+        records: u32,
+        kind: PieceKind,
+        payload_len: usize,
+    ) -> Self {
+        let mut header = Self {
+            bytes: [0; PIECE_HEADER_MAX],
+            len: 0,
+        };
+        let (code, extra) = match kind {
+            PieceKind::Data => (0, None),
+            PieceKind::Void => (1, None),
+            PieceKind::First { total } => (2, Some(total)),
+            PieceKind::Next { offset } => (3, Some(offset)),
+        };
+        header.put(u64::from(records) << 2 | code);
+        let delta = number.wrapping_sub(previous) as i64;
+        header.put(((delta << 1) ^ (delta >> 63)) as u64);
+        if let Some(extra) = extra {
+            header.put(extra);
+        }
+        header.put(payload_len as u64);
+        header
+    }
+
+    fn put(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes[self.len] = value as u8 | 0x80;
+            self.len += 1;
+            value >>= 7;
+        }
+        self.bytes[self.len] = value as u8;
+        self.len += 1;
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Iterates over the pieces of a chunk's payload.
+pub(crate) struct Pieces<'a> {
+    rest: &'a [u8],
+    whole: usize,
+    previous: u64,
+}
+
+impl<'a> Pieces<'a> {
+    pub(crate) fn new(payload: &'a [u8]) -> Self {
+        Self {
+            rest: payload,
+            whole: payload.len(),
+            previous: 0,
+        }
+    }
+
+    /// The place in the chunk's payload behind the last piece.
+    pub(crate) fn position(&self) -> usize {
+        self.whole - self.rest.len()
+    }
+
+    /// The next piece; `None` at the end, `Err` if the bytes are no piece.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an Option of a Result suits `?` less"
+    )]
+    pub(crate) fn next(&mut self) -> Result<Option<RawPiece<'a>>, Malformed> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.get()?;
+        let records = u32::try_from(tag >> 2).map_err(|_| Malformed)?;
+        let zigzag = self.get()?;
+        let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
+        let number = self.previous.wrapping_add(delta);
+        let kind = match tag & 3 {
+            0 => PieceKind::Data,
+            1 => PieceKind::Void,
+            2 => PieceKind::First { total: self.get()? },
+            _ => PieceKind::Next {
+                offset: self.get()?,
+            },
+        };
+        let len = usize::try_from(self.get()?).map_err(|_| Malformed)?;
+        let (payload, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
+        if records == 0 || number < u64::from(records) || number == u64::MAX {
+            return Err(Malformed);
+        }
+        self.rest = rest;
+        self.previous = number;
+        Ok(Some(RawPiece {
+            number,
+            records,
+            kind,
+            payload,
+        }))
+    }
+
+    fn get(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.rest.split_first().ok_or(Malformed)?;
+            self.rest = rest;
+            if shift == 63 && byte > 1 {
+                return Err(Malformed);
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Malformed)
+    }
+}
+
+/// Bytes that are no piece, under a good CRC: a defect of the writer, or forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kinds() -> impl Strategy<Value = PieceKind> {
+        prop_oneof![
+            Just(PieceKind::Data),
+            Just(PieceKind::Void),
+            any::<u64>().prop_map(|total| PieceKind::First { total }),
+            any::<u64>().prop_map(|offset| PieceKind::Next { offset }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(
+            pieces in prop::collection::vec(
+                (1u64 << 32..u64::MAX, 1u32.., kinds(), prop::collection::vec(any::<u8>(), 0..300)),
+                0..20,
+            ),
+        ) {
+            let mut bytes = Vec::new();
+            let mut previous = 0;
+            for (number, records, kind, payload) in &pieces {
+                let header = PieceHeader::new(previous, *number, *records, *kind, payload.len());
+                bytes.extend_from_slice(header.as_bytes());
+                bytes.extend_from_slice(payload);
+                previous = *number;
+            }
+            let mut read = Pieces::new(&bytes);
+            for (number, records, kind, payload) in &pieces {
+                let piece = read.next().unwrap().unwrap();
+                prop_assert_eq!(piece.number, *number);
+                prop_assert_eq!(piece.records, *records);
+                prop_assert_eq!(piece.kind, *kind);
+                prop_assert_eq!(piece.payload, &payload[..]);
+            }
+            prop_assert_eq!(read.next(), Ok(None));
+        }
+
+        #[test]
+        fn survives_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut read = Pieces::new(&bytes);
+            while let Ok(Some(_)) = read.next() {}
+        }
+    }
+
+    #[test]
+    fn a_small_header_is_small() {
+        let header = PieceHeader::new(1_000_000, 1_000_010, 10, PieceKind::Data, 120);
+        assert!(header.as_bytes().len() <= 4);
+    }
+}

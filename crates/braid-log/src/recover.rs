@@ -1,0 +1,532 @@
+//! Recovery: scan all lanes, find the cut, replay in parallel, begin a new incarnation.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use braid_io::{Device, OpenMode};
+use parking_lot::Mutex;
+
+use crate::log::LaneStart;
+use crate::options::BLOCK;
+use crate::piece::{PieceKind, Pieces};
+use crate::protocol::ScannedNumbers;
+use crate::reader::{Expected, SegmentReader};
+use crate::scan::{Extent, LaneScan, Streamed, scan_lane};
+use crate::segment::{
+    Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
+};
+use crate::start::{LanePosition, LogStart};
+use crate::{Log, LogError, LogOptions};
+
+/// How far a scan has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScanProgress {
+    /// Bytes of log scanned so far.
+    pub bytes: u64,
+    /// Bytes of all segments behind the start: an upper bound.
+    pub total: u64,
+}
+
+/// One transaction in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The commit number, the last of the transaction's numbers.
+    pub number: u64,
+    /// How many numbers it drew.
+    pub records: u32,
+    /// What was appended.
+    pub payload: &'a [u8],
+}
+
+type Segments = BTreeMap<u64, Segment>;
+
+/// A scanned log: replay its pieces, then go on with [`Recovered::into_log`].
+pub struct Recovered {
+    /// The last number that counts. Everything later is given up.
+    pub cut: u64,
+    device: Arc<dyn Device>,
+    options: LogOptions,
+    start: LogStart,
+    id: u128,
+    incarnation: u32,
+    /// (incarnation, its base), ascending.
+    bases: Vec<(u32, u64)>,
+    lanes: Vec<LaneScan>,
+    segments: Vec<Segments>,
+    discarded: u64,
+}
+
+impl fmt::Debug for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recovered")
+            .field("cut", &self.cut)
+            .field("start", &self.start)
+            .field("incarnation", &self.incarnation)
+            .field("chunks", &self.chunks())
+            .finish_non_exhaustive()
+    }
+}
+
+/// All segment files of a device, by lane and sequence number. Opens only those of `lanes`.
+fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, LogError> {
+    let mut segments = vec![Segments::new(); lanes];
+    let entries = device
+        .list()
+        .map_err(|error| LogError::io("listing the device", error))?;
+    for entry in entries {
+        let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
+            continue;
+        };
+        if lane < lanes && entry.len >= BLOCK as u64 && entry.len.is_multiple_of(BLOCK as u64) {
+            let file = device
+                .open(&entry.name, OpenMode::Existing)
+                .map_err(|error| LogError::io(format!("opening {}", entry.name), error))?;
+            segments[lane].insert(
+                sequence,
+                Segment {
+                    sequence,
+                    len: entry.len,
+                    file,
+                },
+            );
+        }
+    }
+    Ok(segments)
+}
+
+/// See [`Log::recovery_start`].
+pub(crate) fn oldest_start(device: &dyn Device) -> Result<LogStart, LogError> {
+    let none = || LogError::Incompatible {
+        what: "there is no log on the device".to_owned(),
+    };
+    let segments = find_segments(device, LogOptions::MAX_LANES)?;
+    let mut start = LogStart {
+        number: u64::MAX,
+        lanes: Vec::new(),
+    };
+    for (lane, segments) in segments.iter().enumerate() {
+        for segment in segments.values() {
+            let name = segment_name(lane, segment.sequence);
+            let header = SegmentHeader::read(device, &*segment.file, &name)?;
+            // A recycled or fresh file that was not begun has another header, or none.
+            let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
+                continue;
+            };
+            start.number = start.number.min(header.base);
+            start.lanes.push(LanePosition {
+                segment: segment.sequence,
+                offset: BLOCK as u64,
+                chunk: header.first_chunk,
+                link: header.link,
+                incarnation: header.incarnation,
+            });
+            break;
+        }
+        if start.lanes.len() <= lane {
+            break;
+        }
+    }
+    if start.lanes.is_empty() {
+        Err(none())
+    } else {
+        Ok(start)
+    }
+}
+
+impl Recovered {
+    pub(crate) fn scan(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &LogStart,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<Self, LogError> {
+        if start.lanes.len() != options.lanes {
+            return Err(LogError::Incompatible {
+                what: format!(
+                    "the log has {} lanes, the options say {}; lanes are fixed at creation",
+                    start.lanes.len(),
+                    options.lanes
+                ),
+            });
+        }
+        let segments = find_segments(&*device, options.lanes)?;
+        let total = segments
+            .iter()
+            .zip(&start.lanes)
+            .flat_map(|(segments, start)| segments.range(start.segment..))
+            .map(|(_, segment)| segment.len)
+            .sum();
+        let scanned = AtomicU64::new(0);
+        let report = |bytes: u64| {
+            // Relaxed: only the sum matters.
+            let bytes = scanned.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            progress(ScanProgress { bytes, total });
+        };
+        let scan = |lane: usize| {
+            let (segments, position) = (&segments[lane], &start.lanes[lane]);
+            scan_lane(&*device, lane, segments, position, start.number, &report)
+        };
+        let scans: Result<Vec<_>, _> = if options.lanes == 1 {
+            vec![scan(0)].into_iter().collect()
+        } else {
+            std::thread::scope(|scope| {
+                let scan = &scan;
+                let threads: Vec<_> = (0..options.lanes)
+                    .map(|lane| scope.spawn(move || scan(lane)))
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| {
+                        thread
+                            .join()
+                            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    })
+                    .collect()
+            })
+        };
+        Self::decide(device, options, start.clone(), segments, scans?)
+    }
+
+    /// Finds the cut.
+    fn decide(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: LogStart,
+        segments: Vec<Segments>,
+        mut lanes: Vec<LaneScan>,
+    ) -> Result<Self, LogError> {
+        let id = lanes[0].id;
+        if lanes.iter().any(|lane| lane.id != id) {
+            return Err(LogError::Incompatible {
+                what: "the lanes' segments are of different logs".to_owned(),
+            });
+        }
+        let mut bases: BTreeMap<u32, (u64, u8)> = BTreeMap::new();
+        for lane in &lanes {
+            for (&incarnation, found) in &lane.found {
+                bases.insert(incarnation, (found.base, found.protocol));
+            }
+        }
+        let Some((&incarnation, &(newest_base, protocol_id))) = bases.last_key_value() else {
+            unreachable!("the first header of each lane counts")
+        };
+        let Some(protocol) = crate::protocol::by_id(protocol_id) else {
+            return Err(LogError::Incompatible {
+                what: format!("the log was written with the unknown protocol {protocol_id}"),
+            });
+        };
+        // Older incarnations count in the gap rule if they followed the same one.
+        let uniform = bases.values().all(|&(_, protocol)| protocol == protocol_id);
+        let bases: Vec<_> = bases.into_iter().map(|(i, (base, _))| (i, base)).collect();
+        let base = if uniform {
+            start.number
+        } else {
+            start.number.max(newest_base)
+        };
+        let mut horizon = base.max(newest_base);
+        for lane in &lanes {
+            for (&incarnation, found) in &lane.found {
+                // What a later incarnation discarded was never acknowledged.
+                if found.horizon > limit(&bases, incarnation) {
+                    return Err(LogError::corrupted(
+                        format!(
+                            "a chunk of incarnation {incarnation} acknowledges number {}, which a later \
+                             one discarded",
+                            found.horizon
+                        ),
+                        &segment_name(usize::from(lane.end.lane), lane.end_segment),
+                        0,
+                    ));
+                }
+                horizon = horizon.max(found.horizon);
+            }
+        }
+        let mut scanned = ScannedNumbers {
+            base,
+            horizon,
+            found_to_horizon: 0,
+            tail: Vec::new(),
+        };
+        let mut discarded = 0;
+        for lane in &mut lanes {
+            for (&incarnation, found) in &mut lane.found {
+                let limit = limit(&bases, incarnation);
+                found.ranges.retain(|&(_, last)| {
+                    discarded += u64::from(last > limit);
+                    last <= limit
+                });
+                let count = found.take_up_to(horizon);
+                if uniform || incarnation == bases[bases.len() - 1].0 {
+                    scanned.found_to_horizon += count;
+                }
+                scanned.tail.append(&mut found.ranges);
+            }
+        }
+        scanned.tail.sort_unstable();
+        let cut = protocol.cut(&scanned)?;
+        discarded += scanned.tail.iter().filter(|&&(_, last)| last > cut).count() as u64;
+        for lane in &lanes {
+            for (name, header) in &lane.beyond {
+                // Chunks in flight together may be lost in any order; that leaves segments behind the end.
+                // But none of a later incarnation, and none begun with a horizon behind the cut.
+                let later = header.incarnation > lane.end.incarnation;
+                if later || (header.incarnation == incarnation && header.horizon > cut) {
+                    return Err(LogError::corrupted(
+                        format!("the log ends before this segment, at number {cut}"),
+                        name,
+                        0,
+                    ));
+                }
+            }
+        }
+        Ok(Self {
+            cut,
+            device,
+            options,
+            start,
+            id,
+            incarnation,
+            bases,
+            lanes,
+            segments,
+            discarded,
+        })
+    }
+
+    /// Where the scan began.
+    pub fn start(&self) -> &LogStart {
+        &self.start
+    }
+
+    /// Bytes read by the scan.
+    pub fn scanned_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.bytes).sum()
+    }
+
+    /// Valid chunks found.
+    pub fn chunks(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.chunks).sum()
+    }
+
+    /// Whole pieces found behind the cut and given up.
+    pub fn discarded_pieces(&self) -> u64 {
+        self.discarded
+    }
+
+    /// Calls `f` for every piece with `start.number < number <= cut`, on up to `threads` threads, in no
+    /// particular order: replay with "the newer version wins". Stops at the first error. May be called
+    /// more than once.
+    ///
+    /// # Errors
+    /// Those of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can't be read any more.
+    pub fn for_each_parallel<E, F>(&self, threads: usize, f: F) -> Result<(), E>
+    where
+        E: From<LogError> + Send,
+        F: Fn(Piece<'_>) -> Result<(), E> + Sync,
+    {
+        let extents: Vec<&Extent> = self.lanes.iter().flat_map(|lane| &lane.extents).collect();
+        let streamed: Vec<&Streamed> = self.lanes.iter().flat_map(|lane| &lane.streamed).collect();
+        let items = extents.len() + streamed.len();
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let failure = Mutex::new(None);
+        let work = || {
+            while !stop.load(Ordering::Relaxed) {
+                // Relaxed: the items were made before the threads.
+                let item = next.fetch_add(1, Ordering::Relaxed);
+                let done = match (extents.get(item), item.checked_sub(extents.len())) {
+                    (Some(extent), _) => self.replay_extent(extent, &f),
+                    (None, Some(at)) if at < streamed.len() => {
+                        self.replay_streamed(streamed[at], &f)
+                    }
+                    _ => return,
+                };
+                if let Err(error) = done {
+                    stop.store(true, Ordering::Relaxed);
+                    failure.lock().get_or_insert(error);
+                }
+            }
+        };
+        let threads = threads.clamp(1, items.max(1));
+        if threads == 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| {
+                (0..threads).for_each(|_| drop(scope.spawn(work)));
+            });
+        }
+        failure.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Calls `f` for every piece on this thread, see [`Recovered::for_each_parallel`].
+    ///
+    /// # Errors
+    /// As [`Recovered::for_each_parallel`].
+    pub fn for_each(&self, f: impl FnMut(Piece<'_>) + Send) -> Result<(), LogError> {
+        let f = Mutex::new(f);
+        self.for_each_parallel(1, |piece| {
+            (f.lock())(piece);
+            Ok(())
+        })
+    }
+
+    fn counts(&self, incarnation: u32, number: u64) -> bool {
+        number > self.start.number
+            && number <= self.cut
+            && number <= limit(&self.bases, incarnation)
+    }
+
+    fn replay_extent<E, F>(&self, extent: &Extent, f: &F) -> Result<(), E>
+    where
+        E: From<LogError>,
+        F: Fn(Piece<'_>) -> Result<(), E>,
+    {
+        let changed = |offset| {
+            let name = segment_name(extent.lane, extent.segment.sequence);
+            LogError::corrupted("a chunk changed since it was scanned", &name, offset)
+        };
+        let mut reader = SegmentReader::new(&*self.device, extent.lane, &extent.segment);
+        let mut expected = extent.expected;
+        let mut offset = extent.offset;
+        while offset < extent.end {
+            let Some(chunk) = reader.chunk(offset, &expected)? else {
+                return Err(changed(offset).into());
+            };
+            let mut pieces = Pieces::new(chunk.payload);
+            while let Some(piece) = pieces.next().map_err(|_| changed(offset))? {
+                if piece.kind == PieceKind::Data && self.counts(expected.incarnation, piece.number)
+                {
+                    let (number, records) = (piece.number, piece.records);
+                    f(Piece {
+                        number,
+                        records,
+                        payload: piece.payload,
+                    })?;
+                }
+            }
+            offset += chunk.header.size() as u64;
+            expected = Expected {
+                sequence: expected.sequence + 1,
+                link: chunk.crc,
+                ..expected
+            };
+        }
+        Ok(())
+    }
+
+    fn replay_streamed<E, F>(&self, streamed: &Streamed, f: &F) -> Result<(), E>
+    where
+        E: From<LogError>,
+        F: Fn(Piece<'_>) -> Result<(), E>,
+    {
+        if !self.counts(streamed.incarnation, streamed.number) {
+            return Ok(());
+        }
+        let mut payload = Vec::with_capacity(streamed.total as usize);
+        for part in &streamed.parts {
+            let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
+            let bytes = reader.bytes_at(part.offset, part.len)?;
+            if crc32c::crc32c(bytes) != part.crc {
+                let name = segment_name(streamed.lane, part.segment.sequence);
+                let what = "a chunk changed since it was scanned";
+                return Err(LogError::corrupted(what, &name, part.offset).into());
+            }
+            payload.extend_from_slice(bytes);
+        }
+        f(Piece {
+            number: streamed.number,
+            records: streamed.records,
+            payload: &payload,
+        })
+    }
+
+    /// Begins a new incarnation and goes on with the log. What lies behind the cut is dead from here on.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfSpace`], [`LogError::Io`]. Nothing is lost then; recovery may be repeated.
+    pub fn into_log(self) -> Result<Log, LogError> {
+        let Self {
+            cut,
+            device,
+            options,
+            start,
+            id,
+            incarnation,
+            lanes,
+            segments,
+            ..
+        } = self;
+        remove_unfinished(&*device)?;
+        let starts = lanes
+            .iter()
+            .zip(segments)
+            .zip(&start.lanes)
+            .map(|((scan, segments), position)| {
+                lane_start(&*device, &options, scan, segments, position)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Log::begin(device, options, id, incarnation + 1, cut, starts)
+    }
+}
+
+/// The last number of an incarnation that counts, by the bases of the later ones.
+fn limit(bases: &[(u32, u64)], incarnation: u32) -> u64 {
+    let later = bases.iter().filter(|&&(i, _)| i > incarnation);
+    later.map(|&(_, base)| base).min().unwrap_or(u64::MAX)
+}
+
+fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
+    let entries = device
+        .list()
+        .map_err(|error| LogError::io("listing the device", error))?;
+    for entry in entries
+        .iter()
+        .filter(|entry| is_unfinished_name(&entry.name))
+    {
+        device
+            .remove(&entry.name)
+            .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
+    }
+    Ok(())
+}
+
+/// Sorts a lane's files into those that recovery needs, those ready for use, and the rest.
+fn lane_start(
+    device: &dyn Device,
+    options: &LogOptions,
+    scan: &LaneScan,
+    segments: Segments,
+    start: &LanePosition,
+) -> Result<LaneStart, LogError> {
+    let lane = usize::from(scan.end.lane);
+    let fresh = scan.end_segment + 1;
+    let mut lane_start = LaneStart {
+        sequence: fresh,
+        chunk: scan.end.sequence,
+        link: scan.end.link,
+        live: VecDeque::new(),
+        ready: VecDeque::new(),
+        free: Vec::new(),
+    };
+    for (sequence, segment) in segments {
+        let fits = segment.len == options.segment_bytes;
+        let next_ready = fresh + lane_start.ready.len() as u64;
+        if sequence >= start.segment && sequence < fresh {
+            lane_start.live.push_back(segment);
+        } else if sequence == next_ready && fits {
+            // Old contents are told from new by incarnation, sequence number and link.
+            lane_start.ready.push_back(segment);
+        } else if sequence < start.segment && fits && !options.discard {
+            lane_start.free.push(segment);
+        } else {
+            let name = segment_name(lane, sequence);
+            device
+                .remove(&name)
+                .map_err(|error| LogError::io(format!("removing {name}"), error))?;
+        }
+    }
+    Ok(lane_start)
+}

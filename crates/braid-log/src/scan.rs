@@ -1,0 +1,338 @@
+//! One lane's pass over the log: which chunks are valid, and which numbers they hold.
+
+use std::collections::{BTreeMap, HashMap};
+
+use braid_io::Device;
+
+use crate::LogError;
+use crate::chunk::CHUNK_HEADER;
+use crate::options::BLOCK;
+use crate::piece::{PieceKind, Pieces};
+use crate::reader::{Expected, SegmentReader};
+use crate::segment::{Segment, SegmentHeader, segment_name};
+use crate::start::LanePosition;
+
+/// Ranges kept before those below the horizon are folded into a count.
+const FOLD_AT: usize = 1 << 16;
+
+/// Log bytes after which replay hands out the next piece of work.
+const EXTENT: u64 = 4 << 20;
+
+/// A run of valid chunks in one segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    pub(crate) lane: usize,
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    /// The first chunk.
+    pub(crate) expected: Expected,
+}
+
+/// A part of a streamed piece: `len` payload bytes at `offset` of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    /// CRC-32C of the bytes.
+    pub(crate) crc: u32,
+}
+
+/// A streamed piece.
+#[derive(Clone, Debug)]
+pub(crate) struct Streamed {
+    pub(crate) lane: usize,
+    pub(crate) incarnation: u32,
+    pub(crate) number: u64,
+    pub(crate) records: u32,
+    pub(crate) total: u64,
+    found: u64,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// What a lane holds of one incarnation.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The greatest horizon a chunk or segment header names.
+    pub(crate) horizon: u64,
+    pub(crate) protocol: u8,
+    pub(crate) base: u64,
+    /// Numbers of pieces up to the horizon that were folded away.
+    folded: u64,
+    /// Ranges (first, last) of all other pieces.
+    pub(crate) ranges: Vec<(u64, u64)>,
+    fold_at: usize,
+}
+
+impl Found {
+    fn add(&mut self, first: u64, last: u64) {
+        self.ranges.push((first, last));
+        if self.ranges.len() >= self.fold_at.max(FOLD_AT) {
+            let horizon = self.horizon;
+            self.folded += count_up_to(&mut self.ranges, horizon);
+            self.fold_at = 2 * self.ranges.len();
+        }
+    }
+
+    /// Numbers up to `horizon`, at least the lane's own; those ranges are removed.
+    pub(crate) fn take_up_to(&mut self, horizon: u64) -> u64 {
+        debug_assert!(horizon >= self.horizon);
+        std::mem::take(&mut self.folded) + count_up_to(&mut self.ranges, horizon)
+    }
+}
+
+/// Removes the ranges that end at or before `horizon`; returns how many numbers they hold.
+fn count_up_to(ranges: &mut Vec<(u64, u64)>, horizon: u64) -> u64 {
+    let mut count = 0;
+    ranges.retain(|&(first, last)| {
+        let keep = last > horizon;
+        if !keep {
+            count += last - first + 1;
+        }
+        keep
+    });
+    count
+}
+
+/// The result of scanning one lane.
+#[derive(Debug)]
+pub(crate) struct LaneScan {
+    pub(crate) id: u128,
+    /// By incarnation.
+    pub(crate) found: BTreeMap<u32, Found>,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) streamed: Vec<Streamed>,
+    /// The segment where the log ends, and the chunk that would come next.
+    pub(crate) end_segment: u64,
+    pub(crate) end: Expected,
+    pub(crate) chunks: u64,
+    pub(crate) bytes: u64,
+    /// Segments behind the end whose headers are of this log: (name, header).
+    pub(crate) beyond: Vec<(String, SegmentHeader)>,
+}
+
+/// Scans a lane from `start`; numbers up to `number` are skipped.
+pub(crate) fn scan_lane(
+    device: &dyn Device,
+    lane: usize,
+    segments: &BTreeMap<u64, Segment>,
+    start: &LanePosition,
+    number: u64,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<LaneScan, LogError> {
+    let name = segment_name(lane, start.segment);
+    let first = segments.get(&start.segment);
+    let Some(first) = first else {
+        return Err(LogError::corrupted(
+            "the segment where recovery starts is missing",
+            &name,
+            0,
+        ));
+    };
+    let header = SegmentHeader::read(device, &*first.file, &name)?;
+    let header = header.filter(|h| {
+        usize::from(h.lane) == lane
+            && h.sequence == start.segment
+            && h.incarnation == start.incarnation
+            && h.len == first.len
+    });
+    let Some(header) = header else {
+        return Err(LogError::corrupted(
+            "the header is not that of the start position",
+            &name,
+            0,
+        ));
+    };
+    if start.offset < BLOCK as u64
+        || start.offset > first.len
+        || !start.offset.is_multiple_of(BLOCK as u64)
+    {
+        return Err(LogError::corrupted(
+            "the start position is none",
+            &name,
+            start.offset,
+        ));
+    }
+    let mut scan = LaneScan {
+        id: header.log,
+        found: BTreeMap::new(),
+        extents: Vec::new(),
+        streamed: Vec::new(),
+        end_segment: start.segment,
+        end: Expected {
+            lane: lane as u16,
+            incarnation: start.incarnation,
+            sequence: start.chunk,
+            link: start.link,
+        },
+        chunks: 0,
+        bytes: 0,
+        beyond: Vec::new(),
+    };
+    scan.begin(&header);
+    let mut segment = first;
+    let mut offset = start.offset;
+    loop {
+        scan.segment(device, lane, segment, offset, number, progress)?;
+        let sequence = segment.sequence + 1;
+        let Some(next) = segments.get(&sequence) else {
+            break;
+        };
+        let Some(header) = scan.continues(device, lane, next)? else {
+            break;
+        };
+        scan.begin(&header);
+        scan.end.incarnation = header.incarnation;
+        scan.end.sequence = header.first_chunk;
+        scan.end.link = header.link;
+        scan.end_segment = sequence;
+        segment = next;
+        offset = BLOCK as u64;
+    }
+    for (sequence, segment) in segments.range(scan.end_segment + 1..) {
+        let name = segment_name(lane, *sequence);
+        if let Some(header) = SegmentHeader::read(device, &*segment.file, &name)?
+            && header.log == scan.id
+            && header.sequence == *sequence
+        {
+            scan.beyond.push((name, header));
+        }
+    }
+    scan.streamed
+        .retain(|streamed| streamed.found == streamed.total);
+    Ok(scan)
+}
+
+impl LaneScan {
+    fn begin(&mut self, header: &SegmentHeader) {
+        let found = self.found.entry(header.incarnation).or_default();
+        found.horizon = found.horizon.max(header.horizon);
+        found.base = header.base;
+        found.protocol = header.protocol;
+    }
+
+    /// The header of the next segment, if the log goes on there: in the same incarnation behind our last
+    /// chunk, or in a later one, which began behind the last chunk that its recovery found.
+    fn continues(
+        &self,
+        device: &dyn Device,
+        lane: usize,
+        next: &Segment,
+    ) -> Result<Option<SegmentHeader>, LogError> {
+        let name = segment_name(lane, next.sequence);
+        let header = SegmentHeader::read(device, &*next.file, &name)?;
+        Ok(header.filter(|h| {
+            h.log == self.id
+                && usize::from(h.lane) == lane
+                && h.sequence == next.sequence
+                && h.len == next.len
+                && (h.incarnation > self.end.incarnation
+                    || (h.incarnation == self.end.incarnation
+                        && h.first_chunk == self.end.sequence
+                        && h.link == self.end.link))
+        }))
+    }
+
+    fn segment(
+        &mut self,
+        device: &dyn Device,
+        lane: usize,
+        segment: &Segment,
+        mut offset: u64,
+        number: u64,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), LogError> {
+        let mut reader = SegmentReader::new(device, lane, segment);
+        let mut extent: Option<Extent> = None;
+        // Streamed pieces that lack parts, by number: places in `self.streamed`.
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        for (at, streamed) in self.streamed.iter().enumerate() {
+            if streamed.found < streamed.total && streamed.incarnation == self.end.incarnation {
+                open.insert(streamed.number, at);
+            }
+        }
+        let mut reported = 0;
+        while let Some(chunk) = reader.chunk(offset, &self.end)? {
+            let header = chunk.header;
+            let incarnation = header.incarnation;
+            let found = self.found.entry(incarnation).or_default();
+            found.horizon = found.horizon.max(header.horizon);
+            let mut pieces = Pieces::new(chunk.payload);
+            loop {
+                let piece = pieces.next().map_err(|_| {
+                    let name = segment_name(lane, segment.sequence);
+                    LogError::corrupted("a chunk with a good CRC holds no pieces", &name, offset)
+                })?;
+                let Some(piece) = piece else { break };
+                if piece.number <= number {
+                    continue;
+                }
+                let first = piece.number - u64::from(piece.records) + 1;
+                let len = piece.payload.len();
+                let part = || Part {
+                    segment: segment.clone(),
+                    offset: offset + (CHUNK_HEADER + pieces.position() - len) as u64,
+                    len,
+                    crc: crc32c::crc32c(piece.payload),
+                };
+                let complete = match piece.kind {
+                    PieceKind::Data | PieceKind::Void => true,
+                    PieceKind::First { total } => {
+                        open.insert(piece.number, self.streamed.len());
+                        self.streamed.push(Streamed {
+                            lane,
+                            incarnation,
+                            number: piece.number,
+                            records: piece.records,
+                            total,
+                            found: len as u64,
+                            parts: vec![part()],
+                        });
+                        len as u64 == total
+                    }
+                    PieceKind::Next { offset } => match open.get(&piece.number) {
+                        Some(&at) if self.streamed[at].found == offset => {
+                            let streamed = &mut self.streamed[at];
+                            streamed.found += len as u64;
+                            streamed.parts.push(part());
+                            streamed.found == streamed.total
+                        }
+                        // A part whose beginning is not there: its number is missing.
+                        _ => false,
+                    },
+                };
+                if complete {
+                    found.add(first, piece.number);
+                }
+            }
+            let size = header.size() as u64;
+            match &mut extent {
+                Some(extent) if extent.end - extent.offset < EXTENT => extent.end += size,
+                _ => {
+                    let next = Extent {
+                        lane,
+                        segment: segment.clone(),
+                        offset,
+                        end: offset + size,
+                        expected: self.end,
+                    };
+                    self.extents.extend(extent.replace(next));
+                }
+            }
+            offset += size;
+            self.chunks += 1;
+            self.end.sequence += 1;
+            self.end.link = chunk.crc;
+            reported += size;
+            if reported >= 1 << 20 {
+                progress(reported);
+                reported = 0;
+            }
+        }
+        self.extents.extend(extent);
+        self.bytes += reader.bytes;
+        progress(reported);
+        Ok(())
+    }
+}

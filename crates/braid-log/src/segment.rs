@@ -1,0 +1,197 @@
+//! Segment files: names, and the header that binds a file to its place in a log.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic |
+//! | 8..12 | format version |
+//! | 12..14 | lane |
+//! | 14..15 | commit protocol |
+//! | 16..32 | identity of the log |
+//! | 32..40 | sequence number of the segment in the lane |
+//! | 40..44 | incarnation |
+//! | 44..48 | link: CRC-32C of the lane's last chunk before the segment |
+//! | 48..56 | base: the last number of older incarnations that counts |
+//! | 56..64 | sequence number of the segment's first chunk |
+//! | 64..72 | durable horizon known when the segment was begun |
+//! | 72..80 | length of the file in bytes |
+//! | 80..84 | lanes of the log |
+//! | 84..88 | CRC-32C of the bytes before |
+//!
+//! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new one.
+
+use std::sync::Arc;
+
+use braid_io::{AlignedBuf, Device, File};
+
+use crate::LogError;
+use crate::chunk::{get_u16, get_u32, get_u64};
+use crate::options::BLOCK;
+
+const MAGIC: &[u8; 8] = b"BRAIDLOG";
+const FORMAT: u32 = 1;
+const HEADER_BYTES: usize = 88;
+
+/// The name of a segment file.
+pub(crate) fn segment_name(lane: usize, sequence: u64) -> String {
+    format!("log-{lane:02}-{sequence:08}.seg")
+}
+
+/// The name of a segment file while it is made ready.
+pub(crate) fn unfinished_name(lane: usize, sequence: u64) -> String {
+    format!("log-{lane:02}-{sequence:08}.new")
+}
+
+/// Lane and sequence number of a segment file's name.
+pub(crate) fn parse_segment_name(name: &str) -> Option<(usize, u64)> {
+    let (lane, sequence) = name
+        .strip_prefix("log-")?
+        .strip_suffix(".seg")?
+        .split_once('-')?;
+    let lane = lane.parse().ok()?;
+    let sequence = sequence.parse().ok()?;
+    (segment_name(lane, sequence) == name).then_some((lane, sequence))
+}
+
+/// Whether a name is that of an unfinished segment, left behind by a crash.
+pub(crate) fn is_unfinished_name(name: &str) -> bool {
+    name.starts_with("log-") && name.ends_with(".new")
+}
+
+/// An open segment file.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) sequence: u64,
+    pub(crate) len: u64,
+    pub(crate) file: Arc<dyn File>,
+}
+
+/// What the first block of a segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) log: u128,
+    pub(crate) lane: u16,
+    pub(crate) lanes: u32,
+    pub(crate) protocol: u8,
+    pub(crate) sequence: u64,
+    pub(crate) incarnation: u32,
+    pub(crate) link: u32,
+    pub(crate) base: u64,
+    pub(crate) first_chunk: u64,
+    pub(crate) horizon: u64,
+    pub(crate) len: u64,
+}
+
+impl SegmentHeader {
+    /// The header block.
+    pub(crate) fn encode(&self, device: &dyn Device) -> AlignedBuf {
+        let mut block = device.allocate(BLOCK);
+        block[0..8].copy_from_slice(MAGIC);
+        block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        block[12..14].copy_from_slice(&self.lane.to_le_bytes());
+        block[14] = self.protocol;
+        block[16..32].copy_from_slice(&self.log.to_le_bytes());
+        block[32..40].copy_from_slice(&self.sequence.to_le_bytes());
+        block[40..44].copy_from_slice(&self.incarnation.to_le_bytes());
+        block[44..48].copy_from_slice(&self.link.to_le_bytes());
+        block[48..56].copy_from_slice(&self.base.to_le_bytes());
+        block[56..64].copy_from_slice(&self.first_chunk.to_le_bytes());
+        block[64..72].copy_from_slice(&self.horizon.to_le_bytes());
+        block[72..80].copy_from_slice(&self.len.to_le_bytes());
+        block[80..84].copy_from_slice(&self.lanes.to_le_bytes());
+        let crc = crc32c::crc32c(&block[..HEADER_BYTES - 4]);
+        block[84..88].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// Reads a header; `None` if it is none, or torn.
+    pub(crate) fn decode(block: &[u8]) -> Option<Self> {
+        if block.len() < HEADER_BYTES
+            || &block[0..8] != MAGIC
+            || get_u32(block, 8) != FORMAT
+            || crc32c::crc32c(&block[..HEADER_BYTES - 4]) != get_u32(block, 84)
+        {
+            return None;
+        }
+        Some(Self {
+            log: u128::from(get_u64(block, 16)) | u128::from(get_u64(block, 24)) << 64,
+            lane: get_u16(block, 12),
+            lanes: get_u32(block, 80),
+            protocol: block[14],
+            sequence: get_u64(block, 32),
+            incarnation: get_u32(block, 40),
+            link: get_u32(block, 44),
+            base: get_u64(block, 48),
+            first_chunk: get_u64(block, 56),
+            horizon: get_u64(block, 64),
+            len: get_u64(block, 72),
+        })
+    }
+
+    /// Reads the header of a file; `None` if it has none that is valid.
+    pub(crate) fn read(
+        device: &dyn Device,
+        file: &dyn File,
+        name: &str,
+    ) -> Result<Option<Self>, LogError> {
+        let mut block = device.allocate(BLOCK);
+        file.read_at(&mut block[..BLOCK], 0)
+            .map_err(|error| LogError::io(format!("reading the header of {name}"), error))?;
+        Ok(Self::decode(&block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_io::MemoryDevice;
+
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        assert_eq!(segment_name(3, 17), "log-03-00000017.seg");
+        for (lane, sequence) in [(0, 0), (3, 17), (63, 123_456_789_012)] {
+            assert_eq!(
+                parse_segment_name(&segment_name(lane, sequence)),
+                Some((lane, sequence))
+            );
+        }
+        for name in [
+            "log-3-00000017.seg",
+            "log-03-17.seg",
+            "log-03-00000017.new",
+            "data.seg",
+            "",
+        ] {
+            assert_eq!(parse_segment_name(name), None, "{name}");
+        }
+        assert!(is_unfinished_name(&unfinished_name(1, 2)));
+    }
+
+    #[test]
+    fn header_round_trips() {
+        let header = SegmentHeader {
+            log: 0x1234_5678_9abc_def0_1122_3344_5566_7788,
+            lane: 2,
+            lanes: 4,
+            protocol: 1,
+            sequence: 5,
+            incarnation: 3,
+            link: 9,
+            base: 77,
+            first_chunk: 12,
+            horizon: 70,
+            len: 1 << 20,
+        };
+        let mut block = header.encode(&MemoryDevice::new());
+        assert_eq!(SegmentHeader::decode(&block), Some(header));
+        for at in 0..HEADER_BYTES {
+            block[at] ^= 4;
+            assert_eq!(
+                SegmentHeader::decode(&block),
+                None,
+                "a flipped bit in byte {at}"
+            );
+            block[at] ^= 4;
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! A strand: an append buffer of a few slots, one filling while the others are flushed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use braid_io::{AlignedBuf, Device};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::chunk::{CHUNK_HEADER, padded};
+use crate::options::SLOTS_PER_STRAND;
+use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
+
+/// A buffer that becomes one chunk.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) buf: AlignedBuf,
+    /// Bytes used, the room for the chunk header included.
+    pub(crate) fill: usize,
+    id: usize,
+    /// Commit number of the last piece, which the next one's is encoded against.
+    previous: u64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) pieces: u32,
+    pub(crate) payload: u64,
+    /// When the first piece came.
+    pub(crate) opened: Option<Instant>,
+}
+
+impl Slot {
+    fn reset(&mut self) {
+        self.fill = CHUNK_HEADER;
+        self.previous = 0;
+        self.first = u64::MAX;
+        self.last = 0;
+        self.pieces = 0;
+        self.payload = 0;
+        self.opened = None;
+    }
+
+    fn room(&self) -> usize {
+        self.buf.len() - self.fill
+    }
+
+    /// Bytes on the medium.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        padded(self.fill)
+    }
+}
+
+/// What goes into a piece's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PieceNumbers {
+    /// The first number of the transaction.
+    pub(crate) first: u64,
+    /// The commit number, its last.
+    pub(crate) last: u64,
+}
+
+/// The part of a strand under its latch.
+#[derive(Debug)]
+pub(crate) struct StrandState {
+    free: Vec<Slot>,
+    active: Option<Slot>,
+    full: VecDeque<Slot>,
+    /// For each slot, the least number in it that is not durable; `u64::MAX` if there is none. Stays
+    /// while the slot is in flight.
+    unflushed: [u64; SLOTS_PER_STRAND],
+    /// The flush group that will take what is appended now.
+    group: u64,
+}
+
+/// A strand.
+#[derive(Debug)]
+pub(crate) struct Strand {
+    pub(crate) lane: usize,
+    slot_bytes: usize,
+    state: Mutex<StrandState>,
+    /// Whether there is something that no flush has taken.
+    dirty: AtomicBool,
+}
+
+impl Strand {
+    pub(crate) fn new(device: &dyn Device, lane: usize, slot_bytes: usize, group: u64) -> Self {
+        let free = (0..SLOTS_PER_STRAND)
+            .rev()
+            .map(|id| {
+                let mut slot = Slot {
+                    buf: device.allocate(slot_bytes),
+                    fill: 0,
+                    id,
+                    previous: 0,
+                    first: 0,
+                    last: 0,
+                    pieces: 0,
+                    payload: 0,
+                    opened: None,
+                };
+                slot.reset();
+                slot
+            })
+            .collect();
+        Self {
+            lane,
+            slot_bytes,
+            state: Mutex::new(StrandState {
+                free,
+                active: None,
+                full: VecDeque::new(),
+                unflushed: [u64::MAX; SLOTS_PER_STRAND],
+                group,
+            }),
+            dirty: AtomicBool::new(false),
+        }
+    }
+
+    /// Payload bytes up to which a piece is never split.
+    pub(crate) fn whole_piece_bytes(&self) -> usize {
+        self.slot_bytes - CHUNK_HEADER - PIECE_HEADER_MAX
+    }
+
+    /// Whether there is something that no flush has taken. `SeqCst`: a waiter that announced itself
+    /// reads this, and whoever frees a flush permit reads the announcement.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::SeqCst)
+    }
+
+    /// The least number that is not durable; `u64::MAX` if there is none.
+    pub(crate) fn oldest_unflushed(&self) -> u64 {
+        self.state
+            .lock()
+            .unflushed
+            .iter()
+            .copied()
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StrandState> {
+        self.state.lock()
+    }
+
+    /// Appends a piece that is not split. Returns the group that will flush it, or `None` if there is
+    /// no buffer space for now.
+    pub(crate) fn try_append(
+        &self,
+        numbers: PieceNumbers,
+        kind: PieceKind,
+        payload: &[&[u8]],
+        payload_len: usize,
+    ) -> Option<u64> {
+        let need = payload_len + PIECE_HEADER_MAX;
+        let mut state = self.state.lock();
+        if state.active.as_ref().is_none_or(|slot| slot.room() < need) && !state.rotate() {
+            return None;
+        }
+        self.put(&mut state, numbers, kind, payload, payload_len);
+        Some(state.group)
+    }
+
+    /// Appends as much of a streamed piece's payload from `offset` on as the current slot holds, at
+    /// least one byte. Returns the bytes taken and the group that will flush them, or `None` if there is
+    /// no buffer space for now.
+    pub(crate) fn try_append_part(
+        &self,
+        numbers: PieceNumbers,
+        offset: u64,
+        total: u64,
+        payload: &[u8],
+    ) -> Option<(usize, u64)> {
+        let mut state = self.state.lock();
+        if state
+            .active
+            .as_ref()
+            .is_none_or(|slot| slot.room() <= PIECE_HEADER_MAX)
+            && !state.rotate()
+        {
+            return None;
+        }
+        let room = state
+            .active
+            .as_ref()
+            .map_or(0, |slot| slot.room() - PIECE_HEADER_MAX);
+        let part = &payload[..payload.len().min(room)];
+        let kind = match offset {
+            0 => PieceKind::First { total },
+            _ => PieceKind::Next { offset },
+        };
+        self.put(&mut state, numbers, kind, &[part], part.len());
+        Some((part.len(), state.group))
+    }
+
+    fn put(
+        &self,
+        state: &mut StrandState,
+        numbers: PieceNumbers,
+        kind: PieceKind,
+        payload: &[&[u8]],
+        payload_len: usize,
+    ) {
+        let Some(slot) = state.active.as_mut() else {
+            unreachable!("the caller made room")
+        };
+        let records = (numbers.last - numbers.first + 1) as u32;
+        let header = PieceHeader::new(slot.previous, numbers.last, records, kind, payload_len);
+        let mut at = slot.fill;
+        for part in std::iter::once(header.as_bytes()).chain(payload.iter().copied()) {
+            slot.buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        slot.fill = at;
+        slot.previous = numbers.last;
+        slot.first = slot.first.min(numbers.first);
+        slot.last = slot.last.max(numbers.last);
+        slot.pieces += 1;
+        slot.payload += payload_len as u64;
+        state.unflushed[slot.id] = slot.first;
+        if slot.opened.is_none() {
+            slot.opened = Some(Instant::now());
+            // SeqCst: see `is_dirty`.
+            self.dirty.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes the oldest slot that has something, if `fits` likes its size on the medium. `fits` gets 0
+    /// if there is none.
+    pub(crate) fn take(&self, state: &mut StrandState, room: u64) -> Taken {
+        let next = state
+            .full
+            .front()
+            .or(state.active.as_ref().filter(|slot| slot.pieces > 0));
+        let Some(size) = next.map(|slot| slot.chunk_bytes() as u64) else {
+            // SeqCst: see `is_dirty`. Under the latch, so no append is forgotten.
+            self.dirty.store(false, Ordering::SeqCst);
+            return Taken::Nothing;
+        };
+        if size > room {
+            return Taken::TooLarge;
+        }
+        match state.full.pop_front().or_else(|| state.active.take()) {
+            Some(slot) => Taken::Slot(slot),
+            None => Taken::Nothing,
+        }
+    }
+
+    /// Takes back a slot whose chunk is durable and acknowledged in order.
+    pub(crate) fn give_back(&self, mut slot: Slot) {
+        slot.reset();
+        let mut state = self.state.lock();
+        state.unflushed[slot.id] = u64::MAX;
+        state.free.push(slot);
+    }
+}
+
+/// What [`Strand::take`] found.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// A slot.
+    Slot(Slot),
+    /// There is a slot, but it does not fit.
+    TooLarge,
+    /// There is nothing.
+    Nothing,
+}
+
+impl StrandState {
+    /// Makes a free slot the active one. `false` if there is none.
+    fn rotate(&mut self) -> bool {
+        let Some(slot) = self.free.pop() else {
+            return false;
+        };
+        if let Some(full) = self.active.replace(slot) {
+            self.full.push_back(full);
+        }
+        true
+    }
+
+    /// Sets the flush group that will take what is appended from now on.
+    pub(crate) fn set_group(&mut self, group: u64) {
+        self.group = group;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_io::MemoryDevice;
+
+    use super::*;
+
+    fn strand() -> Strand {
+        Strand::new(&MemoryDevice::new(), 0, 8192, 1)
+    }
+
+    fn append(strand: &Strand, number: u64, len: usize) -> Option<u64> {
+        let payload = vec![7; len];
+        let numbers = PieceNumbers {
+            first: number,
+            last: number,
+        };
+        strand.try_append(numbers, PieceKind::Data, &[&payload], len)
+    }
+
+    #[test]
+    fn fills_rotates_and_drains() {
+        let strand = strand();
+        assert!(!strand.is_dirty());
+        let mut number = 0;
+        while append(&strand, number + 1, 1000).is_some() {
+            number += 1;
+        }
+        assert_eq!(number, 8 * SLOTS_PER_STRAND as u64);
+        assert!(strand.is_dirty());
+        assert_eq!(strand.oldest_unflushed(), 1);
+        let mut taken = Vec::new();
+        let mut state = strand.lock();
+        assert!(matches!(strand.take(&mut state, 4096), Taken::TooLarge));
+        while let Taken::Slot(slot) = strand.take(&mut state, 8192) {
+            taken.push(slot);
+        }
+        drop(state);
+        assert!(!strand.is_dirty());
+        assert_eq!(taken.len(), SLOTS_PER_STRAND);
+        assert_eq!((taken[1].first, taken[1].last, taken[1].pieces), (9, 16, 8));
+        // Still unflushed, and no room, until the slots come back.
+        assert_eq!(strand.oldest_unflushed(), 1);
+        assert_eq!(append(&strand, 100, 10), None);
+        for slot in taken {
+            strand.give_back(slot);
+        }
+        assert_eq!(strand.oldest_unflushed(), u64::MAX);
+        strand.lock().set_group(5);
+        assert_eq!(append(&strand, 100, 10), Some(5));
+        assert_eq!(strand.oldest_unflushed(), 100);
+    }
+
+    #[test]
+    fn the_least_number_counts() {
+        let strand = strand();
+        append(&strand, 9, 10);
+        append(&strand, 4, 10);
+        append(&strand, 6, 10);
+        assert_eq!(strand.oldest_unflushed(), 4);
+    }
+}

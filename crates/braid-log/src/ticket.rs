@@ -1,0 +1,139 @@
+//! The promise that a transaction becomes durable.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::LogError;
+use crate::callbacks::Action;
+use crate::core::Core;
+use crate::options::FlushMode;
+
+/// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
+/// different strands' tickets lie in different cache lines.
+#[derive(Debug)]
+pub(crate) struct TicketHome {
+    pub(crate) core: Arc<Core>,
+    pub(crate) strand: usize,
+    pub(crate) lane: usize,
+}
+
+/// The promise that a transaction becomes durable: block on it ([`Ticket::wait`]), ask
+/// ([`Ticket::try_wait`]), register a callback ([`Ticket::on_durable`]) or await it as a `Future`.
+///
+/// Any use but [`Ticket::number`] sees to it that the log is flushed, and so does dropping the ticket. A
+/// ticket of [`InFlight::finish`] that is kept and never touched does not; use
+/// [`InFlight::finish_async`] if that may happen.
+///
+/// A ticket keeps the log's memory alive, and works after the last [`Log`] is gone.
+///
+/// [`InFlight::finish`]: crate::InFlight::finish
+/// [`InFlight::finish_async`]: crate::InFlight::finish_async
+/// [`Log`]: crate::Log
+#[must_use = "a transaction is durable only once its ticket says so"]
+pub struct Ticket {
+    home: Arc<TicketHome>,
+    number: u64,
+    /// The flush group of the home's lane that takes the bytes; 0 if unknown.
+    group: u64,
+}
+
+impl Ticket {
+    pub(crate) fn new(home: Arc<TicketHome>, number: u64, group: u64) -> Self {
+        Self {
+            home,
+            number,
+            group,
+        }
+    }
+
+    pub(crate) fn request_flush(&self) {
+        self.home
+            .core
+            .request_flush(&self.home.core.lanes[self.home.lane]);
+    }
+
+    /// The transaction's commit number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the transaction is durable. Does not start a flush, and costs one load.
+    pub fn is_durable(&self) -> bool {
+        self.home.core.horizon() >= self.number
+    }
+
+    /// The outcome if it is known; starts a flush if not.
+    ///
+    /// With [`FlushMode::Callers`] nothing is started: somebody must wait or call
+    /// [`Log::sync`](crate::Log::sync).
+    pub fn try_wait(&self) -> Option<Result<(), LogError>> {
+        let outcome = self.home.core.outcome(self.number);
+        if outcome.is_none() {
+            self.request_flush();
+        }
+        outcome
+    }
+
+    /// Blocks until the transaction is durable. The calling thread performs the flush if nobody else
+    /// does.
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`] if a write failed before the transaction was durable.
+    pub fn wait(&self) -> Result<(), LogError> {
+        self.home.core.wait(self.home.lane, self.group, self.number)
+    }
+
+    /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
+    /// once on this one. `f` should be short: others wait behind it. It must not block on this log.
+    pub fn on_durable(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
+        match self.home.core.outcome(self.number) {
+            Some(outcome) => f(outcome),
+            None => self.register(Action::Call(Box::new(f))),
+        }
+    }
+
+    fn register(&self, action: Action) {
+        let home = &*self.home;
+        home.core
+            .register(home.lane, home.strand, self.number, action);
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<(), LogError>;
+
+    /// With [`FlushMode::Callers`] polling flushes inline.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let core = &self.home.core;
+        if let Some(outcome) = core.outcome(self.number) {
+            return Poll::Ready(outcome);
+        }
+        if core.options.flush_mode == FlushMode::Callers {
+            return Poll::Ready(self.wait());
+        }
+        self.register(Action::Wake(cx.waker().clone()));
+        core.outcome(self.number).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Nobody may ask again, and still the transaction shall become durable soon.
+        let core = &self.home.core;
+        if core.horizon() < self.number && self.group != 0 {
+            self.request_flush();
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("number", &self.number)
+            .field("durable", &self.is_durable())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,359 @@
+//! The log on a device in memory: what is acknowledged comes back.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
+use common::{memory, payload, pieces, recover, small};
+
+#[test]
+fn append_wait_reopen() {
+    for mode in [FlushMode::Background, FlushMode::Callers] {
+        for protocol in [ProtocolKind::Serial, ProtocolKind::Glsn] {
+            let device = memory();
+            let options = LogOptions {
+                protocol,
+                ..small(mode)
+            };
+            let log = Log::create(device.clone(), options.clone()).unwrap();
+            let start = log.quiesce(|start| start);
+            assert_eq!(start.number, 0);
+            for number in 1..=500 {
+                let ticket = log.append(&[b"n", &payload(number, 100)]).unwrap();
+                assert_eq!(ticket.number(), number);
+                ticket.wait().unwrap();
+                assert!(ticket.is_durable());
+                assert_eq!(log.horizon(), number);
+            }
+            let stats = log.stats();
+            assert_eq!((stats.flushes, stats.pieces), (500, 500));
+            assert!(stats.segments > 10);
+            log.close().unwrap();
+            let recovered = recover(&device, &options, &start);
+            assert_eq!(recovered.cut, 500);
+            let found = pieces(&recovered);
+            assert_eq!(found.len(), 500);
+            assert_eq!(found[&77][1..], payload(77, 100));
+            let log = recovered.into_log().unwrap();
+            assert_eq!((log.horizon(), log.last_number()), (500, 500));
+            log.append(&[b"more"]).unwrap().wait().unwrap();
+            drop(log);
+            let recovered = recover(&device, &options, &start);
+            assert_eq!(
+                (recovered.cut, pieces(&recovered)[&501].as_slice()),
+                (501, &b"more"[..])
+            );
+            assert_eq!(Log::recovery_start(&*device).unwrap(), start);
+        }
+    }
+}
+
+#[test]
+fn create_refuses_what_is_there_and_wrong_options() {
+    let device = memory();
+    let options = small(FlushMode::Callers);
+    let log = Log::create(device.clone(), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    drop(log);
+    assert!(matches!(
+        Log::create(device.clone(), options.clone()),
+        Err(LogError::Incompatible { .. })
+    ));
+    for wrong in [
+        LogOptions {
+            strands: 0,
+            ..options.clone()
+        },
+        LogOptions {
+            lanes: 3,
+            ..options.clone()
+        },
+        LogOptions {
+            slot_bytes: 5000,
+            ..options.clone()
+        },
+        LogOptions {
+            segment_bytes: 16 << 10,
+            ..options.clone()
+        },
+        LogOptions {
+            flushes_in_flight: 0,
+            ..options.clone()
+        },
+        LogOptions {
+            max_log_bytes: 1,
+            ..options.clone()
+        },
+    ] {
+        let error = Log::create(memory(), wrong.clone());
+        assert!(matches!(error, Err(LogError::Options { .. })), "{wrong:?}");
+    }
+    let lanes = LogOptions {
+        lanes: 2,
+        ..options
+    };
+    assert!(matches!(
+        Log::recover(device, lanes, &start, &|_| {}),
+        Err(LogError::Incompatible { .. })
+    ));
+}
+
+#[test]
+fn streams_pieces_larger_than_all_buffers() {
+    for mode in [FlushMode::Background, FlushMode::Callers] {
+        let device = memory();
+        let options = small(mode);
+        let log = Log::create(device.clone(), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        let large = payload(9, 300_000);
+        let edge = payload(4, 8 * 1024 - 64 - 32);
+        for round in 0..3 {
+            log.append(&[b"small"]).unwrap().wait().unwrap();
+            let ticket = log.append(&[&large[..100_000], &large[100_000..]]).unwrap();
+            assert_eq!(ticket.number(), round * 4 + 2);
+            log.append(&[&edge]).unwrap().wait().unwrap();
+            log.append(&[&edge, b"!"]).unwrap().wait().unwrap();
+            assert!(ticket.is_durable());
+        }
+        drop(log);
+        let recovered = recover(&device, &options, &start);
+        let found = pieces(&recovered);
+        assert_eq!((recovered.cut, found.len()), (12, 12));
+        assert_eq!(
+            (&found[&6], found[&7].len(), found[&8].len()),
+            (&large, 8096, 8097)
+        );
+    }
+}
+
+#[test]
+fn void_and_dropped_entries_leave_no_gap() {
+    let device = memory();
+    let options = small(FlushMode::Callers);
+    let log = Log::create(device.clone(), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    let mut entry = log.enter(10).unwrap();
+    assert_eq!(entry.draw(3), 3);
+    entry.append(&[b"kept"]);
+    let kept = entry.finish();
+    let mut entry = log.enter(10).unwrap();
+    assert_eq!(entry.draw(2), 5);
+    entry.void();
+    let voided = entry.finish();
+    let mut entry = log.enter(10).unwrap();
+    entry.draw(1);
+    drop(entry);
+    drop(log.enter(10).unwrap());
+    assert_eq!(log.applied_before(), 7);
+    log.wait_applied(7);
+    let last = log.append(&[b"last"]).unwrap();
+    last.wait().unwrap();
+    assert!(kept.is_durable() && voided.is_durable());
+    drop(log);
+    let recovered = recover(&device, &options, &start);
+    assert_eq!(recovered.cut, 7);
+    assert_eq!(pieces(&recovered).into_keys().collect::<Vec<_>>(), [3, 7]);
+}
+
+/// A blocked entry holds the horizon back, and its end moves it.
+#[test]
+fn an_entry_in_flight_holds_the_horizon_back() {
+    let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
+    let mut entry = log.enter(10).unwrap();
+    assert_eq!(entry.draw(1), 1);
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let ticket = log.append(&[b"later"]).unwrap();
+            send.send(()).unwrap();
+            ticket.wait().unwrap();
+            ticket.number()
+        });
+        receive.recv().unwrap();
+        while log.stats().flushes == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!((log.horizon(), log.applied_before()), (0, 1));
+        entry.append(&[b"first"]);
+        // The ticket is kept untouched: the other one's wait must see to our bytes.
+        let ticket = entry.finish();
+        assert_eq!(other.join().unwrap(), 2);
+        assert!(ticket.is_durable());
+    });
+    assert_eq!(log.horizon(), 2);
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn futures_and_callbacks() {
+    let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
+    block_on(log.append(&[b"awaited"]).unwrap()).unwrap();
+    let (send, receive) = mpsc::channel();
+    for _ in 0..100 {
+        let mut entry = log.enter(10).unwrap();
+        entry.draw(1);
+        entry.append(&[b"called"]);
+        let ticket = entry.finish_async();
+        let (number, send) = (ticket.number(), send.clone());
+        ticket.on_durable(move |outcome| send.send((number, outcome.is_ok())).unwrap());
+    }
+    let mut seen: Vec<_> = receive.iter().take(100).collect();
+    seen.sort_unstable();
+    assert_eq!(
+        seen,
+        (2..=101).map(|number| (number, true)).collect::<Vec<_>>()
+    );
+    // Dropped and never asked: becomes durable all the same.
+    drop(log.append(&[b"dropped"]).unwrap());
+    while log.horizon() < 102 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn callers_mode_polls_inline() {
+    let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
+    let ticket = log.append(&[b"x"]).unwrap();
+    assert!(ticket.try_wait().is_none());
+    let called = Arc::new(AtomicU64::new(0));
+    let seen = called.clone();
+    log.append(&[b"y"])
+        .unwrap()
+        .on_durable(move |_| seen.store(1, Ordering::SeqCst));
+    block_on(ticket).unwrap();
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+}
+
+/// Everything at once: blocking, asynchronous and callback users, large pieces, checkpoints that
+/// release segments.
+#[test]
+fn many_threads_with_checkpoints() {
+    for (lanes, in_flight, protocol) in [
+        (1, 1, ProtocolKind::Glsn),
+        (1, 3, ProtocolKind::Glsn),
+        (2, 2, ProtocolKind::Glsn),
+        (1, 2, ProtocolKind::Serial),
+    ] {
+        let device = memory();
+        let options = LogOptions {
+            lanes,
+            strands: 4,
+            flushes_in_flight: in_flight,
+            protocol,
+            ..small(FlushMode::Background)
+        };
+        let log = Log::create(device.clone(), options.clone()).unwrap();
+        let called = Arc::new(AtomicU64::new(0));
+        let stop = AtomicU64::new(0);
+        let start = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..6u64)
+                .map(|thread| {
+                    let (log, called) = (&log, &called);
+                    scope.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(thread);
+                        for round in 0..800 {
+                            let len = if round % 100 == 99 {
+                                50_000
+                            } else {
+                                rng.usize(..300)
+                            };
+                            let mut entry = log.enter(len).unwrap();
+                            let records = rng.u32(1..5);
+                            let number = entry.draw(records);
+                            if rng.u8(..20) == 0 {
+                                entry.void();
+                            } else {
+                                entry.append(&[&payload(number, len)]);
+                            }
+                            match thread % 3 {
+                                0 => entry.finish().wait().unwrap(),
+                                1 => {
+                                    let called = called.clone();
+                                    entry.finish_async().on_durable(move |outcome| {
+                                        outcome.unwrap();
+                                        called.fetch_add(1, Ordering::SeqCst);
+                                    });
+                                }
+                                _ => {
+                                    let ticket = entry.finish_async();
+                                    if round % 16 == 0 {
+                                        ticket.wait().unwrap();
+                                    }
+                                }
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let checkpointer = scope.spawn(|| {
+                let mut last = log.quiesce(|start| start);
+                while stop.load(Ordering::SeqCst) == 0 {
+                    let start = log.quiesce(|start| start);
+                    assert!(start.number >= last.number);
+                    log.sync().unwrap();
+                    assert!(log.horizon() >= start.number);
+                    log.release(&start).unwrap();
+                    last = start;
+                    std::thread::yield_now();
+                }
+                last
+            });
+            writers
+                .into_iter()
+                .for_each(|writer| writer.join().unwrap());
+            stop.store(1, Ordering::SeqCst);
+            checkpointer.join().unwrap()
+        });
+        log.sync().unwrap();
+        let last = log.last_number();
+        assert_eq!(log.horizon(), last);
+        let stats = log.stats();
+        assert!(stats.segments_recycled > 0, "{stats:?}");
+        log.close().unwrap();
+        assert_eq!(called.load(Ordering::SeqCst), 1600);
+        let recovered = recover(&device, &options, &start);
+        assert_eq!(recovered.cut, last);
+        for (number, bytes) in pieces(&recovered) {
+            assert!(number > start.number);
+            assert_eq!(bytes, payload(number, bytes.len()));
+        }
+        let count = AtomicU64::new(0);
+        recovered
+            .for_each_parallel(3, |piece| {
+                count.fetch_add(1, Ordering::SeqCst);
+                assert!(piece.number <= last);
+                Ok::<_, LogError>(())
+            })
+            .unwrap();
+        assert_eq!(
+            count.load(Ordering::SeqCst),
+            pieces(&recovered).len() as u64
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! Helpers of the integration tests.
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_io::{Device, MemoryDevice};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Recovered};
+
+/// Options that make every structure small, so that its edges are met.
+pub fn small(flush_mode: FlushMode) -> LogOptions {
+    LogOptions {
+        strands: 2,
+        segment_bytes: 68 << 10,
+        slot_bytes: 8 << 10,
+        flush_mode,
+        ..LogOptions::default()
+    }
+}
+
+pub fn memory() -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new())
+}
+
+pub fn recover(device: &Arc<dyn Device>, options: &LogOptions, start: &LogStart) -> Recovered {
+    try_recover(device, options, start).unwrap()
+}
+
+pub fn try_recover(
+    device: &Arc<dyn Device>,
+    options: &LogOptions,
+    start: &LogStart,
+) -> Result<Recovered, LogError> {
+    Log::recover(Arc::clone(device), options.clone(), start, &|_| {})
+}
+
+/// All pieces by commit number; a number that comes twice fails the test.
+pub fn pieces(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
+    let mut pieces = BTreeMap::new();
+    recovered
+        .for_each(|piece| {
+            let twice = pieces.insert(piece.number, piece.payload.to_vec());
+            assert!(twice.is_none(), "number {} came twice", piece.number);
+        })
+        .unwrap();
+    pieces
+}
+
+/// Bytes that tell their number, `len` of them.
+pub fn payload(number: u64, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (number as u8).wrapping_mul(31).wrapping_add(at as u8))
+        .collect()
+}
