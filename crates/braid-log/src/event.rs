@@ -124,17 +124,16 @@ impl GroupWords {
         atomic_wait::wake_all(word);
     }
 
-    /// Wakes one waiter of `group` to make it leader. Returns whether there may be one.
-    pub(crate) fn wake_one(&self, group: u64) -> bool {
+    /// Wakes one waiter of `group`, if there is one, to make it leader.
+    pub(crate) fn wake_one(&self, group: u64) {
         let word = self.word(group);
         // SeqCst: pairs with `listen`.
         if word.load(Ordering::SeqCst) & SLEEPERS == 0 {
-            return false;
+            return;
         }
         // The word must move: the waiter may not sleep yet.
         word.fetch_add(GENERATION, Ordering::SeqCst);
         atomic_wait::wake_one(word);
-        true
     }
 
     /// Wakes everybody, for good.

@@ -22,12 +22,13 @@ impl Core {
         }
         let sealed = self.seal_group(lane);
         let mut group = match sealed {
-            Ok(Some(group)) => group,
-            Ok(None) => {
-                lane.release();
-                self.hand_on(lane);
+            Ok(group) if group.chunks.is_empty() => {
+                // Another leader was faster. The group's number is used up all the same: appends that saw
+                // us pass count on the next one.
+                self.complete(lane, group);
                 return false;
             }
+            Ok(group) => group,
             Err(error) => {
                 self.fail(lane, &error);
                 return false;
@@ -54,7 +55,7 @@ impl Core {
     }
 
     /// Takes everything the lane's strands have, as chunks in sequence, as far as the segment has room.
-    fn seal_group(&self, lane: &Lane) -> Result<Option<FlushGroup>, LogError> {
+    fn seal_group(&self, lane: &Lane) -> Result<FlushGroup, LogError> {
         let mut seal = lane.seal.lock();
         // SeqCst: cleared before we look at the strands, see `request_flush`.
         if lane.wanted.load(Ordering::Relaxed) {
@@ -92,9 +93,6 @@ impl Core {
                 });
             }
         }
-        if chunks.is_empty() {
-            return Ok(None);
-        }
         // The headers are made outside the strands' latches.
         for chunk in &mut chunks {
             seal.link = self.seal_chunk(lane, &seal, chunk.strand, &mut chunk.slot);
@@ -106,14 +104,14 @@ impl Core {
             .store(seal.segment.len - end, Ordering::Release);
         self.refresh_space(lane);
         let segment = seal.segment.clone();
-        Ok(Some(FlushGroup {
+        Ok(FlushGroup {
             group,
             segment,
             offset: start,
             header,
             chunks,
             last,
-        }))
+        })
     }
 
     fn seal_chunk(&self, lane: &Lane, seal: &SealState, strand: usize, slot: &mut Slot) -> u32 {
@@ -244,9 +242,8 @@ impl Core {
         // Whoever blocks on unsealed bytes sleeps in the group being filled. (One whose bytes did not fit
         // into the last group wakes with that group and looks again.)
         let filling = lane.seal.lock().group;
-        let woken = lane.groups.wake_one(filling);
-        if !woken && self.stall.has_listeners() {
-            self.stall.notify();
-        }
+        lane.groups.wake_one(filling);
+        // Rare: somebody whose own bytes are durable waits for those of others.
+        self.stall.notify();
     }
 }
