@@ -1,6 +1,8 @@
 //! Helpers of the integration tests.
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
+pub mod faulty;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,0 +1,379 @@
+//! Crashes, failed writes and a full device: generated histories on a device that loses what it may.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_log::{FlushMode, InFlight, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket};
+use common::faulty::FaultyDevice;
+use common::{payload, pieces, small, try_recover};
+
+/// What the tester knows of one number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Known {
+    Appended(usize),
+    Void,
+}
+
+/// What must hold after a crash.
+#[derive(Default)]
+struct Model {
+    /// By commit number.
+    known: BTreeMap<u64, Known>,
+    /// The greatest number that was acknowledged.
+    acknowledged: u64,
+    /// The last checkpoint that was made durable.
+    start: Option<LogStart>,
+}
+
+impl Model {
+    fn start(&self) -> LogStart {
+        self.start.clone().unwrap()
+    }
+
+    /// Compares what recovery found with what is known, and forgets what the crash took.
+    fn check(&mut self, cut: u64, found: &BTreeMap<u64, Vec<u8>>, protocol: ProtocolKind) {
+        // I1
+        assert!(
+            cut >= self.acknowledged,
+            "{} was acknowledged, cut {cut}",
+            self.acknowledged
+        );
+        let start = self.start().number;
+        for (number, bytes) in found {
+            assert!(*number > start && *number <= cut);
+            // I2
+            match self.known.get(number) {
+                Some(&Known::Appended(len)) => assert!(*bytes == payload(*number, len), "{number}"),
+                other => panic!("number {number} was {other:?}, and found"),
+            }
+        }
+        // I3: with the locks gone early, nothing before the cut may be missing.
+        for (number, known) in self
+            .known
+            .range((Bound::Excluded(start), Bound::Included(cut)))
+        {
+            let must = protocol == ProtocolKind::Glsn || *number <= self.acknowledged;
+            if must && matches!(known, Known::Appended(_)) {
+                assert!(
+                    found.contains_key(number),
+                    "number {number} is missing, cut {cut}"
+                );
+            }
+        }
+        self.known
+            .retain(|number, _| found.contains_key(number) || *number <= start);
+        self.acknowledged = cut;
+    }
+}
+
+/// Commits in one thread, with some entries in flight at once, until the power goes.
+fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Result<(), LogError> {
+    let mut tickets: Vec<Ticket> = Vec::new();
+    for _ in 0..steps {
+        let mut entries: Vec<(InFlight<'_>, u64, usize)> = Vec::new();
+        for _ in 0..rng.usize(1..4) {
+            let len = match rng.u8(..40) {
+                0 => rng.usize(8_000..60_000),
+                1..4 => rng.usize(3_000..9_000),
+                _ => rng.usize(..400),
+            };
+            let mut entry = log.enter(len)?;
+            let number = entry.draw(rng.u32(1..4));
+            entries.push((entry, number, len));
+        }
+        // Appended in another order than drawn.
+        rng.shuffle(&mut entries);
+        for (mut entry, number, len) in entries {
+            if rng.u8(..10) == 0 {
+                model.known.insert(number, Known::Void);
+                entry.void();
+            } else {
+                model.known.insert(number, Known::Appended(len));
+                entry.append(&[&payload(number, len)]);
+            }
+            tickets.push(entry.finish());
+        }
+        if rng.u8(..3) == 0 {
+            let ticket = tickets.swap_remove(rng.usize(..tickets.len()));
+            ticket.wait()?;
+            model.acknowledged = model.acknowledged.max(ticket.number());
+        }
+        assert!(
+            tickets
+                .iter()
+                .filter(|t| t.is_durable())
+                .all(|t| t.number() <= log.horizon())
+        );
+        tickets.retain(|ticket| !ticket.is_durable());
+        model.acknowledged = model.acknowledged.max(log.horizon());
+        if rng.u8(..20) == 0 {
+            let start = log.quiesce(|start| start);
+            log.sync()?;
+            model.acknowledged = model.acknowledged.max(log.horizon());
+            model.start = Some(LogStart::decode(&start.encode())?);
+            log.release(&start)?;
+        }
+    }
+    Ok(())
+}
+
+/// One history with several crashes, also during recovery.
+fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let options = LogOptions {
+        protocol,
+        lanes,
+        strands: 2,
+        discard: rng.bool(),
+        ..small(FlushMode::Callers)
+    };
+    let mut faulty = FaultyDevice::new(seed);
+    let mut model = Model::default();
+    let mut log = Log::create(faulty.device(), options.clone()).unwrap();
+    model.start = Some(log.quiesce(|start| start));
+    for _ in 0..4 {
+        faulty.power_off_after(rng.u64(..150));
+        let ended = run(&log, &mut model, &mut rng, 200);
+        if ended.is_err() && log.poisoned().is_some() {
+            assert!(matches!(log.enter(1), Err(LogError::Poisoned { .. })));
+            assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
+        }
+        model.acknowledged = model.acknowledged.max(log.horizon());
+        drop(log);
+        faulty = faulty.after_crash();
+        log = loop {
+            // The power may go again while recovering.
+            if rng.u8(..3) > 0 {
+                faulty.power_off_after(rng.u64(..12));
+            }
+            let recovered = try_recover(&faulty.device(), &options, &model.start()).unwrap();
+            let found = pieces(&recovered);
+            let cut = recovered.cut;
+            model.check(cut, &found, protocol);
+            match recovered.into_log() {
+                Ok(log) => {
+                    assert_eq!((log.horizon(), log.last_number()), (cut, cut));
+                    break log;
+                }
+                Err(_) => {
+                    faulty = faulty.after_crash();
+                }
+            }
+        };
+    }
+}
+
+#[test]
+fn acknowledged_transactions_survive() {
+    let base = std::env::var("BRAID_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seeds = base.map_or(0..400, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        for (protocol, lanes) in [
+            (ProtocolKind::Glsn, 1),
+            (ProtocolKind::Glsn, 2),
+            (ProtocolKind::Serial, 1),
+        ] {
+            let done = std::panic::catch_unwind(|| history(seed, protocol, lanes));
+            if let Err(panic) = done {
+                eprintln!("failed with BRAID_SEED={seed}, {protocol}, {lanes} lanes");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// Threads, several flushes in flight, and the power goes.
+#[test]
+fn concurrent_commits_survive() {
+    for seed in 0..60 {
+        for (lanes, in_flight) in [(1, 1), (1, 4), (2, 2)] {
+            let faulty = FaultyDevice::new(seed);
+            let options = LogOptions {
+                strands: 4,
+                lanes,
+                flushes_in_flight: in_flight,
+                ..small(FlushMode::Background)
+            };
+            let log = Log::create(faulty.device(), options.clone()).unwrap();
+            let start = log.quiesce(|start| start);
+            faulty.power_off_after(fastrand::Rng::with_seed(seed).u64(10..400));
+            let acknowledged = Arc::new(AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                for thread in 0..5u64 {
+                    let (log, acknowledged) = (&log, &acknowledged);
+                    scope.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(seed * 10 + thread);
+                        loop {
+                            let len = if rng.u8(..50) == 0 {
+                                30_000
+                            } else {
+                                rng.usize(..500)
+                            };
+                            let Ok(mut entry) = log.enter(len) else {
+                                return;
+                            };
+                            let number = entry.draw(rng.u32(1..3));
+                            entry.append(&[&payload(number, len)]);
+                            if thread % 2 == 0 {
+                                if entry.finish().wait().is_err() {
+                                    return;
+                                }
+                                acknowledged.fetch_max(number, Ordering::SeqCst);
+                            } else {
+                                let acknowledged = Arc::clone(acknowledged);
+                                entry.finish_async().on_durable(move |outcome| {
+                                    if outcome.is_ok() {
+                                        acknowledged.fetch_max(number, Ordering::SeqCst);
+                                    }
+                                });
+                            }
+                        }
+                    });
+                }
+            });
+            drop(log);
+            let device = faulty.after_crash().device();
+            let recovered = try_recover(&device, &options, &start).unwrap();
+            let acknowledged = acknowledged.load(Ordering::SeqCst);
+            assert!(
+                recovered.cut >= acknowledged,
+                "seed {seed}: {} {acknowledged}",
+                recovered.cut
+            );
+            for (number, bytes) in pieces(&recovered) {
+                assert_eq!(bytes, payload(number, bytes.len()), "seed {seed}");
+            }
+            recovered.into_log().unwrap().close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_failed_write_poisons() {
+    for mode in [FlushMode::Background, FlushMode::Callers] {
+        let faulty = FaultyDevice::new(1);
+        let options = small(mode);
+        let log = Log::create(faulty.device(), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        log.append(&[b"good"]).unwrap().wait().unwrap();
+        let called = Arc::new(AtomicU64::new(0));
+        let ticket = log.append(&[b"bad"]).unwrap();
+        let (seen, pending) = (called.clone(), log.ticket(ticket.number()));
+        // Every write from here on fails.
+        faulty.power_off_after(0);
+        pending.on_durable(move |outcome| {
+            seen.store(1 + u64::from(outcome.is_err()), Ordering::SeqCst);
+        });
+        let error = ticket.wait().unwrap_err();
+        assert!(
+            matches!(&error, LogError::Poisoned { cause } if cause.contains("power")),
+            "{error}"
+        );
+        while called.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(called.load(Ordering::SeqCst), 2);
+        assert!(log.ticket(1).wait().is_ok());
+        assert!(matches!(
+            ticket.try_wait(),
+            Some(Err(LogError::Poisoned { .. }))
+        ));
+        assert!(matches!(
+            log.append(&[b"more"]),
+            Err(LogError::Poisoned { .. })
+        ));
+        assert!(log.poisoned().unwrap().contains("log-00-"));
+        assert!(log.close().is_err());
+        let recovered = try_recover(&faulty.after_crash().device(), &options, &start).unwrap();
+        assert!(pieces(&recovered).contains_key(&1));
+    }
+}
+
+#[test]
+fn out_of_space_and_back() {
+    for mode in [FlushMode::Background, FlushMode::Callers] {
+        for device_full in [false, true] {
+            let faulty = FaultyDevice::new(1);
+            let limit = 20 * (68 << 10);
+            let options = LogOptions {
+                max_log_bytes: if device_full { 0 } else { limit },
+                ..small(mode)
+            };
+            if device_full {
+                faulty.set_capacity(Some(limit));
+            }
+            let log = Log::create(faulty.device(), options.clone()).unwrap();
+            let first = log.quiesce(|start| start);
+            let mut number = 0;
+            let fill = |number: &mut u64| loop {
+                match log.append(&[&payload(*number + 1, 2000)]) {
+                    Ok(ticket) => {
+                        ticket.wait().unwrap();
+                        *number += 1;
+                        assert!(*number < 10_000);
+                    }
+                    Err(LogError::OutOfSpace {
+                        device_full: full,
+                        used,
+                        ..
+                    }) => {
+                        assert_eq!(full, device_full);
+                        assert!(used <= limit);
+                        return;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            fill(&mut number);
+            assert!(number > 50, "{number}");
+            assert!(faulty.used() <= limit);
+            assert_eq!(log.last_number(), number, "nothing is drawn without space");
+            // A full log can be opened, and a checkpoint frees it.
+            let start = log.quiesce(|start| start);
+            log.release(&start).unwrap();
+            let before = number;
+            fill(&mut number);
+            assert!(number > before + 50, "{number} after {before}");
+            assert!(log.poisoned().is_none());
+            log.close().unwrap();
+            let recovered = try_recover(&faulty.device(), &options, &start).unwrap();
+            assert_eq!(recovered.cut, number);
+            assert!(
+                try_recover(&faulty.device(), &options, &first).is_err(),
+                "it was released"
+            );
+            if !device_full {
+                let log = recovered.into_log().unwrap();
+                let start = log.quiesce(|start| start);
+                log.release(&start).unwrap();
+                log.append(&[b"again"]).unwrap().wait().unwrap();
+            }
+        }
+    }
+}
+
+/// A damaged middle is an error, not a shorter log.
+#[test]
+fn damage_is_told_from_a_torn_end() {
+    let faulty = FaultyDevice::new(1);
+    let options = small(FlushMode::Callers);
+    let log = Log::create(faulty.device(), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    for number in 1..=100 {
+        log.append(&[&payload(number, 500)])
+            .unwrap()
+            .wait()
+            .unwrap();
+    }
+    log.close().unwrap();
+    faulty.flip("log-00-00000002.seg", 5 * 4096 + 100);
+    let error = try_recover(&faulty.device(), &options, &start).unwrap_err();
+    assert!(matches!(error, LogError::Corrupted { .. }), "{error}");
+    assert!(error.to_string().contains("log-00-"), "{error}");
+}
