@@ -98,6 +98,8 @@ impl Core {
             seal.link = self.seal_chunk(lane, &seal, chunk.strand, &mut chunk.slot);
             seal.chunk += 1;
         }
+        let pieces = chunks.iter().map(|chunk| chunk.slot.pieces).sum();
+        lane.set_last_pieces(pieces);
         seal.offset = end;
         seal.group += 1;
         lane.segment_left
@@ -233,7 +235,8 @@ impl Core {
         if lane.wanted.load(Ordering::SeqCst) {
             lane.flusher.notify();
         }
-        if !self.is_dirty(lane) {
+        // If others are under way and nobody may join them, the last of them comes here again.
+        if !self.is_dirty(lane) || !lane.may_acquire() {
             return;
         }
         if lane.space.has_listeners() {

@@ -86,7 +86,8 @@ pub struct LogOptions {
     pub slot_bytes: usize,
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,
-    /// Flushes that may be under way in a lane at once. Default 2.
+    /// Flushes that may be under way in a lane at once. Default 3; more than one are under way only while
+    /// they carry few transactions, where overlapping beats grouping.
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,
@@ -104,7 +105,7 @@ impl Default for LogOptions {
             segment_bytes: 32 << 20,
             slot_bytes: 512 << 10,
             max_log_bytes: 0,
-            flushes_in_flight: 2,
+            flushes_in_flight: 3,
             flush_mode: FlushMode::default(),
             discard: false,
         }
