@@ -1,1 +1,59 @@
-//! Placeholder of the workspace skeleton.
+//! A B+-tree over a buffer pool, with structurally consistent out-of-place checkpoints.
+//!
+//! A [`Store`] holds [`Tree`]s in one data file. Changes stay in memory until a [`Checkpoint`] writes the
+//! pages as they were at one instant, to free space, and switches to them with one superblock; opening
+//! the store leads to the newest such state. What happened after it is the caller's to repeat, from a
+//! log. Data may be larger than memory: pages that are put out of memory between checkpoints go to free
+//! space, too, where nothing durable refers to them.
+//!
+//! Each record carries a version number and may be a tombstone; what these mean is the caller's business.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use braid_store::{Change, Store, StoreOptions};
+//!
+//! # fn main() -> Result<(), braid_store::StoreError> {
+//! let device = Arc::new(braid_io::MemoryDevice::new());
+//! let store = Store::create(device.clone(), StoreOptions::default())?;
+//! let tree = store.tree(7)?;
+//! tree.modify(b"key", |_| (Change::Put { version: 1, value: b"value" }, ()))?;
+//!
+//! let mut checkpoint = store.begin_checkpoint(b"log position".to_vec())?;
+//! checkpoint.write(&|_| {})?;
+//! checkpoint.publish()?;
+//! drop((tree, store));
+//!
+//! let (store, meta) = Store::open(device, StoreOptions::default())?;
+//! assert_eq!(meta, b"log position");
+//! let (found, _) = store.tree(7)?.get(b"key", |_| true)?;
+//! assert_eq!(found.unwrap().value.unwrap(), &b"value"[..]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod checkpoint;
+mod error;
+mod file;
+mod frames;
+mod node;
+mod overflow;
+mod page;
+mod pool;
+mod space;
+mod store;
+mod table;
+mod tree;
+mod verify;
+
+pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
+pub use error::StoreError;
+pub use page::{PAGE_SIZE, PageId};
+pub use store::{Store, StoreOptions, StoreStats};
+pub use tree::{Change, Direction, Found, LeafScan, OldRecord, Record, RecordMeta, Stamp, Tree};
+pub use verify::{Damage, VerifyReport};
+
+/// The longest key, in bytes.
+pub const MAX_KEY_LEN: usize = 1024;
+
+/// The longest value, in bytes.
+pub const MAX_VALUE_LEN: usize = 128 << 20;

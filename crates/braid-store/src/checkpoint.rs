@@ -1,0 +1,349 @@
+//! Checkpoints: the pages as of one instant, written out of place, switched to by one superblock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::StoreError;
+use crate::file::{DataFile, LEAF_PLACES, Root};
+use crate::page::PageId;
+use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
+use crate::store::StoreInner;
+
+/// Images written at once.
+const BATCH: usize = 64;
+
+/// How a checkpoint gets on; see [`Checkpoint::write`].
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckpointProgress {
+    /// Page images written.
+    pub pages_written: u64,
+    /// Page images to write in all, as far as known.
+    pub pages_total: u64,
+}
+
+/// What a published checkpoint wrote.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckpointReport {
+    /// Page images written.
+    pub pages_written: u64,
+    /// Blocks of the page map written.
+    pub map_blocks_written: u64,
+    /// The superblock's sequence number.
+    pub sequence: u64,
+}
+
+/// A checkpoint between its flip and its publication. Dropping it abandons it: the superblock before it
+/// stays the newest, and its pages go with the next checkpoint.
+#[derive(Debug)]
+pub struct Checkpoint {
+    store: Arc<StoreInner>,
+    epoch: u64,
+    next_page: PageId,
+    trees: BTreeMap<u32, PageId>,
+    meta: Vec<u8>,
+    pages_written: u64,
+    complete: bool,
+    closed: bool,
+}
+
+impl Checkpoint {
+    pub(crate) fn begin(store: Arc<StoreInner>, meta: Vec<u8>) -> Result<Self, StoreError> {
+        store.check_not_poisoned()?;
+        let pool = &store.pool;
+        let next_page = pool.ids.lock().next;
+        let trees = store.trees.read().clone();
+        let mut open = pool.checkpoint.lock();
+        assert!(open.is_none(), "one checkpoint at a time");
+        *open = Some(OpenCheckpoint {
+            places: HashMap::new(),
+            frozen: HashMap::new(),
+            copies: HashMap::new(),
+        });
+        // Release: the flip, under the lock that evictors take; see the pool's epochs.
+        let epoch = pool.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        drop(open);
+        Ok(Self {
+            store,
+            epoch,
+            next_page,
+            trees,
+            meta,
+            pages_written: 0,
+            complete: false,
+            closed: false,
+        })
+    }
+
+    /// Writes the page images as of the flip, while others change the pages.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the checkpoint is then to be dropped.
+    pub fn write(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
+        self.relocate_tail()?;
+        let store = self.store.clone();
+        let pool = &store.pool;
+        let pages = pool.dirty_before(self.epoch);
+        let pages_total = pages.len() as u64;
+        for ids in pages.chunks(BATCH) {
+            let mut batch = Vec::with_capacity(BATCH);
+            for &id in ids {
+                let mut buf = pool.file.buffer();
+                if pool.capture(id, self.epoch, &mut buf) {
+                    batch.push((id, buf));
+                }
+            }
+            let written = pool.file.write_blocks(&mut batch);
+            for (i, (id, _)) in batch.iter().enumerate() {
+                let place = written.as_ref().ok().map(|places| places[i]);
+                pool.captured_written(*id, self.epoch, place);
+            }
+            self.pages_written += written?.len() as u64;
+            self.write_copies()?;
+            progress(CheckpointProgress {
+                pages_written: self.pages_written,
+                pages_total,
+            });
+        }
+        self.write_copies()?;
+        self.complete = true;
+        Ok(())
+    }
+
+    /// Writes the images that writers put aside.
+    fn write_copies(&mut self) -> Result<(), StoreError> {
+        let pool = &self.store.pool;
+        loop {
+            let mut batch: Vec<_> = {
+                let mut checkpoint = pool.checkpoint.lock();
+                let open = checkpoint.as_mut().expect("this checkpoint is open");
+                let ids: Vec<PageId> = open.copies.keys().copied().take(BATCH).collect();
+                ids.into_iter()
+                    .filter_map(|id| open.copies.remove_entry(&id))
+                    .collect()
+            };
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let places = pool.file.write_blocks(&mut batch)?;
+            let mut checkpoint = pool.checkpoint.lock();
+            let open = checkpoint.as_mut().expect("this checkpoint is open");
+            for ((id, _), place) in batch.iter().zip(places) {
+                open.places.insert(*id, place);
+                self.pages_written += 1;
+            }
+        }
+    }
+
+    /// The first block that should be free in a file that is to shrink, if that is worth while.
+    fn cutoff(&self) -> Option<u64> {
+        let space = self.store.pool.file.space.lock();
+        let used = space.end() - space.free_blocks();
+        (space.free_blocks() > used / 2 + 16).then_some(used + used / 8)
+    }
+
+    /// Moves pages from the end of a file with much free space to its beginning, so that it can shrink.
+    fn relocate_tail(&mut self) -> Result<(), StoreError> {
+        let Some(cutoff) = self.cutoff() else {
+            return Ok(());
+        };
+        let pool = &self.store.pool;
+        let mut buf = pool.file.buffer();
+        for id in 1..self.next_page {
+            let from = pool.place(id);
+            if from == UNWRITTEN || from < cutoff || pool.file.durable_place(id) != from {
+                continue;
+            }
+            pool.file.read_page(id, from, &mut buf)?;
+            let to = pool.file.write_page(id, &mut buf)?;
+            if to > from || !pool.relocate(id, from, to) {
+                pool.file.space.lock().free(to);
+                continue;
+            }
+            self.pages_written += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes the checkpoint the one that the next open begins with. The caller has made durable whatever
+    /// its images depend on (I5).
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the superblock before stays the newest. After a
+    /// failed sync all later checkpoints fail, too (I8).
+    ///
+    /// # Panics
+    /// If [`Checkpoint::write`] has not succeeded.
+    pub fn publish(mut self) -> Result<CheckpointReport, StoreError> {
+        assert!(
+            self.complete,
+            "a checkpoint is written before it is published"
+        );
+        let store = self.store.clone();
+        store.check_not_poisoned()?;
+        let pool = &store.pool;
+        let places = self.frozen_places();
+        let old_root = store.root.lock().clone();
+        let (leaf_places, map_blocks_written, new_blocks) = self.write_map(&places, &old_root)?;
+        let mut root = Root {
+            sequence: old_root.sequence + 1,
+            next_page: self.next_page,
+            leaf_places,
+            trees: std::mem::take(&mut self.trees),
+            meta: std::mem::take(&mut self.meta),
+            blob_blocks: Vec::new(),
+        };
+        if let Err(error) = pool.file.write_root(&mut root) {
+            let mut space = pool.file.space.lock();
+            if !matches!(error, StoreError::OutOfSpace { .. }) {
+                // A sync or the superblock itself failed: what is on the medium is unknown, and a later
+                // success would prove nothing about it.
+                store.poison(error.to_string());
+            } else {
+                new_blocks
+                    .iter()
+                    .chain(&root.blob_blocks)
+                    .for_each(|&block| space.free(block));
+            }
+            return Err(error);
+        }
+        // From here on the new superblock counts; what only the old one used is free (I6 for blocks).
+        let mut checkpoint = pool.checkpoint.lock();
+        pool.file.set_sequence(root.sequence);
+        let old_len = pool.ids.lock().next.max(old_root.next_page);
+        for id in 1..old_len {
+            let new = places.get(id as usize).copied().unwrap_or(ABSENT);
+            let old = pool
+                .file
+                .durable
+                .get_or_make(id)
+                .swap(new, Ordering::AcqRel);
+            if old != new && old != ABSENT && pool.place(id) != old {
+                pool.file.space.lock().free(old);
+            }
+        }
+        self.free_replaced(&old_root, &root);
+        *checkpoint = None;
+        drop(checkpoint);
+        self.closed = true;
+        let sequence = root.sequence;
+        *store.root.lock() = root;
+        pool.file.trim()?;
+        let pages_written = self.pages_written;
+        Ok(CheckpointReport {
+            pages_written,
+            map_blocks_written,
+            sequence,
+        })
+    }
+
+    /// Where each page lies in this checkpoint.
+    fn frozen_places(&self) -> Vec<u64> {
+        let pool = &self.store.pool;
+        let checkpoint = pool.checkpoint.lock();
+        let open = checkpoint.as_ref().expect("this checkpoint is open");
+        let mut places = vec![ABSENT; self.next_page as usize];
+        for (id, place) in places.iter_mut().enumerate().skip(1) {
+            let id = id as u64;
+            let frozen = open.places.get(&id).or_else(|| open.frozen.get(&id));
+            *place = frozen.copied().unwrap_or_else(|| pool.place(id));
+            assert!(
+                *place != UNWRITTEN,
+                "page {id} of the checkpoint was written"
+            );
+        }
+        places
+    }
+
+    /// Writes the leaves of the page map that changed. Returns all leaves' places and the new blocks.
+    fn write_map(
+        &self,
+        places: &[u64],
+        old: &Root,
+    ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
+        let pool = &self.store.pool;
+        let cutoff = self.cutoff().unwrap_or(u64::MAX);
+        let mut leaf_places = Vec::new();
+        let mut new_blocks = Vec::new();
+        for (index, leaf) in places.chunks(LEAF_PLACES).enumerate() {
+            let first = (index * LEAF_PLACES) as u64;
+            let is_same =
+                |(i, &place): (usize, &u64)| place == pool.file.durable_place(first + i as u64);
+            let old_place = old.leaf_places.get(index).copied();
+            // The part of the old leaf behind the new end must not hide a change.
+            let same_len = first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_PLACES;
+            if let Some(old_place) = old_place
+                && old_place < cutoff
+                && same_len
+                && leaf.iter().enumerate().all(is_same)
+            {
+                leaf_places.push(old_place);
+                continue;
+            }
+            let mut buf = pool.file.buffer();
+            for (place, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&place.to_le_bytes());
+            }
+            let written = pool
+                .file
+                .write_blocks(&mut [(DataFile::map_identity(index), buf)]);
+            let block = match written {
+                Ok(blocks) => blocks[0],
+                Err(error) => {
+                    let mut space = pool.file.space.lock();
+                    new_blocks.iter().for_each(|&block| space.free(block));
+                    return Err(error);
+                }
+            };
+            new_blocks.push(block);
+            leaf_places.push(block);
+        }
+        Ok((leaf_places, new_blocks.len() as u64, new_blocks))
+    }
+
+    /// Frees the old root's own blocks.
+    fn free_replaced(&self, old: &Root, new: &Root) {
+        let mut space = self.store.pool.file.space.lock();
+        old.blob_blocks.iter().for_each(|&block| space.free(block));
+        let new_leaves: std::collections::HashSet<u64> = new.leaf_places.iter().copied().collect();
+        for &block in old
+            .leaf_places
+            .iter()
+            .filter(|block| !new_leaves.contains(block))
+        {
+            space.free(block);
+        }
+    }
+}
+
+impl Drop for Checkpoint {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        // Abandoned: what was written for it and is not a page's present place is free again.
+        let pool = &self.store.pool;
+        let mut checkpoint = pool.checkpoint.lock();
+        let Some(open) = checkpoint.take() else {
+            return;
+        };
+        let mut space = pool.file.space.lock();
+        let mut blocks: Vec<u64> = Vec::new();
+        for (&id, &place) in open.places.iter().chain(&open.frozen) {
+            let is_used = place == ABSENT
+                || place == UNWRITTEN
+                || pool.place(id) == place
+                || pool.file.durable_place(id) == place;
+            if !is_used {
+                blocks.push(place);
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        if !self.store.is_poisoned() {
+            blocks.into_iter().for_each(|block| space.free(block));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the store can fail with.
+
+use std::io;
+use std::sync::Arc;
+
+/// An error of the store.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The medium refused a read or write.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The medium's error.
+        source: Arc<io::Error>,
+    },
+    /// Bytes on the medium are not what was written.
+    #[error("corrupted: {what} at {location}")]
+    Corrupted {
+        /// What is damaged.
+        what: String,
+        /// File and block, or page.
+        location: String,
+    },
+    /// The medium is full.
+    #[error("no space for {what}")]
+    OutOfSpace {
+        /// What needed the space.
+        what: String,
+    },
+    /// The file is of another format.
+    #[error("incompatible: {what}")]
+    Incompatible {
+        /// What does not fit.
+        what: String,
+    },
+    /// An option is out of its range.
+    #[error("option {option}: {reason}")]
+    Options {
+        /// The option.
+        option: &'static str,
+        /// The allowed values.
+        reason: String,
+    },
+    /// All frames of the pool are in use at once; the pool is too small for this many threads.
+    #[error("every page of the buffer pool is in use; make the pool larger")]
+    PoolExhausted,
+    /// A sync failed earlier, so no further checkpoint can be trusted.
+    #[error("an earlier sync of the data file failed: {cause}")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::OutOfSpace { what },
+            io::ErrorKind::UnexpectedEof => Self::Corrupted {
+                what,
+                location: "beyond the end of the file".into(),
+            },
+            _ => Self::Io {
+                what,
+                source: Arc::new(source),
+            },
+        }
+    }
+
+    pub(crate) fn damaged_page(id: u64, what: impl Into<String>) -> Self {
+        Self::Corrupted {
+            what: what.into(),
+            location: format!("data.braid, page {id}"),
+        }
+    }
+}

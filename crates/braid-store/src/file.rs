@@ -1,0 +1,443 @@
+//! The data file: blocks with checksum and identity, the page map, the two superblocks.
+//!
+//! ```text
+//! block 0, 1     superblocks: [crc u32 | sequence u32][magic][format u64][sequence u64][root blob: first
+//!                block, length][0..]
+//! other blocks   [crc u32 | sequence u32][identity u64] and then
+//!                  a page      identity = page id                   (see `node`)
+//!                  a map leaf  identity = MAP | index               1022 places of pages
+//!                  a blob      identity = BLOB | position in it     [next block u64][bytes]
+//! ```
+//!
+//! The CRC-32C covers the block from byte 4 on. The sequence is that of the checkpoint that was to follow
+//! when the block was written: a block newer than the superblock that leads to it shows that the newest
+//! superblock was lost. The root blob holds the next page id, the places of the
+//! map's leaves, the roots of the trees and the caller's bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_io::{AlignedBuf, Device, File, WriteOp};
+use parking_lot::Mutex;
+
+use crate::error::StoreError;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::space::{FIRST_BLOCK, Space};
+use crate::table::{PAGES_MAX, PageTable};
+
+pub(crate) const FILE_NAME: &str = "data.braid";
+const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
+const FORMAT: u64 = 1;
+
+const MAP: u64 = 1 << 62;
+const BLOB: u64 = 1 << 63;
+
+/// Places in one map leaf.
+pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
+const BLOB_BYTES: usize = PAGE_SIZE - 24;
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum.
+fn seal(block: &mut [u8], identity: u64, sequence: u64) {
+    block[8..16].copy_from_slice(&identity.to_le_bytes());
+    block[4..8].copy_from_slice(&(sequence as u32).to_le_bytes());
+    let crc = crc32c::crc32c(&block[4..]);
+    block[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether a block is whole, is what it should be, and is no newer than `sequence`.
+fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
+    let stamp = u64_at(block, 0);
+    if stamp as u32 != crc32c::crc32c(&block[4..]) {
+        return Err("the checksum does not fit");
+    }
+    if u64_at(block, 8) != identity {
+        return Err("another block's contents are in its place");
+    }
+    if (stamp >> 32) as u32 > sequence as u32 {
+        return Err("it is newer than the superblock that leads to it; the newest one is lost");
+    }
+    Ok(())
+}
+
+/// What the newest superblock leads to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Root {
+    pub(crate) sequence: u64,
+    pub(crate) next_page: PageId,
+    pub(crate) leaf_places: Vec<u64>,
+    pub(crate) trees: BTreeMap<u32, PageId>,
+    pub(crate) meta: Vec<u8>,
+    /// The blocks that the root blob itself takes.
+    pub(crate) blob_blocks: Vec<u64>,
+}
+
+impl Root {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |n: u64| out.extend(n.to_le_bytes());
+        put(self.next_page);
+        put(self.leaf_places.len() as u64);
+        self.leaf_places.iter().for_each(|&place| put(place));
+        put(self.trees.len() as u64);
+        for (&tree, &root) in &self.trees {
+            put(u64::from(tree));
+            put(root);
+        }
+        put(self.meta.len() as u64);
+        out.extend(&self.meta);
+        out
+    }
+
+    fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
+        let mut take = || {
+            let (number, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u64::from_le_bytes(*number))
+        };
+        let next_page = take()?;
+        let leaves = take()?;
+        if next_page > PAGES_MAX || leaves > PAGES_MAX {
+            return None;
+        }
+        let leaf_places = (0..leaves).map(|_| take()).collect::<Option<_>>()?;
+        let trees = take()?;
+        let tree = |_| Some((u32::try_from(take()?).ok()?, take()?));
+        let trees = (0..trees).map(tree).collect::<Option<_>>()?;
+        let meta_len = usize::try_from(take()?).ok()?;
+        let meta = bytes.get(..meta_len)?.to_vec();
+        Some(Self {
+            sequence,
+            next_page,
+            leaf_places,
+            trees,
+            meta,
+            blob_blocks,
+        })
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    device: Arc<dyn Device>,
+    file: Arc<dyn File>,
+    pub(crate) space: Mutex<Space>,
+    /// Places as of the durable superblock.
+    pub(crate) durable: PageTable,
+    /// The durable superblock's sequence number.
+    sequence: AtomicU64,
+}
+
+fn damaged(what: &str, location: String) -> StoreError {
+    StoreError::Corrupted {
+        what: what.into(),
+        location,
+    }
+}
+
+impl DataFile {
+    pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
+        let made = device.open(FILE_NAME, braid_io::OpenMode::CreateNew);
+        let file = made.map_err(|e| StoreError::io("creating data.braid", e))?;
+        let durable = PageTable::new();
+        let space = Mutex::new(Space::new(std::iter::empty()));
+        Ok(Self {
+            device,
+            file,
+            space,
+            durable,
+            sequence: AtomicU64::new(0),
+        })
+    }
+
+    /// Opens the file; returns the state of its newest superblock and the page map.
+    pub(crate) fn open(device: Arc<dyn Device>) -> Result<(Self, Root, Vec<u64>), StoreError> {
+        let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+        let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        let durable = PageTable::new();
+        let space = Mutex::new(Space::new(std::iter::empty()));
+        let this = Self {
+            device,
+            file,
+            space,
+            durable,
+            sequence: AtomicU64::new(0),
+        };
+        let root = this.read_root()?;
+        this.sequence.store(root.sequence, Ordering::Release);
+        let mut places = Vec::new();
+        let mut used = root.blob_blocks.clone();
+        let mut buf = this.buffer();
+        for (index, &block) in root.leaf_places.iter().enumerate() {
+            this.read_block(MAP | index as u64, block, root.sequence, &mut buf)?;
+            used.push(block);
+            places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
+        }
+        places.truncate(root.next_page as usize);
+        for (id, &place) in places.iter().enumerate().filter(|(_, place)| **place != 0) {
+            this.durable
+                .get_or_make(id as u64)
+                .store(place, Ordering::Relaxed);
+            used.push(place);
+        }
+        let blocks = this.len_blocks()?;
+        if let Some(block) = used
+            .iter()
+            .find(|block| !(FIRST_BLOCK..blocks).contains(block))
+        {
+            return Err(damaged(
+                "the page map leads beyond the file",
+                format!("block {block}"),
+            ));
+        }
+        let count = used.len();
+        used.sort_unstable();
+        used.dedup();
+        if used.len() != count {
+            return Err(damaged("two pages share a block", "the page map".into()));
+        }
+        *this.space.lock() = Space::new(used.into_iter());
+        Ok((this, root, places))
+    }
+
+    pub(crate) fn buffer(&self) -> AlignedBuf {
+        AlignedBuf::new(PAGE_SIZE)
+    }
+
+    pub(crate) fn len_blocks(&self) -> Result<u64, StoreError> {
+        let len = self
+            .file
+            .len()
+            .map_err(|e| StoreError::io("the length of data.braid", e))?;
+        Ok(len / PAGE_SIZE as u64)
+    }
+
+    pub(crate) fn durable_place(&self, id: PageId) -> u64 {
+        self.durable
+            .get(id)
+            .map_or(0, |place| place.load(Ordering::Acquire))
+    }
+
+    fn read_block(
+        &self,
+        identity: u64,
+        block: u64,
+        sequence: u64,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let location = || {
+            let what = match identity {
+                id if id & BLOB != 0 => "root blob".to_owned(),
+                id if id & MAP != 0 => format!("map leaf {}", id & !MAP),
+                id => format!("page {id}"),
+            };
+            format!("data.braid, block {block} ({what})")
+        };
+        let offset = block.checked_mul(PAGE_SIZE as u64);
+        let offset = offset.ok_or_else(|| damaged("a block number beyond the file", location()))?;
+        let read = self.file.read_at(buf, offset);
+        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
+        check(buf, identity, sequence).map_err(|what| damaged(what, location()))
+    }
+
+    /// Reads a page and checks that it is the one.
+    pub(crate) fn read_page(
+        &self,
+        id: PageId,
+        place: u64,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let durable = self.sequence.load(Ordering::Acquire);
+        let is_durable = self.durable_place(id) == place;
+        self.read_block(
+            id,
+            place,
+            if is_durable { durable } else { durable + 1 },
+            buf,
+        )
+    }
+
+    /// The checkpoint that blocks written now belong to.
+    fn next_sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire) + 1
+    }
+
+    /// Notes that the next checkpoint's superblock is durable.
+    pub(crate) fn set_sequence(&self, sequence: u64) {
+        self.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// Writes a page to a free block; returns it.
+    pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
+        seal(buf, id, self.next_sequence());
+        let place = self.space.lock().allocate();
+        let offset = place * PAGE_SIZE as u64;
+        if let Err(error) = self.file.write_at(&[buf], offset) {
+            self.space.lock().free(place);
+            return Err(StoreError::io("writing a page to data.braid", error));
+        }
+        Ok(place)
+    }
+
+    /// Seals and writes blocks to free places, in one batch.
+    pub(crate) fn write_blocks(
+        &self,
+        blocks: &mut [(u64, AlignedBuf)],
+    ) -> Result<Vec<u64>, StoreError> {
+        let places: Vec<u64> = {
+            let mut space = self.space.lock();
+            blocks.iter().map(|_| space.allocate()).collect()
+        };
+        let sequence = self.next_sequence();
+        blocks
+            .iter_mut()
+            .for_each(|(identity, buf)| seal(buf, *identity, sequence));
+        let ops: Vec<WriteOp<'_>> = blocks
+            .iter()
+            .zip(&places)
+            .map(|((_, buf), place)| WriteOp {
+                buf,
+                offset: place * PAGE_SIZE as u64,
+            })
+            .collect();
+        if let Err(error) = self.file.write_batch(&ops) {
+            let mut space = self.space.lock();
+            places.iter().for_each(|&place| space.free(place));
+            return Err(StoreError::io("writing pages to data.braid", error));
+        }
+        Ok(places)
+    }
+
+    pub(crate) fn map_identity(index: usize) -> u64 {
+        MAP | index as u64
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        self.file
+            .sync()
+            .map_err(|e| StoreError::io("syncing data.braid", e))
+    }
+
+    /// Writes the root blob and, after a sync, the superblock that leads to it. `root` is durable when
+    /// this returns.
+    pub(crate) fn write_root(&self, root: &mut Root) -> Result<(), StoreError> {
+        let bytes = root.encode();
+        let count = bytes.len().div_ceil(BLOB_BYTES);
+        let mut next = 0u64;
+        let mut blocks = Vec::new();
+        // From the last to the first, since each names the one after it.
+        for (i, part) in bytes.chunks(BLOB_BYTES).enumerate().rev() {
+            let mut buf = self.buffer();
+            buf[16..24].copy_from_slice(&next.to_le_bytes());
+            buf[24..24 + part.len()].copy_from_slice(part);
+            next = self.write_blocks(&mut [(BLOB | i as u64, buf)])?[0];
+            blocks.push(next);
+        }
+        debug_assert_eq!(blocks.len(), count);
+        root.blob_blocks = blocks;
+        self.sync()?;
+        let mut buf = self.buffer();
+        buf[16..24].copy_from_slice(&FORMAT.to_le_bytes());
+        buf[24..32].copy_from_slice(&root.sequence.to_le_bytes());
+        buf[32..40].copy_from_slice(&next.to_le_bytes());
+        buf[40..48].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
+        let slot = root.sequence % 2 * PAGE_SIZE as u64;
+        let written = self.file.write_durable_at(&[&buf], slot);
+        written.map_err(|e| StoreError::io("writing the superblock of data.braid", e))
+    }
+
+    /// One superblock's sequence number, blob and its length.
+    fn read_superblock(&self, slot: u64) -> Result<(u64, u64, u64), StoreError> {
+        let location = || format!("data.braid, superblock {slot}");
+        let mut buf = self.buffer();
+        let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
+        if buf[8..16] != MAGIC {
+            return Err(damaged("no superblock of a Braid database", location()));
+        }
+        check(&buf, u64::from_le_bytes(MAGIC), u64::MAX)
+            .map_err(|what| damaged(what, location()))?;
+        let format = u64_at(&buf, 16);
+        if format != FORMAT {
+            return Err(StoreError::Incompatible {
+                what: format!(
+                    "data.braid has format {format}, this build reads {FORMAT}; use a matching version"
+                ),
+            });
+        }
+        Ok((u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40)))
+    }
+
+    fn read_root(&self) -> Result<Root, StoreError> {
+        let mut candidates = Vec::new();
+        let mut first_error = None;
+        for slot in 0..2 {
+            match self.read_superblock(slot) {
+                Ok(superblock) => candidates.push(superblock),
+                Err(error @ StoreError::Incompatible { .. }) => return Err(error),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        candidates.sort_unstable();
+        // Only the newest counts: its write was made durable after everything that it leads to, and the
+        // other's blocks may have been reused since.
+        match (candidates.pop(), first_error) {
+            (Some((sequence, block, len)), _) => self.read_root_blob(sequence, block, len),
+            (None, error) => {
+                Err(error.unwrap_or_else(|| damaged("no superblock", "data.braid".into())))
+            }
+        }
+    }
+
+    fn read_root_blob(&self, sequence: u64, first: u64, len: u64) -> Result<Root, StoreError> {
+        let mut bytes = Vec::new();
+        let mut blocks = Vec::new();
+        let mut block = first;
+        let mut buf = self.buffer();
+        for i in 0..len.div_ceil(BLOB_BYTES as u64) {
+            self.read_block(BLOB | i, block, sequence, &mut buf)?;
+            blocks.push(block);
+            bytes.extend_from_slice(&buf[24..]);
+            block = u64_at(&buf, 16);
+        }
+        bytes.truncate(len as usize);
+        Root::decode(&bytes, sequence, blocks)
+            .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
+    }
+
+    /// Which superblocks can be read, for a report.
+    pub(crate) fn superblock_damage(&self) -> Vec<StoreError> {
+        let mut buf = self.buffer();
+        // The one that the first checkpoint left alone was never written.
+        let mut is_blank = |slot: u64| {
+            let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+            read.is_ok() && buf.iter().all(|byte| *byte == 0)
+        };
+        let written: Vec<u64> = (0..2).filter(|slot| !is_blank(*slot)).collect();
+        written
+            .into_iter()
+            .filter_map(|slot| self.read_superblock(slot).err())
+            .collect()
+    }
+
+    /// Cuts the free tail off.
+    pub(crate) fn trim(&self) -> Result<(), StoreError> {
+        let mut space = self.space.lock();
+        let blocks = space.trim();
+        if blocks < self.len_blocks()? {
+            let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
+            cut.map_err(|e| StoreError::io("shortening data.braid", e))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+}

@@ -1,0 +1,92 @@
+//! The memory of the buffer pool.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use crate::error::StoreError;
+use crate::page::{PAGE_SIZE, Page, WORDS};
+
+/// Huge pages begin at this boundary on the common systems.
+const ALIGN: usize = 2 << 20;
+
+/// Page frames in one allocation that stays for the pool's life, so that a reader's stale reference to a
+/// frame is harmless.
+pub(crate) struct Frames {
+    start: NonNull<[AtomicU64; WORDS]>,
+    count: usize,
+    layout: Layout,
+}
+
+impl Frames {
+    pub(crate) fn new(count: usize) -> Result<Self, StoreError> {
+        let too_large = || StoreError::Options {
+            option: "pool_bytes",
+            reason: "more memory than the system gives".into(),
+        };
+        let layout = count
+            .checked_mul(PAGE_SIZE)
+            .and_then(|size| Layout::from_size_align(size, ALIGN).ok())
+            .ok_or_else(too_large)?;
+        assert!(layout.size() > 0, "a pool has frames");
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
+        advise_huge_pages(start, layout.size());
+        Ok(Self {
+            start: start.cast(),
+            count,
+            layout,
+        })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The page in a frame.
+    #[inline]
+    pub(crate) fn page(&self, frame: usize) -> Page<'_> {
+        assert!(frame < self.count, "frame numbers come from the page table");
+        // SAFETY: the allocation holds `count` zero-initialised frames and lives as long as `self`; all
+        // access to them is atomic.
+        Page(unsafe { self.start.add(frame).as_ref() })
+    }
+}
+
+/// Random access to a large pool is bound by address translation; huge pages make it several times
+/// cheaper. A refusal costs only speed.
+fn advise_huge_pages(start: NonNull<u8>, len: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        // SAFETY: the range is our own allocation, and the advice changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.as_ptr().cast(),
+                len,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (start, len);
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) }
+    }
+}
+
+// SAFETY: the frames are atomics, owned like a `Box<[AtomicU64]>`.
+unsafe impl Send for Frames {}
+// SAFETY: as above; shared access is atomic.
+unsafe impl Sync for Frames {}
+
+impl std::fmt::Debug for Frames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frames")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}

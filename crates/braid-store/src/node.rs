@@ -1,0 +1,634 @@
+//! A node of the tree: a slotted page with fences and a truncated prefix.
+//!
+//! ```text
+//! word 0   checksum (pool)          word 1  page id (pool)
+//! word 2   kind:8 | unused:8 | slots:16 | heap start:16 (word index) | dead words:16
+//! word 3   lower fence: word:16, length:16 | upper fence: word:16, length:16 (0xffff: none)
+//! word 4   prefix length:16 | unused:48
+//! word 5   rightmost child (inner nodes)
+//! word 6.. slots: key head:32 | record's word:16 | suffix length:16
+//! ...      heap, growing down: records and fences
+//! ```
+//!
+//! A leaf's record is version, `value length:32 | flags:8`, key suffix, value; an inner node's is child,
+//! key suffix. All parts start at words. Slot `i` of an inner node with key `k` leads to the keys below
+//! `k`; the rightmost child to the rest. All keys share the prefix that the two fences have in common,
+//! and only the suffix behind it is stored. The head, four bytes of the suffix, decides most comparisons
+//! inside the slot array.
+
+use std::cmp::Ordering;
+
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head4};
+
+pub(crate) const KIND_LEAF: u8 = 1;
+pub(crate) const KIND_INNER: u8 = 2;
+pub(crate) const KIND_OVERFLOW: u8 = 3;
+
+const FIRST_SLOT: usize = 6;
+const NO_FENCE: usize = 0xffff;
+
+pub(crate) const FLAG_TOMBSTONE: u64 = 1;
+pub(crate) const FLAG_OVERFLOW: u64 = 2;
+
+/// Values above this go to overflow pages: a leaf holds at least three.
+pub(crate) const INLINE_MAX: usize = 2000;
+
+fn words_of(bytes: usize) -> usize {
+    bytes.div_ceil(8)
+}
+
+/// A read view of a node. On a page that is not latched everything it says may be nonsense until the
+/// page is validated, but it never leads out of the page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a>(pub(crate) Page<'a>);
+
+/// A leaf record's fixed part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafRecord {
+    pub(crate) version: u64,
+    pub(crate) flags: u64,
+    pub(crate) value_len: usize,
+    /// The word where the value, or the reference to its overflow pages, starts.
+    pub(crate) value_at: usize,
+}
+
+impl LeafRecord {
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.flags & FLAG_TOMBSTONE != 0
+    }
+
+    pub(crate) fn is_overflow(&self) -> bool {
+        self.flags & FLAG_OVERFLOW != 0
+    }
+
+    /// The bytes that the value takes in the leaf.
+    fn stored_len(&self) -> usize {
+        if self.is_overflow() {
+            8
+        } else {
+            self.value_len
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn kind(self) -> u8 {
+        self.0.word(2) as u8
+    }
+
+    #[inline]
+    pub(crate) fn is_leaf(self) -> bool {
+        self.kind() == KIND_LEAF
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        ((self.0.word(2) >> 16) as u16 as usize).min(WORDS - FIRST_SLOT)
+    }
+
+    fn heap_start(self) -> usize {
+        (self.0.word(2) >> 32) as u16 as usize
+    }
+
+    fn dead_words(self) -> usize {
+        (self.0.word(2) >> 48) as u16 as usize
+    }
+
+    fn set_counts(self, kind: u8, len: usize, heap_start: usize, dead: usize) {
+        let word =
+            kind as u64 | (len as u64) << 16 | (heap_start as u64) << 32 | (dead as u64) << 48;
+        self.0.set_word(2, word);
+    }
+
+    #[inline]
+    pub(crate) fn prefix_len(self) -> usize {
+        self.0.word(4) as u16 as usize
+    }
+
+    #[inline]
+    fn slot(self, i: usize) -> (u32, usize, usize) {
+        let word = self.0.word(FIRST_SLOT + i);
+        (
+            (word >> 32) as u32,
+            (word >> 16) as u16 as usize,
+            word as u16 as usize,
+        )
+    }
+
+    fn set_slot(self, i: usize, head: u32, at: usize, suffix_len: usize) {
+        let word = u64::from(head) << 32 | (at as u64) << 16 | suffix_len as u64;
+        self.0.set_word(FIRST_SLOT + i, word);
+    }
+
+    /// Words before the key suffix in a record.
+    #[inline]
+    fn record_head(self) -> usize {
+        if self.is_leaf() { 2 } else { 1 }
+    }
+
+    fn fence(self, shift: u32) -> Option<Vec<u8>> {
+        let word = self.0.word(3) >> shift;
+        let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+        (len != NO_FENCE).then(|| self.0.to_vec(at, len))
+    }
+
+    /// The smallest key that belongs here; `None`: no bound.
+    pub(crate) fn lower_fence(self) -> Option<Vec<u8>> {
+        self.fence(0)
+    }
+
+    /// The smallest key that belongs to the right of here; `None`: no bound.
+    pub(crate) fn upper_fence(self) -> Option<Vec<u8>> {
+        self.fence(32)
+    }
+
+    /// The first slot whose key is at least `key` (`Ok` if equal).
+    #[inline]
+    pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
+        let suffix = key.get(self.prefix_len()..).unwrap_or_default();
+        let head = head4(suffix);
+        let record_head = self.record_head();
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            let (slot_head, at, len) = self.slot(middle);
+            let order = match slot_head.cmp(&head) {
+                Ordering::Equal => compare_key(self.0, at + record_head, len, suffix),
+                unequal => unequal,
+            };
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// The child at a position; behind the last slot it is the rightmost one.
+    #[inline]
+    pub(crate) fn child_at(self, i: usize) -> PageId {
+        if i >= self.len() {
+            self.0.word(5)
+        } else {
+            self.0.word(self.slot(i).1)
+        }
+    }
+
+    pub(crate) fn set_child_at(self, i: usize, child: PageId) {
+        if i >= self.len() {
+            self.0.set_word(5, child);
+        } else {
+            self.0.set_word(self.slot(i).1, child);
+        }
+    }
+
+    /// The position of the child that a key belongs to.
+    #[inline]
+    pub(crate) fn child_position(self, key: &[u8]) -> usize {
+        match self.search(key) {
+            Ok(equal) => equal + 1,
+            Err(above) => above,
+        }
+    }
+
+    /// The key of a slot, in full.
+    pub(crate) fn key(self, i: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.key_into(i, &mut key);
+        key
+    }
+
+    fn key_into(self, i: usize, key: &mut Vec<u8>) {
+        let prefix = self.prefix_len().min(PAGE_SIZE);
+        let (_, at, len) = self.slot(i);
+        key.reserve_exact(prefix + len.min(PAGE_SIZE));
+        if prefix > 0 {
+            self.0
+                .read_bytes(self.0.word(3) as u16 as usize, prefix, key);
+        }
+        self.0
+            .read_bytes(at + self.record_head(), len.min(PAGE_SIZE), key);
+    }
+
+    #[inline]
+    pub(crate) fn leaf_record(self, i: usize) -> LeafRecord {
+        let (_, at, suffix_len) = self.slot(i);
+        let lengths = self.0.word(at + 1);
+        LeafRecord {
+            version: self.0.word(at),
+            flags: lengths >> 32,
+            value_len: lengths as u32 as usize,
+            value_at: at + 2 + words_of(suffix_len),
+        }
+    }
+
+    /// The value's bytes in the leaf: the value, or the reference to it.
+    pub(crate) fn stored_value(self, record: &LeafRecord) -> Vec<u8> {
+        self.0.to_vec(record.value_at, record.stored_len())
+    }
+
+    fn free_words(self) -> usize {
+        self.heap_start().saturating_sub(FIRST_SLOT + self.len())
+    }
+
+    /// Words in use, slots included.
+    pub(crate) fn used_words(self) -> usize {
+        WORDS - self.free_words() - self.dead_words()
+    }
+
+    /// Whether the node should be merged with a neighbour.
+    pub(crate) fn is_underfull(self) -> bool {
+        self.used_words() < WORDS / 4
+    }
+
+    /// Whether a separator of any allowed length fits.
+    pub(crate) fn has_room_for_separator(self) -> bool {
+        self.free_words() + self.dead_words() >= 2 + words_of(crate::MAX_KEY_LEN)
+    }
+
+    // Changes, for the holder of the exclusive latch ----------------------------------------------------
+
+    /// Makes the page an empty leaf without bounds.
+    pub(crate) fn init_leaf(self) {
+        Contents {
+            kind: KIND_LEAF,
+            ..Contents::default()
+        }
+        .write(self);
+    }
+
+    fn record_words(self, i: usize) -> usize {
+        let (_, _, suffix_len) = self.slot(i);
+        let value = if self.is_leaf() {
+            words_of(self.leaf_record(i).stored_len())
+        } else {
+            0
+        };
+        self.record_head() + words_of(suffix_len) + value
+    }
+
+    /// Takes heap space, compacting if that helps. The slot array may grow by `new_slots`.
+    fn reserve(self, words: usize, new_slots: usize) -> Option<usize> {
+        if self.free_words() < words + new_slots {
+            if self.free_words() + self.dead_words() < words + new_slots {
+                return None;
+            }
+            Contents::read(self).write(self);
+            if self.free_words() < words + new_slots {
+                return None;
+            }
+        }
+        Some(self.heap_start() - words)
+    }
+
+    fn write_leaf_record(self, at: usize, suffix: &[u8], value: &NewValue<'_>) {
+        self.0.set_word(at, value.version);
+        self.0
+            .set_word(at + 1, value.flags << 32 | value.len as u64);
+        self.0.write_bytes(at + 2, suffix);
+        self.0
+            .write_bytes(at + 2 + words_of(suffix.len()), value.stored);
+    }
+
+    /// Inserts or replaces a leaf's record; `false` if there is no room.
+    #[must_use]
+    pub(crate) fn put(self, key: &[u8], value: &NewValue<'_>) -> bool {
+        let suffix = &key[self.prefix_len()..];
+        let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
+        match self.search(key) {
+            Ok(i) => {
+                let old_words = self.record_words(i);
+                let (head, at, suffix_len) = self.slot(i);
+                if words <= old_words {
+                    self.write_leaf_record(at, suffix, value);
+                    self.add_dead(old_words - words);
+                    return true;
+                }
+                // The old record dies first, so that compaction can take its space.
+                if self.free_words() + self.dead_words() + old_words < words {
+                    return false;
+                }
+                if self.free_words() < words {
+                    let mut contents = Contents::read(self);
+                    contents.entries.remove(i);
+                    contents.write(self);
+                    return self.put(key, value);
+                }
+                self.add_dead(old_words);
+                let at = self.heap_start() - words;
+                self.write_leaf_record(at, suffix, value);
+                self.set_slot(i, head, at, suffix_len);
+                self.set_counts(KIND_LEAF, self.len(), at, self.dead_words());
+                true
+            }
+            Err(i) => {
+                let Some(at) = self.reserve(words, 1) else {
+                    return false;
+                };
+                self.write_leaf_record(at, suffix, value);
+                self.open_slot(i, head4(suffix), at, suffix.len());
+                true
+            }
+        }
+    }
+
+    fn open_slot(self, i: usize, head: u32, at: usize, suffix_len: usize) {
+        let len = self.len();
+        for j in (i..len).rev() {
+            self.0
+                .set_word(FIRST_SLOT + j + 1, self.0.word(FIRST_SLOT + j));
+        }
+        self.set_slot(i, head, at, suffix_len);
+        self.set_counts(self.kind(), len + 1, at, self.dead_words());
+    }
+
+    fn add_dead(self, words: usize) {
+        self.set_counts(
+            self.kind(),
+            self.len(),
+            self.heap_start(),
+            self.dead_words() + words,
+        );
+    }
+
+    /// Removes a slot and its record.
+    pub(crate) fn remove(self, i: usize) {
+        let words = self.record_words(i);
+        let len = self.len();
+        for j in i + 1..len {
+            self.0
+                .set_word(FIRST_SLOT + j - 1, self.0.word(FIRST_SLOT + j));
+        }
+        self.set_counts(
+            self.kind(),
+            len - 1,
+            self.heap_start(),
+            self.dead_words() + words,
+        );
+    }
+
+    /// Splits child `left` at `separator`: the keys from there on are in `right`. There must be room.
+    pub(crate) fn insert_separator(self, separator: &[u8], left: PageId, right: PageId) {
+        let suffix = &separator[self.prefix_len()..];
+        let words = 1 + words_of(suffix.len());
+        let at = self
+            .reserve(words, 1)
+            .expect("room for a separator was made before");
+        let i = self.search(separator).expect_err("a separator is new");
+        debug_assert_eq!(self.child_at(i), left);
+        self.set_child_at(i, right);
+        self.0.set_word(at, left);
+        self.0.write_bytes(at + 1, suffix);
+        self.open_slot(i, head4(suffix), at, suffix.len());
+    }
+}
+
+/// A value as it goes into a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewValue<'a> {
+    pub(crate) version: u64,
+    pub(crate) flags: u64,
+    pub(crate) len: usize,
+    pub(crate) stored: &'a [u8],
+}
+
+/// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Vec<u8>,
+    /// Version, or child.
+    pub(crate) head: u64,
+    /// `value length:32 | flags:8`, for leaves.
+    pub(crate) lengths: u64,
+    pub(crate) stored: Vec<u8>,
+}
+
+/// A node taken out of its page, to be split, merged or compacted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) kind: u8,
+    pub(crate) lower: Option<Vec<u8>>,
+    pub(crate) upper: Option<Vec<u8>>,
+    pub(crate) rightmost: PageId,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Contents {
+    pub(crate) fn read(node: Node<'_>) -> Self {
+        let entries = (0..node.len()).map(|i| {
+            let key = node.key(i);
+            if node.is_leaf() {
+                let record = node.leaf_record(i);
+                let lengths = record.flags << 32 | record.value_len as u64;
+                let stored = node.stored_value(&record);
+                Entry {
+                    key,
+                    head: record.version,
+                    lengths,
+                    stored,
+                }
+            } else {
+                Entry {
+                    key,
+                    head: node.child_at(i),
+                    lengths: 0,
+                    stored: Vec::new(),
+                }
+            }
+        });
+        Self {
+            kind: node.kind(),
+            lower: node.lower_fence(),
+            upper: node.upper_fence(),
+            rightmost: node.0.word(5),
+            entries: entries.collect(),
+        }
+    }
+
+    fn prefix_len(&self) -> usize {
+        match (&self.lower, &self.upper) {
+            (Some(lower), Some(upper)) => {
+                lower.iter().zip(upper).take_while(|(a, b)| a == b).count()
+            }
+            _ => 0,
+        }
+    }
+
+    fn entry_words(&self, entry: &Entry, prefix: usize) -> usize {
+        let head = if self.kind == KIND_LEAF { 2 } else { 1 };
+        1 + head + words_of(entry.key.len() - prefix) + words_of(entry.stored.len())
+    }
+
+    /// The words that a page of this takes.
+    pub(crate) fn words(&self) -> usize {
+        let prefix = self.prefix_len();
+        let fence = |f: &Option<Vec<u8>>| f.as_ref().map_or(0, |f| words_of(f.len()));
+        let entries: usize = self
+            .entries
+            .iter()
+            .map(|e| self.entry_words(e, prefix))
+            .sum();
+        FIRST_SLOT + fence(&self.lower) + fence(&self.upper) + entries
+    }
+
+    /// Writes the whole page, but for the pool's two words.
+    pub(crate) fn write(&self, node: Node<'_>) {
+        assert!(self.words() <= WORDS, "a node fits its page");
+        let prefix = self.prefix_len();
+        let page = node.0;
+        let mut heap = WORDS;
+        let mut place = |bytes: &Option<Vec<u8>>| match bytes {
+            None => (NO_FENCE as u64) << 16,
+            Some(bytes) => {
+                heap -= words_of(bytes.len());
+                page.write_bytes(heap, bytes);
+                heap as u64 | (bytes.len() as u64) << 16
+            }
+        };
+        let fences = place(&self.lower) | place(&self.upper) << 32;
+        page.set_word(3, fences);
+        page.set_word(4, prefix as u64);
+        page.set_word(5, self.rightmost);
+        for (i, entry) in self.entries.iter().enumerate() {
+            let suffix = &entry.key[prefix..];
+            heap -= self.entry_words(entry, prefix) - 1;
+            page.set_word(heap, entry.head);
+            let mut at = heap + 1;
+            if self.kind == KIND_LEAF {
+                page.set_word(at, entry.lengths);
+                at += 1;
+            }
+            page.write_bytes(at, suffix);
+            page.write_bytes(at + words_of(suffix.len()), &entry.stored);
+            node.set_slot(i, head4(suffix), heap, suffix.len());
+        }
+        node.set_counts(self.kind, self.entries.len(), heap, 0);
+    }
+
+    /// Cuts the upper half off, by size; returns it and the key that separates the two.
+    pub(crate) fn split(&mut self) -> (Vec<u8>, Contents) {
+        debug_assert!(self.entries.len() >= 2, "a full node has several entries");
+        let prefix = self.prefix_len();
+        let sizes: Vec<usize> = self
+            .entries
+            .iter()
+            .map(|e| self.entry_words(e, prefix))
+            .collect();
+        let total: usize = sizes.iter().sum();
+        let mut middle = 0;
+        let mut below = 0;
+        while middle < self.entries.len() - 1 && below < total / 2 {
+            below += sizes[middle];
+            middle += 1;
+        }
+        self.split_at(middle.max(1))
+    }
+
+    /// Cuts off the entries from `at` on. Of an inner node, the key before `at` moves up.
+    pub(crate) fn split_at(&mut self, at: usize) -> (Vec<u8>, Contents) {
+        let right_entries = self.entries.split_off(at);
+        let mut right = Contents {
+            kind: self.kind,
+            lower: None,
+            upper: self.upper.take(),
+            rightmost: self.rightmost,
+            entries: right_entries,
+        };
+        let separator = if self.kind == KIND_LEAF {
+            self.rightmost = 0;
+            shortest_separator(&self.entries[at - 1].key, &right.entries[0].key)
+        } else {
+            let last = self
+                .entries
+                .pop()
+                .expect("an inner node is split behind an entry");
+            self.rightmost = last.head;
+            last.key
+        };
+        right.lower = Some(separator.clone());
+        self.upper = Some(separator.clone());
+        (separator, right)
+    }
+
+    /// Takes in the node to the right, which began at `separator`.
+    pub(crate) fn append(&mut self, separator: Vec<u8>, right: Contents) {
+        if self.kind == KIND_INNER {
+            self.entries.push(Entry {
+                key: separator,
+                head: self.rightmost,
+                lengths: 0,
+                stored: Vec::new(),
+            });
+            self.rightmost = right.rightmost;
+        }
+        self.entries.extend(right.entries);
+        self.upper = right.upper;
+    }
+}
+
+/// The shortest key above `left` and not above `right`.
+fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
+    let shared = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    right[..=shared.min(right.len() - 1)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::private;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn separators_separate() {
+        assert_eq!(shortest_separator(b"abc", b"abe"), b"abe");
+        assert_eq!(shortest_separator(b"a", b"abc"), b"ab");
+        assert_eq!(shortest_separator(b"", b"x"), b"x");
+    }
+
+    #[test]
+    fn a_leaf_is_a_map_until_it_is_full() {
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let words = private();
+            let node = Node(Page(&words));
+            Contents {
+                kind: KIND_LEAF,
+                lower: Some(b"pre-a".to_vec()),
+                upper: Some(b"pre-z".to_vec()),
+                ..Contents::default()
+            }
+            .write(node);
+            let mut model = BTreeMap::new();
+            for step in 0..300 {
+                let mut key = b"pre-b".to_vec();
+                key.extend((0..rng.usize(0..12)).map(|_| rng.u8(b'a'..b'd')));
+                if rng.u8(..) < 60 {
+                    let found = node.search(&key);
+                    assert_eq!(found.is_ok(), model.remove(&key).is_some(), "seed {seed}");
+                    if let Ok(i) = found {
+                        node.remove(i);
+                    }
+                    continue;
+                }
+                let stored = vec![rng.u8(..); rng.usize(0..300)];
+                let value = NewValue {
+                    version: step,
+                    flags: 0,
+                    len: stored.len(),
+                    stored: &stored,
+                };
+                if node.put(&key, &value) {
+                    model.insert(key, (step, stored));
+                }
+            }
+            assert_eq!(node.len(), model.len(), "seed {seed}");
+            for (i, (key, (version, stored))) in model.iter().enumerate() {
+                assert_eq!(&node.key(i), key, "seed {seed}");
+                let record = node.leaf_record(i);
+                assert_eq!(record.version, *version, "seed {seed}");
+                assert_eq!(&node.stored_value(&record), stored, "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Values too large for a leaf: a chain of pages.
+//!
+//! ```text
+//! word 2   kind            word 3   next page, 0 for none
+//! word 4   bytes here      word 5.. the bytes
+//! ```
+
+use crate::error::StoreError;
+use crate::node::KIND_OVERFLOW;
+use crate::page::{PAGE_SIZE, PageId, WORDS};
+use crate::pool::Pool;
+
+const FIRST_WORD: usize = 5;
+const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
+
+/// The page that a leaf's stored reference leads to.
+pub(crate) fn reference(stored: &[u8]) -> PageId {
+    let mut bytes = [0; 8];
+    let len = stored.len().min(8);
+    bytes[..len].copy_from_slice(&stored[..len]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Writes a value; returns its first page. On an error nothing stays allocated.
+pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
+    let mut next = 0;
+    // From the end, since each page names the one after it.
+    for part in value.chunks(BYTES).rev() {
+        let page = match pool.allocate() {
+            Ok(page) => page,
+            Err(error) => {
+                if next != 0 {
+                    free(pool, next)?;
+                }
+                return Err(error);
+            }
+        };
+        let words = page.page();
+        words.set_word(2, u64::from(KIND_OVERFLOW));
+        words.set_word(3, next);
+        words.set_word(4, part.len() as u64);
+        words.write_bytes(FIRST_WORD, part);
+        next = page.id;
+    }
+    Ok(next)
+}
+
+/// Reads a value; `None` if the chain is broken, which a reader that races with a change may meet.
+pub(crate) fn read(pool: &Pool, first: PageId, len: usize) -> Result<Option<Vec<u8>>, StoreError> {
+    if len > crate::MAX_VALUE_LEN {
+        return Ok(None);
+    }
+    let mut value = Vec::with_capacity(len);
+    let mut id = first;
+    while value.len() < len {
+        let Some(page) = pool.read(id)? else {
+            return Ok(None);
+        };
+        let words = page.page();
+        let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
+        if kind != u64::from(KIND_OVERFLOW) || here == 0 || here > (WORDS - FIRST_WORD) * 8 {
+            if page.validate() {
+                return Ok(None);
+            }
+            continue;
+        }
+        let part = words.to_vec(FIRST_WORD, here);
+        if !page.validate() {
+            continue;
+        }
+        value.extend_from_slice(&part);
+        id = next;
+    }
+    Ok((value.len() == len).then_some(value))
+}
+
+/// Frees a value's pages.
+pub(crate) fn free(pool: &Pool, first: PageId) -> Result<(), StoreError> {
+    let mut id = first;
+    while id != 0 {
+        let Some(page) = pool.write(id)? else {
+            return Err(StoreError::damaged_page(
+                id,
+                "a missing page of a large value",
+            ));
+        };
+        if page.page().word(2) != u64::from(KIND_OVERFLOW) {
+            return Err(StoreError::damaged_page(id, "not a page of a large value"));
+        }
+        id = page.page().word(3);
+        page.free()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! A page as an array of 64-bit words.
+//!
+//! Readers look at pages without a latch while writers change them, and find out afterwards whether what
+//! they saw was consistent (a seqlock). So every access to a page in the pool goes through relaxed
+//! atomic words: there is no data race, only possibly nonsense that the reader must not act on before it
+//! has validated, and must not be led out of bounds by. Words are little-endian on the medium.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The size of a page and of a block of the data file, in bytes.
+pub const PAGE_SIZE: usize = 8192;
+pub(crate) const WORDS: usize = PAGE_SIZE / 8;
+
+/// Names a page for its life; 0 names none.
+pub type PageId = u64;
+
+/// A page's words in the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page<'a>(pub(crate) &'a [AtomicU64; WORDS]);
+
+impl Page<'_> {
+    /// The word at an index; indices wrap, so that a nonsense one stays in the page.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        // Relaxed: ordered by the version word of the page; see `pool`.
+        u64::from_le(self.0[index % WORDS].load(Ordering::Relaxed))
+    }
+
+    /// Sets a word. Only for the holder of the exclusive latch.
+    #[inline]
+    pub(crate) fn set_word(&self, index: usize, value: u64) {
+        // Relaxed: published by the release of the latch.
+        self.0[index % WORDS].store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Eight bytes at a word index.
+    #[inline]
+    pub(crate) fn bytes8(&self, index: usize) -> [u8; 8] {
+        self.0[index % WORDS].load(Ordering::Relaxed).to_ne_bytes()
+    }
+
+    /// Copies `len` bytes from a word index on to the end of `out`.
+    pub(crate) fn read_bytes(&self, index: usize, len: usize, out: &mut Vec<u8>) {
+        out.reserve(len);
+        let mut at = index;
+        let mut left = len;
+        while left >= 8 {
+            out.extend_from_slice(&self.bytes8(at));
+            at += 1;
+            left -= 8;
+        }
+        out.extend_from_slice(&self.bytes8(at)[..left]);
+    }
+
+    /// A value's bytes in a buffer of exactly their length.
+    #[inline]
+    pub(crate) fn to_vec(self, index: usize, len: usize) -> Vec<u8> {
+        let len = len.min(PAGE_SIZE);
+        let mut out: Vec<u8> = Vec::with_capacity(len);
+        let start = out.as_mut_ptr();
+        let whole = len / 8;
+        let first = index % WORDS;
+        // A reader's nonsense length must stay in the page; a true one always does.
+        let whole = whole.min(WORDS - first);
+        for (i, word) in self.0[first..first + whole].iter().enumerate() {
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            // SAFETY: `i < whole <= len / 8`, so these eight bytes lie in the buffer's capacity.
+            unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
+        }
+        // SAFETY: the first `whole * 8 <= len` bytes were written just now.
+        unsafe { out.set_len(whole * 8) };
+        if out.len() < len {
+            let tail = self.bytes8(index + whole);
+            let left = (len - out.len()).min(8);
+            out.extend_from_slice(&tail[..left]);
+        }
+        out
+    }
+
+    /// Writes bytes from a word index on, the last word padded with zeroes.
+    pub(crate) fn write_bytes(&self, index: usize, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        let mut at = index;
+        for chunk in &mut chunks {
+            let word = u64::from_ne_bytes(chunk.try_into().expect("eight bytes"));
+            self.0[at % WORDS].store(word, Ordering::Relaxed);
+            at += 1;
+        }
+        let rest = chunks.remainder();
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.0[at % WORDS].store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies the page out.
+    pub(crate) fn copy_to(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), PAGE_SIZE);
+        for (word, chunk) in self.0.iter().zip(out.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+
+    /// Copies a page in. Only for the holder of the exclusive latch.
+    pub(crate) fn copy_from(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), PAGE_SIZE);
+        self.write_bytes(0, bytes);
+    }
+}
+
+/// A private page outside of the pool.
+pub(crate) fn private() -> Box<[AtomicU64; WORDS]> {
+    Box::new([const { AtomicU64::new(0) }; WORDS])
+}
+
+/// Compares key bytes, stored from a word index on with zero padding, with `key`.
+#[inline]
+pub(crate) fn compare_key(
+    page: Page<'_>,
+    index: usize,
+    len: usize,
+    key: &[u8],
+) -> std::cmp::Ordering {
+    let shared = len.min(key.len());
+    let mut at = 0;
+    while at < shared {
+        let stored = u64::from_be_bytes(page.bytes8(index + at / 8));
+        let asked = head8(&key[at..]);
+        if stored != asked {
+            return stored.cmp(&asked);
+        }
+        at += 8;
+    }
+    // Up to the shorter one's last word they agree, the padding read as zeroes.
+    if key.len() > at || len > at {
+        let stored = if len > at {
+            u64::from_be_bytes(page.bytes8(index + at / 8))
+        } else {
+            0
+        };
+        let asked = if key.len() > at { head8(&key[at..]) } else { 0 };
+        if stored != asked {
+            return stored.cmp(&asked);
+        }
+    }
+    len.cmp(&key.len())
+}
+
+/// The first eight bytes as a big-endian number, padded with zeroes.
+#[inline]
+fn head8(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_be_bytes(word)
+        }
+    }
+}
+
+/// The first four bytes as a big-endian number, padded with zeroes.
+#[inline]
+pub(crate) fn head4(bytes: &[u8]) -> u32 {
+    match bytes.first_chunk::<4>() {
+        Some(chunk) => u32::from_be_bytes(*chunk),
+        None => {
+            let mut word = [0; 4];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u32::from_be_bytes(word)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn stored_keys_compare_like_slices(
+            a in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..30),
+            b in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..30),
+        ) {
+            let words = private();
+            let page = Page(&words);
+            page.write_bytes(10, &a);
+            prop_assert_eq!(compare_key(page, 10, a.len(), &b), a.cmp(&b));
+            prop_assert_eq!(page.to_vec(10, a.len()), a.clone());
+            let mut out = Vec::new();
+            page.read_bytes(10, a.len(), &mut out);
+            prop_assert_eq!(out, a);
+        }
+    }
+
+    #[test]
+    fn nonsense_extents_stay_in_the_page() {
+        let words = private();
+        let page = Page(&words);
+        assert!(page.to_vec(WORDS - 1, 100_000).len() <= PAGE_SIZE);
+        assert_eq!(page.word(usize::MAX), 0);
+    }
+}

@@ -1,0 +1,746 @@
+//! The buffer pool: which pages are in memory, who may touch them, and what a checkpoint must keep.
+//!
+//! # The state word
+//!
+//! Each page id has one word: `version:38 | frame:24 | MARK | LATCH`. It is the exclusive latch, the
+//! version for optimistic readers, and the translation to a frame, all at once (frame `NONE`: not in
+//! memory). A reader loads it, reads the frame, and loads it again: unchanged means that what it read is
+//! consistent. The version grows with every change, load and eviction, so a word never comes back.
+//! `MARK` is the clock's second chance: set by the evictor, cleared by the next reader.
+//!
+//! Memory order: the latch is taken with Acquire and given back with Release; a reader's first load is
+//! Acquire (pairs with that Release) and its reads are kept before the second load by an Acquire fence
+//! (pairs with the Release fence behind the taking of the latch).
+//!
+//! # Epochs
+//!
+//! The *epoch* counts checkpoint flips. A frame's `dirty` is 0 if its page equals its image on the
+//! medium, or else the epoch of the first change since. With a checkpoint of the flip to epoch `E` open:
+//!
+//! | `dirty` | means | a writer first | the evictor |
+//! |---|---|---|---|
+//! | 0 | clean | sets `E` | drops the page |
+//! | `E` | changed after the flip | nothing | writes it to a new place, keeps the old one for the checkpoint |
+//! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
+//! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+use braid_io::AlignedBuf;
+use parking_lot::Mutex;
+
+use crate::error::StoreError;
+use crate::file::DataFile;
+use crate::frames::Frames;
+use crate::page::{PAGE_SIZE, Page, PageId};
+use crate::table::{PAGES_MAX, PageTable};
+
+const LATCH: u64 = 1;
+const MARK: u64 = 2;
+const FRAME_SHIFT: u32 = 2;
+const FRAME_MASK: u64 = (1 << 24) - 1;
+const NONE: u64 = FRAME_MASK;
+const VERSION_SHIFT: u32 = 26;
+
+/// The place of a page that was never written to the medium.
+pub(crate) const UNWRITTEN: u64 = u64::MAX;
+
+/// The place of a page that does not exist.
+pub(crate) const ABSENT: u64 = 0;
+
+fn frame_of(word: u64) -> u64 {
+    word >> FRAME_SHIFT & FRAME_MASK
+}
+
+fn with_frame(word: u64, frame: u64) -> u64 {
+    (word & !(FRAME_MASK << FRAME_SHIFT) & !MARK) | frame << FRAME_SHIFT
+}
+
+fn next_version(word: u64) -> u64 {
+    word.wrapping_add(1 << VERSION_SHIFT)
+}
+
+#[derive(Debug, Default)]
+struct FrameInfo {
+    page: AtomicU64,
+    /// Written under the page's latch.
+    dirty: AtomicU64,
+    captured: AtomicBool,
+}
+
+/// What an open checkpoint collects.
+#[derive(Debug)]
+pub(crate) struct OpenCheckpoint {
+    /// Places of images written for it.
+    pub(crate) places: std::collections::HashMap<PageId, u64>,
+    /// Places, as of the flip, of pages whose place changed since without an image for it.
+    pub(crate) frozen: std::collections::HashMap<PageId, u64>,
+    /// Images that writers put aside before they changed the page.
+    pub(crate) copies: std::collections::HashMap<PageId, AlignedBuf>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) file: DataFile,
+    frames: Frames,
+    info: Box<[FrameInfo]>,
+    states: PageTable,
+    /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`.
+    pub(crate) places: PageTable,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
+    free_frames: Mutex<Vec<u32>>,
+    next_frame: AtomicUsize,
+    hand: AtomicUsize,
+    pub(crate) ids: Mutex<PageIds>,
+    copies_max: usize,
+    pub(crate) counters: PoolCounters,
+}
+
+/// Which page ids are free.
+#[derive(Debug)]
+pub(crate) struct PageIds {
+    pub(crate) next: PageId,
+    pub(crate) free: Vec<PageId>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PoolCounters {
+    pub(crate) loads: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) eviction_writes: AtomicU64,
+    pub(crate) copies: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        file: DataFile,
+        pool_bytes: usize,
+        places: &[u64],
+        next: PageId,
+    ) -> Result<Self, StoreError> {
+        let count = pool_bytes / PAGE_SIZE;
+        if count < 64 || count as u64 >= NONE {
+            return Err(StoreError::Options {
+                option: "pool_bytes",
+                reason: "from 512 KiB to 127 GiB".into(),
+            });
+        }
+        let table = PageTable::new();
+        let mut free = Vec::new();
+        for (id, &place) in places.iter().enumerate().skip(1) {
+            table.get_or_make(id as u64).store(place, Ordering::Relaxed);
+            if place == ABSENT && (id as u64) < next {
+                free.push(id as u64);
+            }
+        }
+        free.reverse();
+        Ok(Self {
+            file,
+            frames: Frames::new(count)?,
+            info: (0..count).map(|_| FrameInfo::default()).collect(),
+            states: PageTable::new(),
+            places: table,
+            epoch: AtomicU64::new(1),
+            checkpoint: Mutex::new(None),
+            free_frames: Mutex::default(),
+            next_frame: AtomicUsize::new(0),
+            hand: AtomicUsize::new(0),
+            ids: Mutex::new(PageIds { next, free }),
+            copies_max: (count / 8).max(16),
+            counters: PoolCounters::default(),
+        })
+    }
+
+    #[inline]
+    fn state(&self, id: PageId) -> Option<&AtomicU64> {
+        self.states.get(id)
+    }
+
+    pub(crate) fn place(&self, id: PageId) -> u64 {
+        self.places
+            .get(id)
+            .map_or(ABSENT, |place| place.load(Ordering::Acquire))
+    }
+
+    /// Opens a page for optimistic reading; `None` if there is no such page, which a reader that came
+    /// from a page which changed meanwhile may meet.
+    #[inline]
+    pub(crate) fn read(&self, id: PageId) -> Result<Option<ReadPage<'_>>, StoreError> {
+        if let Some(state) = self.state(id) {
+            // Acquire: pairs with the Release of the last change.
+            let word = state.load(Ordering::Acquire);
+            if word & (LATCH | MARK) == 0 && word != 0 && frame_of(word) != NONE {
+                return Ok(Some(ReadPage {
+                    pool: self,
+                    id,
+                    word,
+                }));
+            }
+        }
+        self.read_slow(id)
+    }
+
+    #[cold]
+    fn read_slow(&self, id: PageId) -> Result<Option<ReadPage<'_>>, StoreError> {
+        if id == 0 || id >= PAGES_MAX {
+            return Ok(None);
+        }
+        let state = self.states.get_or_make(id);
+        let mut waits = Waits::default();
+        loop {
+            let word = state.load(Ordering::Acquire);
+            if word & LATCH != 0 {
+                waits.wait();
+                continue;
+            }
+            if word != 0 && frame_of(word) != NONE {
+                if word & MARK != 0 {
+                    // Relaxed: the bit orders nothing.
+                    let _ = state.compare_exchange(
+                        word,
+                        word & !MARK,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    );
+                    continue;
+                }
+                return Ok(Some(ReadPage {
+                    pool: self,
+                    id,
+                    word,
+                }));
+            }
+            if self.place(id) == ABSENT {
+                return Ok(None);
+            }
+            self.load(id, state, word)?;
+        }
+    }
+
+    /// Brings a page into memory. Returns without effect if another thread was faster.
+    fn load(&self, id: PageId, state: &AtomicU64, word: u64) -> Result<(), StoreError> {
+        let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
+        // Acquire: the latch.
+        if state
+            .compare_exchange(word, empty | LATCH, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return Ok(());
+        }
+        let result = self.load_latched(id);
+        let (frame, result) = match result {
+            Ok(frame) => (frame, Ok(())),
+            Err(error) => (NONE, Err(error)),
+        };
+        let word = next_version(with_frame(empty, frame));
+        // Release: the page's contents before the word that leads to them.
+        state.store(word, Ordering::Release);
+        result
+    }
+
+    fn load_latched(&self, id: PageId) -> Result<u64, StoreError> {
+        let place = self.place(id);
+        if place == ABSENT || place == UNWRITTEN {
+            return Ok(NONE);
+        }
+        let frame = self.take_frame()?;
+        let mut buf = self.file.buffer();
+        if let Err(error) = self.file.read_page(id, place, &mut buf) {
+            self.free_frames.lock().push(frame as u32);
+            return Err(error);
+        }
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        self.frames.page(frame).copy_from(&buf);
+        let info = &self.info[frame];
+        info.page.store(id, Ordering::Relaxed);
+        info.dirty.store(0, Ordering::Relaxed);
+        info.captured.store(false, Ordering::Relaxed);
+        Ok(frame as u64)
+    }
+
+    /// Takes the exclusive latch of a page; `None` if there is none.
+    pub(crate) fn write(&self, id: PageId) -> Result<Option<WritePage<'_>>, StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            let Some(page) = self.read(id)? else {
+                return Ok(None);
+            };
+            if let Some(page) = page.upgrade() {
+                return Ok(Some(page));
+            }
+            waits.wait();
+        }
+    }
+
+    /// A new, zeroed page, latched.
+    pub(crate) fn allocate(&self) -> Result<WritePage<'_>, StoreError> {
+        let frame = self.take_frame()?;
+        let id = {
+            let mut ids = self.ids.lock();
+            match ids.free.pop() {
+                Some(id) => id,
+                None if ids.next >= PAGES_MAX => {
+                    self.free_frames.lock().push(frame as u32);
+                    return Err(StoreError::OutOfSpace {
+                        what: "page numbers".into(),
+                    });
+                }
+                None => {
+                    ids.next += 1;
+                    ids.next - 1
+                }
+            }
+        };
+        let state = self.states.get_or_make(id);
+        // A reader with a stale reference may hold the latch for a moment.
+        let mut waits = Waits::default();
+        let word = loop {
+            let word = state.load(Ordering::Relaxed);
+            let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
+            // Acquire: the latch.
+            if word & LATCH == 0
+                && state
+                    .compare_exchange(word, empty | LATCH, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                break empty;
+            }
+            waits.wait();
+        };
+        debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
+        {
+            let mut checkpoint = self.checkpoint.lock();
+            if let Some(open) = checkpoint.as_mut() {
+                open.frozen.entry(id).or_insert(ABSENT);
+            }
+            self.places
+                .get_or_make(id)
+                .store(UNWRITTEN, Ordering::Release);
+        }
+        let page = self.frames.page(frame);
+        // Release fence: pairs with a stale reader's Acquire fence, as in `upgrade`.
+        fence(Ordering::Release);
+        page.0.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+        page.set_word(1, id);
+        let info = &self.info[frame];
+        info.page.store(id, Ordering::Relaxed);
+        info.dirty
+            .store(self.epoch.load(Ordering::Acquire), Ordering::Relaxed);
+        info.captured.store(false, Ordering::Relaxed);
+        let word = with_frame(word, frame as u64);
+        state.store(word | LATCH, Ordering::Relaxed);
+        Ok(WritePage {
+            pool: self,
+            id,
+            word,
+            changed: true,
+        })
+    }
+
+    /// The page's present version word, for stamps.
+    pub(crate) fn version(&self, id: PageId) -> u64 {
+        // Acquire: pairs with the Release of a change that the caller knows to be finished.
+        self.state(id)
+            .map_or(0, |state| state.load(Ordering::Acquire) & !MARK)
+    }
+
+    fn take_frame(&self) -> Result<usize, StoreError> {
+        if let Some(frame) = self.free_frames.lock().pop() {
+            return Ok(frame as usize);
+        }
+        if self.next_frame.load(Ordering::Relaxed) < self.frames.count() {
+            let frame = self.next_frame.fetch_add(1, Ordering::Relaxed);
+            if frame < self.frames.count() {
+                return Ok(frame);
+            }
+        }
+        self.evict()
+    }
+
+    /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.
+    fn evict(&self) -> Result<usize, StoreError> {
+        let mut last_error = None;
+        for step in 0..8 * self.frames.count() {
+            if let Some(frame) = self.free_frames.lock().pop() {
+                return Ok(frame as usize);
+            }
+            let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.count();
+            let info = &self.info[frame];
+            let id = info.page.load(Ordering::Relaxed);
+            let Some(state) = self.state(id).filter(|_| id != 0) else {
+                continue;
+            };
+            let word = state.load(Ordering::Relaxed);
+            if word == 0 || word & LATCH != 0 || frame_of(word) != frame as u64 {
+                continue;
+            }
+            if word & MARK == 0 {
+                let _ =
+                    state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
+                continue;
+            }
+            // Acquire: the latch.
+            if state
+                .compare_exchange(word, word | LATCH, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {
+                continue;
+            }
+            let clean = info.dirty.load(Ordering::Relaxed) == 0;
+            let pinned = !clean && info.captured.load(Ordering::Relaxed);
+            let evicted = if pinned {
+                false
+            } else if clean {
+                true
+            } else {
+                match self.write_out(id, frame) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        last_error = Some(error);
+                        false
+                    }
+                }
+            };
+            if evicted {
+                self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+                // Release: gives the latch back.
+                state.store(next_version(with_frame(word, NONE)), Ordering::Release);
+                return Ok(frame);
+            }
+            state.store(word, Ordering::Release);
+            if last_error.is_some() && step > self.frames.count() {
+                break;
+            }
+        }
+        Err(last_error.unwrap_or(StoreError::PoolExhausted))
+    }
+
+    /// Writes a latched dirty page to a new place.
+    fn write_out(&self, id: PageId, frame: usize) -> Result<(), StoreError> {
+        let mut buf = self.file.buffer();
+        self.frames.page(frame).copy_to(&mut buf);
+        let place = self.file.write_page(id, &mut buf)?;
+        self.counters
+            .eviction_writes
+            .fetch_add(1, Ordering::Relaxed);
+        let mut checkpoint = self.checkpoint.lock();
+        let info = &self.info[frame];
+        let of_checkpoint = info.dirty.load(Ordering::Relaxed) < self.epoch.load(Ordering::Acquire);
+        if of_checkpoint && let Some(open) = checkpoint.as_mut() {
+            open.places.insert(id, place);
+        }
+        self.set_place(&mut checkpoint, id, place);
+        info.dirty.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Moves a page's place; frees the old one unless a checkpoint, durable or open, refers to it.
+    pub(crate) fn set_place(
+        &self,
+        checkpoint: &mut Option<OpenCheckpoint>,
+        id: PageId,
+        place: u64,
+    ) {
+        let old = self.places.get_or_make(id).swap(place, Ordering::AcqRel);
+        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
+        if let Some(open) = checkpoint.as_mut() {
+            if !open.places.contains_key(&id) {
+                let as_of_flip = *open.frozen.entry(id).or_insert(old);
+                kept |= as_of_flip == old;
+            } else {
+                kept |= open.places[&id] == old;
+            }
+        }
+        if !kept {
+            self.file.space.lock().free(old);
+        }
+    }
+
+    /// Before the first change of a latched page since the flip: keeps the image that an open checkpoint
+    /// needs, and marks the page dirty.
+    fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
+        let frame = frame_of(word) as usize;
+        let info = &self.info[frame];
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let dirty = info.dirty.load(Ordering::Relaxed);
+        if dirty == epoch {
+            return Ok(());
+        }
+        if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
+            let mut checkpoint = self.checkpoint.lock();
+            if let Some(open) = checkpoint.as_mut() {
+                if open.copies.len() < self.copies_max {
+                    let mut copy = self.file.buffer();
+                    self.frames.page(frame).copy_to(&mut copy);
+                    open.copies.insert(id, copy);
+                    self.counters.copies.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    drop(checkpoint);
+                    // Too many copies wait for the checkpoint: this writer writes its own, which also
+                    // slows it down to what the medium takes.
+                    self.write_out(id, frame)?;
+                }
+            }
+        }
+        info.captured.store(false, Ordering::Relaxed);
+        info.dirty.store(epoch, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Pages in frames that belong to the open checkpoint.
+    pub(crate) fn dirty_before(&self, epoch: u64) -> Vec<PageId> {
+        let is_old = |info: &&FrameInfo| {
+            let dirty = info.dirty.load(Ordering::Relaxed);
+            dirty != 0 && dirty < epoch
+        };
+        self.info
+            .iter()
+            .filter(is_old)
+            .map(|info| info.page.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Latches a page only if it is in memory.
+    fn latch_resident(&self, id: PageId) -> Option<(&AtomicU64, u64)> {
+        let state = self.state(id)?;
+        let mut waits = Waits::default();
+        loop {
+            let word = state.load(Ordering::Relaxed);
+            if word & LATCH != 0 {
+                waits.wait();
+                continue;
+            }
+            if word == 0 || frame_of(word) == NONE {
+                return None;
+            }
+            // Acquire: the latch.
+            if state
+                .compare_exchange(word, word | LATCH, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Some((state, word));
+            }
+        }
+    }
+
+    /// Takes the image of a page for the checkpoint, if the page still waits for that.
+    pub(crate) fn capture(&self, id: PageId, epoch: u64, out: &mut [u8]) -> bool {
+        let Some((state, word)) = self.latch_resident(id) else {
+            return false;
+        };
+        let frame = frame_of(word) as usize;
+        let info = &self.info[frame];
+        let dirty = info.dirty.load(Ordering::Relaxed);
+        let waits = dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed);
+        if waits {
+            self.frames.page(frame).copy_to(out);
+            info.captured.store(true, Ordering::Relaxed);
+        }
+        // Release: gives the latch back; the page is unchanged, and so is its version.
+        state.store(word, Ordering::Release);
+        waits
+    }
+
+    /// After the image of a captured page was written (`Some` place), or could not be.
+    pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
+        let resident = self.latch_resident(id);
+        let mut checkpoint = self.checkpoint.lock();
+        if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
+            open.places.insert(id, place);
+        }
+        let Some((state, word)) = resident else {
+            return;
+        };
+        let info = &self.info[frame_of(word) as usize];
+        let dirty = info.dirty.load(Ordering::Relaxed);
+        if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
+            info.captured.store(false, Ordering::Relaxed);
+            if let Some(place) = place {
+                info.dirty.store(0, Ordering::Relaxed);
+                self.set_place(&mut checkpoint, id, place);
+            }
+        }
+        state.store(word, Ordering::Release);
+    }
+
+    /// Moves a page that is not changing from one place to another; says whether it did.
+    pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
+        let state = self.states.get_or_make(id);
+        let mut waits = Waits::default();
+        let word = loop {
+            let word = state.load(Ordering::Relaxed);
+            let latched = if word == 0 { NONE << FRAME_SHIFT } else { word } | LATCH;
+            // Acquire: the latch. It keeps a load from reading the place while that is given away.
+            if word & LATCH == 0
+                && state
+                    .compare_exchange(word, latched, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                break latched & !LATCH;
+            }
+            waits.wait();
+        };
+        let mut checkpoint = self.checkpoint.lock();
+        let untouched = self.place(id) == from
+            && checkpoint.as_ref().is_some_and(|open| {
+                !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
+            });
+        if untouched {
+            if let Some(open) = checkpoint.as_mut() {
+                open.places.insert(id, to);
+            }
+            self.set_place(&mut checkpoint, id, to);
+        }
+        state.store(word, Ordering::Release);
+        untouched
+    }
+
+    /// Pages in memory.
+    pub(crate) fn resident(&self) -> usize {
+        let handed_out = self
+            .next_frame
+            .load(Ordering::Relaxed)
+            .min(self.frames.count());
+        handed_out.saturating_sub(self.free_frames.lock().len())
+    }
+
+    pub(crate) fn frame_count(&self) -> usize {
+        self.frames.count()
+    }
+}
+
+/// Waiting for a latch: it is held for less than a microsecond, unless its holder lost the processor or
+/// reads from the medium.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(u32);
+
+impl Waits {
+    pub(crate) fn wait(&mut self) {
+        self.0 += 1;
+        if self.0 < 100 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// An optimistic read of a page. What it shows counts only if [`ReadPage::validate`] says so afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadPage<'a> {
+    pool: &'a Pool,
+    pub(crate) id: PageId,
+    word: u64,
+}
+
+impl<'a> ReadPage<'a> {
+    #[inline]
+    pub(crate) fn page(&self) -> Page<'a> {
+        self.pool.frames.page(frame_of(self.word) as usize)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.word
+    }
+
+    /// Whether the page is unchanged since it was opened.
+    #[inline]
+    pub(crate) fn validate(&self) -> bool {
+        // Acquire fence: keeps the reads of the page before the load; pairs with the Release fence of a
+        // writer, whose changes, if we saw any, make us see its latch.
+        fence(Ordering::Acquire);
+        let state = self.pool.state(self.id).expect("an open page has a state");
+        state.load(Ordering::Relaxed) & !MARK == self.word
+    }
+
+    /// Takes the exclusive latch if the page is unchanged.
+    pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
+        let state = self.pool.state(self.id).expect("an open page has a state");
+        // Acquire: the latch.
+        state
+            .compare_exchange(
+                self.word,
+                self.word | LATCH,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        // Release fence: the latch bit before our changes; pairs with the fence in `validate`.
+        fence(Ordering::Release);
+        Some(WritePage {
+            pool: self.pool,
+            id: self.id,
+            word: self.word,
+            changed: false,
+        })
+    }
+}
+
+/// The exclusive latch of a page; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct WritePage<'a> {
+    pool: &'a Pool,
+    pub(crate) id: PageId,
+    word: u64,
+    changed: bool,
+}
+
+impl<'a> WritePage<'a> {
+    /// The page, to be read.
+    pub(crate) fn page(&self) -> Page<'a> {
+        self.pool.frames.page(frame_of(self.word) as usize)
+    }
+
+    /// The page, to be changed.
+    pub(crate) fn page_mut(&mut self) -> Result<Page<'a>, StoreError> {
+        if !self.changed {
+            self.pool.prepare_change(self.id, self.word)?;
+            self.changed = true;
+        }
+        Ok(self.page())
+    }
+
+    /// Gives the page and its id back.
+    pub(crate) fn free(mut self) -> Result<(), StoreError> {
+        // An open checkpoint may need the image.
+        self.page_mut()?;
+        let pool = self.pool;
+        {
+            let mut checkpoint = pool.checkpoint.lock();
+            if pool.place(self.id) != UNWRITTEN {
+                pool.set_place(&mut checkpoint, self.id, ABSENT);
+            } else {
+                pool.places
+                    .get_or_make(self.id)
+                    .store(ABSENT, Ordering::Release);
+            }
+        }
+        let frame = frame_of(self.word) as usize;
+        pool.info[frame].dirty.store(0, Ordering::Relaxed);
+        pool.info[frame].page.store(0, Ordering::Relaxed);
+        self.word = with_frame(self.word, NONE);
+        let id = self.id;
+        drop(self);
+        pool.free_frames.lock().push(frame as u32);
+        pool.ids.lock().free.push(id);
+        Ok(())
+    }
+}
+
+impl Drop for WritePage<'_> {
+    fn drop(&mut self) {
+        let state = self
+            .pool
+            .state(self.id)
+            .expect("a latched page has a state");
+        let word = if self.changed {
+            next_version(self.word)
+        } else {
+            self.word
+        };
+        // Release: the changes before the new version.
+        state.store(word & !MARK, Ordering::Release);
+    }
+}

@@ -1,0 +1,214 @@
+//! The store: trees over one buffer pool and one data file.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use braid_io::Device;
+use parking_lot::{Mutex, RwLock};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::StoreError;
+use crate::file::{DataFile, Root};
+use crate::node::Node;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::pool::Pool;
+use crate::tree::Tree;
+
+/// How a store is created or opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Memory for pages, in bytes; at least 512 KiB.
+    pub pool_bytes: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            pool_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Counts since the store was opened, and sizes.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// The size of a page, in bytes.
+    pub page_size: usize,
+    /// Pages that the pool can hold.
+    pub pool_pages: usize,
+    /// Pages in memory.
+    pub resident_pages: usize,
+    /// Pages that exist.
+    pub pages: u64,
+    /// Pages read from the medium.
+    pub page_loads: u64,
+    /// Pages put out of memory.
+    pub evictions: u64,
+    /// Of these, those that had to be written.
+    pub eviction_writes: u64,
+    /// Pages copied because a checkpoint still needed their image.
+    pub checkpoint_copies: u64,
+    /// The data file's length, in bytes.
+    pub file_bytes: u64,
+    /// Of these, free, in bytes.
+    pub file_free_bytes: u64,
+    /// The newest superblock's sequence number.
+    pub checkpoint_sequence: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct StoreInner {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) trees: RwLock<BTreeMap<u32, PageId>>,
+    pub(crate) root: Mutex<Root>,
+    poison: OnceLock<String>,
+}
+
+impl StoreInner {
+    pub(crate) fn poison(&self, cause: String) {
+        let _ = self.poison.set(cause);
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
+    pub(crate) fn check_not_poisoned(&self) -> Result<(), StoreError> {
+        match self.poison.get() {
+            Some(cause) => Err(StoreError::Poisoned {
+                cause: cause.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Trees over a buffer pool and a data file; see the crate's documentation. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) inner: Arc<StoreInner>,
+}
+
+impl Store {
+    /// Creates the data file on a device. Nothing is durable before the first checkpoint is published.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] (also if the file exists), [`StoreError::Options`].
+    pub fn create(device: Arc<dyn Device>, options: StoreOptions) -> Result<Self, StoreError> {
+        let file = DataFile::create(device)?;
+        let root = Root {
+            next_page: 1,
+            ..Root::default()
+        };
+        Self::assemble(file, options, root, &[])
+    }
+
+    /// Opens the data file at its newest published checkpoint; returns the caller's bytes of that.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`], [`StoreError::Incompatible`], [`StoreError::Io`],
+    /// [`StoreError::Options`].
+    pub fn open(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+    ) -> Result<(Self, Vec<u8>), StoreError> {
+        let (file, root, places) = DataFile::open(device)?;
+        let meta = root.meta.clone();
+        Ok((Self::assemble(file, options, root, &places)?, meta))
+    }
+
+    fn assemble(
+        file: DataFile,
+        options: StoreOptions,
+        root: Root,
+        places: &[u64],
+    ) -> Result<Self, StoreError> {
+        let pool = Arc::new(Pool::new(file, options.pool_bytes, places, root.next_page)?);
+        let trees = RwLock::new(root.trees.clone());
+        let root = Mutex::new(root);
+        Ok(Self {
+            inner: Arc::new(StoreInner {
+                pool,
+                trees,
+                root,
+                poison: OnceLock::new(),
+            }),
+        })
+    }
+
+    /// The tree of a number; an empty one is made if there is none. Then this is a modifying call.
+    ///
+    /// # Errors
+    /// What allocating a page can fail with.
+    pub fn tree(&self, id: u32) -> Result<Tree, StoreError> {
+        if let Some(&root) = self.inner.trees.read().get(&id) {
+            return Ok(Tree::new(self.inner.pool.clone(), root));
+        }
+        let mut trees = self.inner.trees.write();
+        if let Some(&root) = trees.get(&id) {
+            return Ok(Tree::new(self.inner.pool.clone(), root));
+        }
+        let page = self.inner.pool.allocate()?;
+        Node(page.page()).init_leaf();
+        trees.insert(id, page.id);
+        Ok(Tree::new(self.inner.pool.clone(), page.id))
+    }
+
+    /// Frees a tree with all its pages. Nobody may use it any more. A modifying call.
+    ///
+    /// # Errors
+    /// What reading pages can fail with; the tree is then gone, but some of its pages are not reused.
+    pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
+        let root = self.inner.trees.write().remove(&id);
+        match root {
+            Some(root) => Tree::new(self.inner.pool.clone(), root).free_all(),
+            None => Ok(()),
+        }
+    }
+
+    /// The numbers of all trees.
+    pub fn tree_ids(&self) -> Vec<u32> {
+        self.inner.trees.read().keys().copied().collect()
+    }
+
+    /// Begins a checkpoint of the present state, to which `meta` will belong. This takes microseconds.
+    ///
+    /// The caller sees to it that no modifying call runs meanwhile, on any thread.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`].
+    ///
+    /// # Panics
+    /// If another checkpoint is open.
+    pub fn begin_checkpoint(&self, meta: Vec<u8>) -> Result<Checkpoint, StoreError> {
+        Checkpoint::begin(self.inner.clone(), meta)
+    }
+
+    /// Counts and sizes.
+    pub fn stats(&self) -> StoreStats {
+        let pool = &self.inner.pool;
+        let space = pool.file.space.lock();
+        let ids = pool.ids.lock();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        StoreStats {
+            page_size: PAGE_SIZE,
+            pool_pages: pool.frame_count(),
+            resident_pages: pool.resident(),
+            pages: ids.next - 1 - ids.free.len() as u64,
+            page_loads: count(&pool.counters.loads),
+            evictions: count(&pool.counters.evictions),
+            eviction_writes: count(&pool.counters.eviction_writes),
+            checkpoint_copies: count(&pool.counters.copies),
+            file_bytes: space.end() * PAGE_SIZE as u64,
+            file_free_bytes: space.free_blocks() * PAGE_SIZE as u64,
+            checkpoint_sequence: self.inner.root.lock().sequence,
+        }
+    }
+
+    /// The device that the data file is on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.inner.pool.file.device()
+    }
+}

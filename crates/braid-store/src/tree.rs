@@ -1,0 +1,725 @@
+//! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time; splits and
+//! merges in a second, latched pass.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::StoreError;
+use crate::node::{
+    Contents, Entry, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_OVERFLOW,
+    LeafRecord, NewValue, Node,
+};
+use crate::overflow;
+use crate::page::{PageId, WORDS};
+use crate::pool::{Pool, ReadPage, Waits, WritePage};
+
+/// What belongs to a record beside key and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordMeta {
+    /// The caller's number for the change that made the record.
+    pub version: u64,
+    /// Whether the record says that the key was removed.
+    pub tombstone: bool,
+}
+
+/// What [`Tree::get`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The record's version and kind.
+    pub meta: RecordMeta,
+    /// The value, if it was wanted and the record is no tombstone.
+    pub value: Option<Bytes>,
+}
+
+/// A leaf at the moment it was read; see [`Tree::is_current`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    page: PageId,
+    version: u64,
+}
+
+/// What a change does to a record; see [`Tree::modify`].
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Nothing.
+    Keep,
+    /// Sets the value.
+    Put {
+        /// The record's new version.
+        version: u64,
+        /// The new value.
+        value: &'a [u8],
+    },
+    /// Marks the key as removed.
+    Tombstone {
+        /// The record's new version.
+        version: u64,
+    },
+    /// Takes the record out of the tree.
+    Remove,
+}
+
+impl Change<'_> {
+    fn version(&self) -> Option<u64> {
+        match *self {
+            Change::Put { version, .. } | Change::Tombstone { version } => Some(version),
+            Change::Keep | Change::Remove => None,
+        }
+    }
+}
+
+/// The record that a change is about to replace.
+#[derive(Debug)]
+pub struct OldRecord<'a> {
+    pool: &'a Pool,
+    node: Node<'a>,
+    record: LeafRecord,
+}
+
+impl OldRecord<'_> {
+    /// Its version and kind.
+    pub fn meta(&self) -> RecordMeta {
+        meta_of(&self.record)
+    }
+
+    /// Its value's length in bytes.
+    pub fn value_len(&self) -> usize {
+        self.record.value_len
+    }
+
+    /// Its value.
+    ///
+    /// # Errors
+    /// What reading overflow pages can fail with.
+    pub fn value(&self) -> Result<Bytes, StoreError> {
+        let stored = self.node.stored_value(&self.record);
+        if !self.record.is_overflow() {
+            return Ok(stored.into());
+        }
+        let first = overflow::reference(&stored);
+        let value = overflow::read(self.pool, first, self.record.value_len)?;
+        value.map(Bytes::from).ok_or_else(|| broken(first))
+    }
+}
+
+/// The order of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// By ascending keys.
+    Forward,
+    /// By descending keys.
+    Reverse,
+}
+
+/// One record of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Bytes,
+    /// Version and kind.
+    pub meta: RecordMeta,
+    /// The value; empty for a tombstone.
+    pub value: Bytes,
+}
+
+/// One leaf's part of a range; see [`Tree::scan_leaf`].
+#[derive(Clone, Debug)]
+pub struct LeafScan {
+    /// The records in the range, in the scan's order, tombstones included.
+    pub records: Vec<Record>,
+    /// The leaf, for [`Tree::is_current`].
+    pub stamp: Stamp,
+    /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
+    /// if the range is exhausted.
+    pub next: Option<Bound<Bytes>>,
+}
+
+fn meta_of(record: &LeafRecord) -> RecordMeta {
+    RecordMeta {
+        version: record.version,
+        tombstone: record.is_tombstone(),
+    }
+}
+
+fn broken(id: PageId) -> StoreError {
+    StoreError::damaged_page(id, "a page that is referred to does not exist")
+}
+
+/// An ordered map from keys to versioned values. Cheap to clone; all methods may be called from any
+/// thread.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pool: Arc<Pool>,
+    pub(crate) root: PageId,
+}
+
+impl Tree {
+    pub(crate) fn new(pool: Arc<Pool>, root: PageId) -> Self {
+        Self { pool, root }
+    }
+
+    /// Reads the overflow pages of a record that was read in a consistent leaf; `None` if the record was
+    /// replaced meanwhile. The leaf's version can't tell that: reading a value larger than the pool puts
+    /// the leaf out of memory.
+    fn read_overflow(
+        &self,
+        key: &[u8],
+        record: &LeafRecord,
+        stored: &[u8],
+    ) -> Result<Option<Bytes>, StoreError> {
+        let first = overflow::reference(stored);
+        let value = overflow::read(&self.pool, first, record.value_len)?;
+        let mut waits = Waits::default();
+        let unchanged = loop {
+            if let Some(leaf) = self.try_descend(|node| node.child_position(key))? {
+                let node = Node(leaf.page());
+                let same = node.search(key).is_ok_and(|i| {
+                    let now = node.leaf_record(i);
+                    now.version == record.version && now.flags == record.flags
+                });
+                if leaf.validate() {
+                    break same;
+                }
+            }
+            waits.wait();
+        };
+        match value {
+            Some(value) if unchanged => Ok(Some(value.into())),
+            None if unchanged => Err(broken(first)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Goes down to the leaf that `choose` leads to; `None` if something changed on the way.
+    #[inline]
+    fn try_descend(
+        &self,
+        choose: impl Fn(Node<'_>) -> usize,
+    ) -> Result<Option<ReadPage<'_>>, StoreError> {
+        let Some(mut page) = self.pool.read(self.root)? else {
+            return Err(broken(self.root));
+        };
+        loop {
+            let node = Node(page.page());
+            if node.is_leaf() {
+                return Ok(Some(page));
+            }
+            let child = node.child_at(choose(node));
+            if !page.validate() {
+                return Ok(None);
+            }
+            let next = self.pool.read(child)?;
+            // The child was this page's child when its version was taken: else it may be anything.
+            if !page.validate() {
+                return Ok(None);
+            }
+            page = next.ok_or_else(|| broken(child))?;
+            let kind = Node(page.page()).kind();
+            if kind == 0 || kind == KIND_OVERFLOW {
+                return if page.validate() {
+                    Err(broken(child))
+                } else {
+                    Ok(None)
+                };
+            }
+        }
+    }
+
+    fn descend(&self, choose: impl Fn(Node<'_>) -> usize) -> Result<ReadPage<'_>, StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            if let Some(page) = self.try_descend(&choose)? {
+                return Ok(page);
+            }
+            waits.wait();
+        }
+    }
+
+    /// Reads one key. `want_value` says from the record's version whether the value is copied out.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn get(
+        &self,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
+    ) -> Result<(Option<Found>, Stamp), StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            if let Some(outcome) = self.try_get(key, &want_value)? {
+                return Ok(outcome);
+            }
+            waits.wait();
+        }
+    }
+
+    #[inline]
+    fn try_get(
+        &self,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
+    ) -> Result<Option<(Option<Found>, Stamp)>, StoreError> {
+        let Some(leaf) = self.try_descend(|node| node.child_position(key))? else {
+            return Ok(None);
+        };
+        let node = Node(leaf.page());
+        let stamp = Stamp {
+            page: leaf.id,
+            version: leaf.version(),
+        };
+        let Ok(i) = node.search(key) else {
+            return Ok(leaf.validate().then_some((None, stamp)));
+        };
+        let record = node.leaf_record(i);
+        let meta = meta_of(&record);
+        let value = if meta.tombstone || !want_value(meta) {
+            None
+        } else {
+            let stored = node.stored_value(&record);
+            if !record.is_overflow() {
+                Some(stored.into())
+            } else {
+                if !leaf.validate() {
+                    return Ok(None);
+                }
+                let Some(value) = self.read_overflow(key, &record, &stored)? else {
+                    return Ok(None);
+                };
+                return Ok(Some((
+                    Some(Found {
+                        meta,
+                        value: Some(value),
+                    }),
+                    stamp,
+                )));
+            }
+        };
+        Ok(leaf
+            .validate()
+            .then_some((Some(Found { meta, value }), stamp)))
+    }
+
+    /// Whether nothing changed in the leaf since it was read. May say no without reason.
+    pub fn is_current(&self, stamp: Stamp) -> bool {
+        self.pool.version(stamp.page) == stamp.version
+    }
+
+    /// Brings the leaf of a key into memory.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn prefetch(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.descend(|node| node.child_position(key)).map(drop)
+    }
+
+    /// Changes one record. `decide` is called exactly once, with the present record, while nobody else
+    /// can change its leaf.
+    ///
+    /// A version never goes back: should a newer one of this key come in while a full leaf is being
+    /// split for this change, that one stays.
+    ///
+    /// # Errors
+    /// What reading, allocating or evicting pages can fail with.
+    pub fn modify<'v, R>(
+        &self,
+        key: &[u8],
+        decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
+    ) -> Result<R, StoreError> {
+        let mut leaf = self.latch_leaf(key)?;
+        // Before the decision: a failure to keep the page's old image must not come after it.
+        leaf.page_mut()?;
+        let node = Node(leaf.page());
+        let found = node.search(key);
+        let old = found.ok().map(|i| OldRecord {
+            pool: &self.pool,
+            node,
+            record: node.leaf_record(i),
+        });
+        let (change, result) = decide(old);
+        if matches!(change, Change::Keep) {
+            return Ok(result);
+        }
+        self.apply(leaf, key, change)?;
+        Ok(result)
+    }
+
+    fn latch_leaf(&self, key: &[u8]) -> Result<WritePage<'_>, StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            let leaf = self.descend(|node| node.child_position(key))?;
+            if let Some(leaf) = leaf.upgrade() {
+                return Ok(leaf);
+            }
+            waits.wait();
+        }
+    }
+
+    /// Carries a change out, splitting and merging as need be.
+    fn apply<'a>(
+        &'a self,
+        mut leaf: WritePage<'a>,
+        key: &[u8],
+        change: Change<'_>,
+    ) -> Result<(), StoreError> {
+        let (version, flags, value) = match change {
+            Change::Keep => return Ok(()),
+            Change::Remove => {
+                let node = Node(leaf.page_mut()?);
+                let Ok(i) = node.search(key) else {
+                    return Ok(());
+                };
+                let record = node.leaf_record(i);
+                let overflow = record.is_overflow().then(|| node.stored_value(&record));
+                node.remove(i);
+                let underfull = node.is_underfull();
+                drop(leaf);
+                if let Some(stored) = overflow {
+                    overflow::free(&self.pool, overflow::reference(&stored))?;
+                }
+                return if underfull { self.merge(key) } else { Ok(()) };
+            }
+            Change::Tombstone { version } => (version, FLAG_TOMBSTONE, &[][..]),
+            Change::Put { version, value } => (version, 0, value),
+        };
+        let reference;
+        let mut flags = flags;
+        let stored = if value.len() > INLINE_MAX {
+            // Writing many pages under the leaf's latch would hold everybody else up.
+            drop(leaf);
+            reference = overflow::write(&self.pool, value)?.to_le_bytes();
+            flags |= FLAG_OVERFLOW;
+            leaf = self.latch_leaf(key)?;
+            &reference[..]
+        } else {
+            value
+        };
+        let new = NewValue {
+            version,
+            flags,
+            len: value.len(),
+            stored,
+        };
+        loop {
+            let node = Node(leaf.page_mut()?);
+            let old = node.search(key).ok().map(|i| node.leaf_record(i));
+            if old.is_some_and(|old| change.version().is_some_and(|new| old.version > new)) {
+                drop(leaf);
+                if new.flags & FLAG_OVERFLOW != 0 {
+                    overflow::free(&self.pool, overflow::reference(stored))?;
+                }
+                return Ok(());
+            }
+            let replaced = old
+                .filter(LeafRecord::is_overflow)
+                .map(|old| node.stored_value(&old));
+            if node.put(key, &new) {
+                drop(leaf);
+                if let Some(replaced) = replaced {
+                    overflow::free(&self.pool, overflow::reference(&replaced))?;
+                }
+                return Ok(());
+            }
+            drop(leaf);
+            self.split(key)?;
+            leaf = self.latch_leaf(key)?;
+        }
+    }
+
+    fn latch(&self, id: PageId) -> Result<WritePage<'_>, StoreError> {
+        self.pool.write(id)?.ok_or_else(|| broken(id))
+    }
+
+    /// Splits the leaf of a key, and full inner nodes on the way to it, from the root down with at most
+    /// two latches held.
+    fn split(&self, key: &[u8]) -> Result<(), StoreError> {
+        let mut parent = self.latch(self.root)?;
+        if Node(parent.page()).is_leaf() || !Node(parent.page()).has_room_for_separator() {
+            self.split_root(&mut parent)?;
+        }
+        loop {
+            let node = Node(parent.page());
+            let mut child = self.latch(node.child_at(node.child_position(key)))?;
+            let child_node = Node(child.page());
+            let is_leaf = child_node.is_leaf();
+            if is_leaf && child_node.len() < 2 {
+                return Ok(());
+            }
+            if is_leaf || !child_node.has_room_for_separator() {
+                let mut right = self.pool.allocate()?;
+                let target = Node(parent.page_mut()?);
+                let source = Node(child.page_mut()?);
+                let mut contents = Contents::read(source);
+                let (separator, upper) = contents.split();
+                upper.write(Node(right.page_mut()?));
+                contents.write(source);
+                target.insert_separator(&separator, child.id, right.id);
+                if *key >= separator[..] {
+                    child = right;
+                }
+            }
+            if is_leaf {
+                return Ok(());
+            }
+            parent = child;
+        }
+    }
+
+    /// Moves the root's contents into two new children; the root's id stays.
+    fn split_root(&self, root: &mut WritePage<'_>) -> Result<(), StoreError> {
+        let mut contents = Contents::read(Node(root.page()));
+        if contents.entries.len() < 2 {
+            return Ok(());
+        }
+        let mut left = self.pool.allocate()?;
+        let mut right = match self.pool.allocate() {
+            Ok(right) => right,
+            Err(error) => {
+                left.free()?;
+                return Err(error);
+            }
+        };
+        let target = Node(root.page_mut()?);
+        let (separator, upper) = contents.split();
+        contents.write(Node(left.page_mut()?));
+        upper.write(Node(right.page_mut()?));
+        let entry = Entry {
+            key: separator,
+            head: left.id,
+            lengths: 0,
+            stored: Vec::new(),
+        };
+        Contents {
+            kind: KIND_INNER,
+            rightmost: right.id,
+            entries: vec![entry],
+            ..Contents::default()
+        }
+        .write(target);
+        Ok(())
+    }
+
+    /// Merges underfull nodes on the way to a key with a neighbour, from the root down.
+    fn merge(&self, key: &[u8]) -> Result<(), StoreError> {
+        let mut parent = self.latch(self.root)?;
+        loop {
+            let node = Node(parent.page());
+            if node.is_leaf() {
+                return Ok(());
+            }
+            if node.len() == 0 && parent.id == self.root {
+                // The root has one child: it takes that one's contents over.
+                let child = self.latch(node.child_at(0))?;
+                let contents = Contents::read(Node(child.page()));
+                contents.write(Node(parent.page_mut()?));
+                child.free()?;
+                continue;
+            }
+            let position = node.child_position(key);
+            let child = self.latch(node.child_at(position))?;
+            if !Node(child.page()).is_underfull() || node.len() == 0 {
+                parent = child;
+                continue;
+            }
+            // Latches are taken from left to right, so the child is let go where it is the right one.
+            let left_position = if position == node.len() {
+                position - 1
+            } else {
+                position
+            };
+            drop(child);
+            let mut left = self.latch(node.child_at(left_position))?;
+            let right = self.latch(node.child_at(left_position + 1))?;
+            let mut contents = Contents::read(Node(left.page()));
+            let separator = node.key(left_position);
+            contents.append(separator, Contents::read(Node(right.page())));
+            if contents.words() <= WORDS * 3 / 4 {
+                let left_id = left.id;
+                let target = Node(parent.page_mut()?);
+                contents.write(Node(left.page_mut()?));
+                target.set_child_at(left_position + 1, left_id);
+                target.remove(left_position);
+                right.free()?;
+                if target.len() == 0 && parent.id == self.root {
+                    drop(left);
+                    continue;
+                }
+                parent = left;
+            } else {
+                parent = if position == left_position {
+                    left
+                } else {
+                    right
+                };
+            }
+        }
+    }
+
+    /// Reads one leaf's part of a range, from one end: forward from `from` (a lower bound) to `to` (an
+    /// upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn scan_leaf(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<LeafScan, StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            if let Some(scan) = self.try_scan_leaf(from, to, direction)? {
+                return Ok(scan);
+            }
+            waits.wait();
+        }
+    }
+
+    fn try_scan_leaf(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<LeafScan>, StoreError> {
+        let leaf = self.try_descend(|node| match (from, direction) {
+            (Bound::Unbounded, Direction::Forward) => 0,
+            (Bound::Unbounded, Direction::Reverse) => node.len(),
+            // What lies before a separator is in the child to its left.
+            (Bound::Excluded(key), Direction::Reverse) => {
+                node.search(key).unwrap_or_else(|above| above)
+            }
+            (Bound::Included(key) | Bound::Excluded(key), _) => node.child_position(key),
+        })?;
+        let Some(leaf) = leaf else { return Ok(None) };
+        let stamp = Stamp {
+            page: leaf.id,
+            version: leaf.version(),
+        };
+        // A private copy, validated once, can be taken apart without further care.
+        let copy = crate::page::private();
+        let node = Node(crate::page::Page(&copy));
+        for (to, from) in copy.iter().zip(leaf.page().0) {
+            use std::sync::atomic::Ordering::Relaxed;
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        if !leaf.validate() {
+            return Ok(None);
+        }
+        let (lower, upper) = match direction {
+            Direction::Forward => (from, to),
+            Direction::Reverse => (to, from),
+        };
+        let position = |key: &[u8], behind_equal: bool| match node.search(key) {
+            Ok(i) => i + usize::from(behind_equal),
+            Err(i) => i,
+        };
+        let lower_fence = node.lower_fence();
+        let upper_fence = node.upper_fence();
+        // A bound outside of the leaf does not share its prefix, and cuts nothing off.
+        let start = match lower {
+            Bound::Unbounded => 0,
+            Bound::Included(key) | Bound::Excluded(key)
+                if lower_fence.as_ref().is_some_and(|fence| key < &fence[..]) =>
+            {
+                0
+            }
+            Bound::Included(key) => position(key, false),
+            Bound::Excluded(key) => position(key, true),
+        };
+        let end = match upper {
+            Bound::Unbounded => node.len(),
+            Bound::Included(key) | Bound::Excluded(key)
+                if upper_fence.as_ref().is_some_and(|fence| key >= &fence[..]) =>
+            {
+                node.len()
+            }
+            Bound::Included(key) => position(key, true),
+            Bound::Excluded(key) => position(key, false),
+        };
+        let mut records = Vec::with_capacity(end.saturating_sub(start));
+        for i in start..end {
+            let record = node.leaf_record(i);
+            let stored = node.stored_value(&record);
+            let key = node.key(i);
+            let value = if record.is_overflow() {
+                match self.read_overflow(&key, &record, &stored)? {
+                    Some(value) => value,
+                    None => return Ok(None),
+                }
+            } else {
+                stored.into()
+            };
+            let meta = meta_of(&record);
+            records.push(Record {
+                key: key.into(),
+                meta,
+                value,
+            });
+        }
+        let next = match direction {
+            Direction::Forward => upper_fence.filter(|fence| match to {
+                Bound::Unbounded => true,
+                Bound::Included(to) => &fence[..] <= to,
+                Bound::Excluded(to) => &fence[..] < to,
+            }),
+            Direction::Reverse => lower_fence.filter(|fence| match to {
+                Bound::Unbounded => true,
+                Bound::Included(to) | Bound::Excluded(to) => &fence[..] > to,
+            }),
+        };
+        let next = next.map(|fence| match direction {
+            Direction::Forward => Bound::Included(fence.into()),
+            Direction::Reverse => Bound::Excluded(fence.into()),
+        });
+        if direction == Direction::Reverse {
+            records.reverse();
+        }
+        Ok(Some(LeafScan {
+            records,
+            stamp,
+            next,
+        }))
+    }
+
+    /// Whether there is no record, tombstones included.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn is_empty(&self) -> Result<bool, StoreError> {
+        let mut from = Bound::Unbounded;
+        loop {
+            let lower = from.as_ref().map(|b: &Bytes| &b[..]);
+            let scan = self.scan_leaf(lower, Bound::Unbounded, Direction::Forward)?;
+            match scan.next {
+                _ if !scan.records.is_empty() => return Ok(false),
+                Some(next) => from = next,
+                None => return Ok(true),
+            }
+        }
+    }
+
+    /// Frees all pages, the root included.
+    pub(crate) fn free_all(&self) -> Result<(), StoreError> {
+        let mut stack = vec![self.root];
+        while let Some(id) = stack.pop() {
+            let page = self.latch(id)?;
+            let node = Node(page.page());
+            if node.is_leaf() {
+                let references: Vec<PageId> = (0..node.len())
+                    .map(|i| node.leaf_record(i))
+                    .filter(LeafRecord::is_overflow)
+                    .map(|record| overflow::reference(&node.stored_value(&record)))
+                    .collect();
+                page.free()?;
+                for first in references {
+                    overflow::free(&self.pool, first)?;
+                }
+            } else {
+                stack.extend((0..=node.len()).map(|i| node.child_at(i)));
+                page.free()?;
+            }
+        }
+        Ok(())
+    }
+}

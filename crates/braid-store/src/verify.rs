@@ -1,0 +1,247 @@
+//! Checking everything that the data file says against everything else.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use crate::error::StoreError;
+use crate::node::{KIND_INNER, KIND_LEAF, Node};
+use crate::overflow;
+use crate::page::{Page, PageId, private};
+use crate::pool::ABSENT;
+use crate::store::Store;
+
+/// Something that [`Store::verify`] found wrong.
+#[derive(Clone, Debug)]
+pub struct Damage {
+    /// What is wrong, and where.
+    pub what: String,
+}
+
+/// What [`Store::verify`] looked at.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Pages read and checked.
+    pub pages: u64,
+    /// Records in all trees, tombstones included.
+    pub records: u64,
+    /// Trees.
+    pub trees: u64,
+    /// Findings.
+    pub damages: u64,
+}
+
+impl Store {
+    /// Checks both superblocks, every page's checksum and identity, the order of keys and fences in the
+    /// trees, and that every page belongs to exactly one place of one tree.
+    ///
+    /// Nothing may be modified meanwhile. It looks at the medium's state as of the newest checkpoint, so
+    /// it is meant for a store that was just opened.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking; damage goes to `sink`.
+    pub fn verify(&self, sink: &mut dyn FnMut(Damage)) -> Result<VerifyReport, StoreError> {
+        let mut report = VerifyReport::default();
+        let mut damaged = |what: String| sink(Damage { what });
+        let mut damages = 0;
+        let pool = &self.inner.pool;
+        for error in pool.file.superblock_damage() {
+            damages += 1;
+            damaged(error.to_string());
+        }
+        let mut existing = HashSet::new();
+        let mut buf = pool.file.buffer();
+        let next = pool.ids.lock().next;
+        for id in 1..next {
+            let place = pool.file.durable_place(id);
+            if place == ABSENT {
+                continue;
+            }
+            existing.insert(id);
+            report.pages += 1;
+            if let Err(error) = pool.file.read_page(id, place, &mut buf) {
+                damages += 1;
+                damaged(error.to_string());
+            }
+        }
+        let mut walk = Walk {
+            store: self,
+            seen: HashSet::new(),
+            records: 0,
+            findings: Vec::new(),
+        };
+        for id in self.tree_ids() {
+            report.trees += 1;
+            let root = self.inner.trees.read()[&id];
+            walk.node(id, root, None, None, 0);
+        }
+        for what in walk.findings {
+            damages += 1;
+            damaged(what);
+        }
+        report.records = walk.records;
+        for id in existing.difference(&walk.seen) {
+            damages += 1;
+            damaged(format!("page {id} takes space but belongs to no tree"));
+        }
+        report.damages = damages;
+        Ok(report)
+    }
+
+    /// Describes the trees and their pages.
+    ///
+    /// # Errors
+    /// What reading pages can fail with, or [`StoreError::Io`] if `out` does.
+    pub fn dump(&self, out: &mut dyn Write) -> Result<(), StoreError> {
+        let failed = |_| StoreError::io("writing the dump", std::io::ErrorKind::WriteZero.into());
+        let root = self.inner.root.lock().clone();
+        writeln!(
+            out,
+            "checkpoint {}: pages below {}",
+            root.sequence, root.next_page
+        )
+        .map_err(failed)?;
+        for id in self.tree_ids() {
+            let tree = self.tree(id)?;
+            writeln!(out, "tree {id}: root page {}", tree.root).map_err(failed)?;
+            let mut stack = vec![(tree.root, 1)];
+            while let Some((page, depth)) = stack.pop() {
+                let Some(copy) = self.copy(page)? else {
+                    continue;
+                };
+                let node = Node(Page(&copy));
+                let kind = if node.is_leaf() { "leaf" } else { "inner" };
+                let place = self.inner.pool.place(page);
+                let show = |fence: Option<Vec<u8>>| match fence {
+                    Some(fence) => fence.escape_ascii().to_string(),
+                    None => "-".to_owned(),
+                };
+                let (lower, upper) = (show(node.lower_fence()), show(node.upper_fence()));
+                let (indent, len) = (2 * depth, node.len());
+                writeln!(
+                    out,
+                    "{:indent$}page {page} at block {place}: {kind}, {len} entries, {lower} .. {upper}",
+                    ""
+                )
+                .map_err(failed)?;
+                if !node.is_leaf() {
+                    stack.extend(
+                        (0..=node.len())
+                            .rev()
+                            .map(|i| (node.child_at(i), depth + 1)),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A private copy of a page.
+    fn copy(
+        &self,
+        id: PageId,
+    ) -> Result<Option<Box<[std::sync::atomic::AtomicU64; crate::page::WORDS]>>, StoreError> {
+        let Some(page) = self.inner.pool.write(id)? else {
+            return Ok(None);
+        };
+        let copy = private();
+        let mut bytes = vec![0; crate::page::PAGE_SIZE];
+        page.page().copy_to(&mut bytes);
+        Page(&copy).copy_from(&bytes);
+        Ok(Some(copy))
+    }
+}
+
+/// One pass over the trees.
+struct Walk<'a> {
+    store: &'a Store,
+    seen: HashSet<PageId>,
+    records: u64,
+    findings: Vec<String>,
+}
+
+impl Walk<'_> {
+    fn finding(&mut self, tree: u32, page: PageId, what: &str) {
+        self.findings
+            .push(format!("tree {tree}, page {page}: {what}"));
+    }
+
+    /// Checks a node whose keys should lie between two fences.
+    fn node(
+        &mut self,
+        tree: u32,
+        id: PageId,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        depth: usize,
+    ) {
+        if depth > 64 {
+            return self.finding(tree, id, "the tree is impossibly deep");
+        }
+        if !self.seen.insert(id) {
+            return self.finding(tree, id, "the page is referred to twice");
+        }
+        let copy = match self.store.copy(id) {
+            Ok(Some(copy)) => copy,
+            Ok(None) => return self.finding(tree, id, "the page does not exist"),
+            // Checksums were reported before.
+            Err(error) => return self.finding(tree, id, &error.to_string()),
+        };
+        let node = Node(Page(&copy));
+        if node.kind() != KIND_LEAF && node.kind() != KIND_INNER {
+            return self.finding(tree, id, "the page is no node");
+        }
+        if node.lower_fence().as_deref() != lower || node.upper_fence().as_deref() != upper {
+            self.finding(tree, id, "its fences do not fit its parent");
+        }
+        let keys: Vec<Vec<u8>> = (0..node.len()).map(|i| node.key(i)).collect();
+        if !keys.is_sorted_by(|a, b| a < b) {
+            self.finding(tree, id, "its keys are out of order");
+        }
+        let inside = |key: &Vec<u8>| {
+            lower.is_none_or(|lower| &key[..] >= lower)
+                && upper.is_none_or(|upper| &key[..] < upper)
+        };
+        if !keys.iter().all(inside) {
+            self.finding(tree, id, "it holds keys that belong elsewhere");
+        }
+        if node.is_leaf() {
+            return self.leaf(tree, id, node);
+        }
+        for i in 0..=keys.len() {
+            let child_lower = if i == 0 {
+                lower
+            } else {
+                Some(&keys[i - 1][..])
+            };
+            let child_upper = keys.get(i).map(|key| &key[..]).or(upper);
+            self.node(tree, node.child_at(i), child_lower, child_upper, depth + 1);
+        }
+    }
+
+    fn leaf(&mut self, tree: u32, id: PageId, node: Node<'_>) {
+        self.records += node.len() as u64;
+        for i in 0..node.len() {
+            let record = node.leaf_record(i);
+            if !record.is_overflow() {
+                continue;
+            }
+            let mut at = overflow::reference(&node.stored_value(&record));
+            match overflow::read(&self.store.inner.pool, at, record.value_len) {
+                Ok(Some(_)) => {}
+                Ok(None) => self.finding(tree, id, "a large value's pages do not fit together"),
+                Err(error) => self.finding(tree, id, &error.to_string()),
+            }
+            while at != 0 {
+                if !self.seen.insert(at) {
+                    self.finding(tree, at, "the page is referred to twice");
+                    break;
+                }
+                at = match self.store.copy(at) {
+                    Ok(Some(copy)) => Page(&copy).word(3),
+                    _ => 0,
+                };
+            }
+        }
+    }
+}
