@@ -34,7 +34,9 @@ impl AlignedBuf {
         let layout = Layout::from_size_align(len, align).expect("a valid size and alignment");
         // SAFETY: the layout's size is not zero, asserted above.
         let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            handle_alloc_error(layout)
+        };
         Self { ptr, layout }
     }
 }
@@ -65,7 +67,9 @@ impl Drop for AlignedBuf {
 
 impl fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AlignedBuf").field("len", &self.layout.size()).finish_non_exhaustive()
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.layout.size())
+            .finish_non_exhaustive()
     }
 }
 

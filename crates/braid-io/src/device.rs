@@ -198,7 +198,8 @@ pub trait File: Send + Sync + fmt::Debug {
     /// # Errors
     /// The first error; other buffers then hold unspecified bytes.
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
-        ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
+        ops.iter_mut()
+            .try_for_each(|op| self.read_at(op.buf, op.offset))
     }
 
     /// Performs all writes in any order, as many at once as the medium likes; returns when all are
@@ -207,6 +208,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// # Errors
     /// The first error; which writes took place is then unknown.
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
-        ops.iter().try_for_each(|op| self.write_at(&[op.buf], op.offset))
+        ops.iter()
+            .try_for_each(|op| self.write_at(&[op.buf], op.offset))
     }
 }

@@ -1,9 +1,28 @@
-//! Devices, aligned buffers and machine topology for the Braid storage engine.
+//! Devices, aligned buffers and directory locks for the Braid storage engine.
+//!
+//! ```
+//! use braid_io::{AlignedBuf, Device, MemoryDevice, OpenMode};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let device = MemoryDevice::new();
+//! let file = device.open("log", OpenMode::CreateNew)?;
+//! let mut block = device.allocate(4096);
+//! block[..5].copy_from_slice(b"braid");
+//! file.write_durable_at(&[&block], 0)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod aligned;
 mod device;
 mod memory;
+mod open;
+#[cfg(unix)]
+mod posix;
 
 pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
 pub use memory::MemoryDevice;
+pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_directory};
+#[cfg(unix)]
+pub use posix::FileDevice;

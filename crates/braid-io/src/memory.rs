@@ -44,9 +44,10 @@ impl Device for MemoryDevice {
         match (files.get(name), mode) {
             (Some(file), OpenMode::Existing) => Ok(file.clone()),
             (None, OpenMode::Existing) => Err(missing(name)),
-            (Some(_), OpenMode::CreateNew) => {
-                Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("file {name:?} exists")))
-            }
+            (Some(_), OpenMode::CreateNew) => Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("file {name:?} exists"),
+            )),
             (None, OpenMode::CreateNew) => {
                 let file = Arc::new(MemoryFile::default());
                 files.insert(name.to_owned(), file.clone());
@@ -56,7 +57,11 @@ impl Device for MemoryDevice {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.files.lock().remove(name).map(drop).ok_or_else(|| missing(name))
+        self.files
+            .lock()
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| missing(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -70,7 +75,10 @@ impl Device for MemoryDevice {
         let files = self.files.lock();
         Ok(files
             .iter()
-            .map(|(name, file)| Entry { name: name.clone(), len: file.bytes.read().len() as u64 })
+            .map(|(name, file)| Entry {
+                name: name.clone(),
+                len: file.bytes.read().len() as u64,
+            })
             .collect())
     }
 
@@ -114,7 +122,9 @@ impl File for MemoryFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let bytes = self.bytes.read();
         let start = offset as usize;
-        let source = bytes.get(start..start + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let source = bytes
+            .get(start..start + buf.len())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         buf.copy_from_slice(source);
         Ok(())
     }

@@ -1,0 +1,121 @@
+//! Opening a directory as a device, once at a time.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{Device, FileDevice, MemoryDevice};
+
+/// The name of the lock file in a locked directory.
+pub const LOCK_FILE_NAME: &str = "LOCK";
+
+/// How a directory is accessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceChoice {
+    /// The fastest way that works here.
+    #[default]
+    Auto,
+    /// Positioned reads and writes; see [`FileDevice`].
+    File,
+    /// Process memory: the directory stays empty and nothing survives.
+    Memory,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "file" => Ok(Self::File),
+            "memory" => Ok(Self::Memory),
+            _ => Err(format!(
+                "unknown device {name:?}; there are auto, file and memory"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::File => "file",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// The device over an existing directory.
+///
+/// # Errors
+/// `NotFound`, `NotADirectory`, or what the medium refuses.
+pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<dyn Device>> {
+    match choice {
+        DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
+        DeviceChoice::Auto | DeviceChoice::File => Ok(Arc::new(FileDevice::new(directory)?)),
+    }
+}
+
+/// Why a directory could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Somebody else, in this process or another, has it locked.
+    #[error("the directory is locked")]
+    Held,
+    /// The lock file can't be made or locked.
+    #[error("the lock file: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Directories that this process has locked: an advisory lock does not keep its own process out on every
+/// system.
+static HELD_HERE: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+
+/// An exclusive lock on a directory against other processes and other openers in this one. Given back
+/// when dropped, and by the system when the process ends in any way.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    path: PathBuf,
+    _file: fs::File,
+}
+
+impl DirectoryLock {
+    /// Locks an existing directory.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn acquire(directory: &Path) -> Result<Self, LockError> {
+        let path = directory.canonicalize()?;
+        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = held.get_or_insert_default();
+        if held.contains(&path) {
+            return Err(LockError::Held);
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path.join(LOCK_FILE_NAME))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(LockError::Held),
+            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
+        }
+        held.insert(path.clone());
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = held.as_mut() {
+            held.remove(&self.path);
+        }
+        // The file closes behind the guard; an opener in between meets the system's lock at worst.
+    }
+}

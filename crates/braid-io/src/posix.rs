@@ -1,0 +1,262 @@
+//! A directory of a file system through positioned reads and writes.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+
+const BLOCK: usize = 4096;
+
+/// A [`Device`] over a directory: `pread`, `pwrite`, `fdatasync`, and direct I/O where the file system
+/// has it.
+///
+/// A durable write is one `pwritev2` with `RWF_DSYNC` on Linux (one system call; the kernel makes it a
+/// forced unit access, or a write and a flush of the device), and a write and `fdatasync` elsewhere.
+#[derive(Debug)]
+pub struct FileDevice {
+    directory: PathBuf,
+    direct: bool,
+}
+
+impl FileDevice {
+    /// A device over an existing directory.
+    ///
+    /// # Errors
+    /// `NotFound` or `NotADirectory`.
+    pub fn new(directory: &Path) -> io::Result<Self> {
+        if !fs::metadata(directory)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let direct = supports_direct_io(directory);
+        Ok(Self {
+            directory: directory.to_owned(),
+            direct,
+        })
+    }
+
+    fn path(&self, name: &str) -> io::Result<PathBuf> {
+        if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a plain file name",
+            ));
+        }
+        Ok(self.directory.join(name))
+    }
+}
+
+fn options(direct: bool) -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true);
+    #[cfg(target_os = "linux")]
+    if direct {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(libc::O_DIRECT);
+    }
+    let _ = direct;
+    options
+}
+
+/// Whether files of the directory can be opened with and written by direct I/O: some file systems refuse
+/// the flag, others only the first write.
+fn supports_direct_io(directory: &Path) -> bool {
+    let probe = directory.join(format!(".braid-probe-{}", std::process::id()));
+    let supported = options(true)
+        .create(true)
+        .truncate(true)
+        .open(&probe)
+        .is_ok_and(|file| {
+            let buf = AlignedBuf::new(BLOCK);
+            cfg!(target_os = "linux") && file.write_all_at(&buf, 0).is_ok()
+        });
+    let _ = fs::remove_file(&probe);
+    supported
+}
+
+impl Device for FileDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::File
+    }
+
+    fn block_size(&self) -> usize {
+        BLOCK
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        AlignedBuf::new(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut options = options(self.direct);
+        options.create_new(mode == OpenMode::CreateNew);
+        let file = options.open(self.path(name)?)?;
+        Ok(Arc::new(PosixFile { file }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path(name)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from)?, self.path(to)?)
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if let (true, Ok(name)) = (metadata.is_file(), entry.file_name().into_string()) {
+                entries.push(Entry {
+                    name,
+                    len: metadata.len(),
+                });
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        fs::File::open(&self.directory)?.sync_all()
+    }
+}
+
+#[derive(Debug)]
+struct PosixFile {
+    file: fs::File,
+}
+
+fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+    let is_aligned =
+        |buf: &&[u8]| buf.len().is_multiple_of(BLOCK) && buf.as_ptr().addr().is_multiple_of(BLOCK);
+    if offset.is_multiple_of(BLOCK as u64) && bufs.iter().all(is_aligned) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "offset, length or buffer is not aligned",
+    ))
+}
+
+impl PosixFile {
+    /// Writes all buffers, continuing after short writes.
+    fn write_all(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        check_aligned(bufs, offset)?;
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut done = 0;
+        while done < total {
+            // What is left, from the buffer in which the last write stopped.
+            let mut skip = done;
+            let rest: Vec<io::IoSlice<'_>> = bufs
+                .iter()
+                .filter_map(|buf| {
+                    let from = skip.min(buf.len());
+                    skip -= from;
+                    (from < buf.len()).then(|| io::IoSlice::new(&buf[from..]))
+                })
+                .take(1024)
+                .collect();
+            match write_vectored(&self.file, &rest, offset + done as u64, durable) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn write_vectored(
+    file: &fs::File,
+    bufs: &[io::IoSlice<'_>],
+    offset: u64,
+    durable: bool,
+) -> io::Result<usize> {
+    use rustix::io::ReadWriteFlags;
+    let flags = if durable {
+        ReadWriteFlags::DSYNC
+    } else {
+        ReadWriteFlags::empty()
+    };
+    Ok(rustix::io::pwritev2(file.as_fd(), bufs, offset, flags)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_vectored(
+    file: &fs::File,
+    bufs: &[io::IoSlice<'_>],
+    offset: u64,
+    durable: bool,
+) -> io::Result<usize> {
+    let written = rustix::io::pwrite(file.as_fd(), &bufs[0], offset)?;
+    if durable {
+        file.sync_data()?;
+    }
+    Ok(written)
+}
+
+impl File for PosixFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        let zeroes = AlignedBuf::new(1 << 20);
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(zeroes.len() as u64);
+            self.write_all(&[&zeroes[..len as usize]], at, false)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::FallocateFlags;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let len = range.end.saturating_sub(range.start);
+            match rustix::fs::fallocate(&self.file, flags, range.start, len) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let end = range.end.min(self.len()?);
+        if range.start < end {
+            self.fill_zero(range.start..end)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        check_aligned(&[buf], offset)?;
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_all(bufs, offset, false)
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_all(bufs, offset, true)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
