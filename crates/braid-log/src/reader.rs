@@ -109,3 +109,83 @@ impl<'a> SegmentReader<'a> {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_io::{MemoryDevice, OpenMode};
+
+    use super::*;
+
+    /// A recycled segment is full of valid chunks; only the expected one counts.
+    #[test]
+    fn only_the_expected_chunk_counts() {
+        let device = MemoryDevice::new();
+        let file = device.open("x", OpenMode::CreateNew).unwrap();
+        file.set_len(3 * BLOCK as u64).unwrap();
+        let expected = Expected {
+            lane: 1,
+            incarnation: 2,
+            sequence: 3,
+            link: 4,
+        };
+        let header = ChunkHeader {
+            lane: 1,
+            strand: 0,
+            incarnation: 2,
+            sequence: 3,
+            first: 1,
+            last: 1,
+            horizon: 0,
+            payload_len: 5000,
+            pieces: 1,
+            link: 4,
+        };
+        let mut chunk = device.allocate(2 * BLOCK);
+        header.seal(&mut chunk);
+        file.write_at(&[&chunk], BLOCK as u64).unwrap();
+        let segment = Segment {
+            sequence: 1,
+            len: 3 * BLOCK as u64,
+            file,
+        };
+        let mut reader = SegmentReader::new(&device, 1, &segment);
+        let mut found = |offset: usize, expected: Expected| {
+            reader.chunk(offset as u64, &expected).unwrap().is_some()
+        };
+        assert!(found(BLOCK, expected));
+        assert!(!found(0, expected) && !found(2 * BLOCK, expected) && !found(3 * BLOCK, expected));
+        for other in [
+            Expected {
+                lane: 0,
+                ..expected
+            },
+            Expected {
+                incarnation: 1,
+                ..expected
+            },
+            Expected {
+                sequence: 4,
+                ..expected
+            },
+            Expected {
+                link: 5,
+                ..expected
+            },
+        ] {
+            assert!(!found(BLOCK, other), "{other:?}");
+        }
+        // A length that points behind the segment.
+        let mut long = device.allocate(4 * BLOCK);
+        ChunkHeader {
+            payload_len: 3 * BLOCK as u32,
+            ..header
+        }
+        .seal(&mut long);
+        segment
+            .file
+            .write_at(&[&long[..2 * BLOCK]], BLOCK as u64)
+            .unwrap();
+        let mut reader = SegmentReader::new(&device, 1, &segment);
+        assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
+    }
+}
