@@ -1,6 +1,6 @@
 //! Reading chunks from a segment file through a window.
 
-use braid_io::{AlignedBuf, Device};
+use braid_io::{AlignedBuf, Device, ReadOp};
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader};
@@ -8,7 +8,10 @@ use crate::options::BLOCK;
 use crate::segment::{Segment, segment_name};
 
 /// Bytes read at once.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 4 << 20;
+
+/// Bytes of one read of a window; the device may perform all of them at the same time.
+const READ: usize = 512 << 10;
 
 /// Who the next chunk must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +67,19 @@ impl<'a> SegmentReader<'a> {
             }
             let window = (self.buf.len() as u64).min(self.segment.len - base) as usize;
             self.len = 0;
-            self.segment
-                .file
-                .read_at(&mut self.buf[..window], base)
-                .map_err(|error| {
-                    let name = segment_name(self.lane, self.segment.sequence);
-                    LogError::io(format!("reading {window} bytes of {name} at {base}"), error)
-                })?;
+            let mut offset = base;
+            let mut reads: Vec<_> = self.buf[..window]
+                .chunks_mut(READ)
+                .map(|buf| {
+                    let read = ReadOp { offset, buf };
+                    offset += read.buf.len() as u64;
+                    read
+                })
+                .collect();
+            self.segment.file.read_batch(&mut reads).map_err(|error| {
+                let name = segment_name(self.lane, self.segment.sequence);
+                LogError::io(format!("reading {window} bytes of {name} at {base}"), error)
+            })?;
             self.start = base;
             self.len = window;
             self.bytes += window as u64;
