@@ -2,7 +2,7 @@
 //!
 //! MODE is `block` (every commit waits), `async` (K tickets outstanding a thread) or `hot` (append
 //! only, never waits). Without DIR the device is memory. Environment: `STRANDS`, `LANES`, `INFLIGHT`,
-//! `BYTES` of payload.
+//! `BYTES` of payload; with `KEEP=1` nothing is released, and recovery is measured at the end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -161,7 +161,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         None => Arc::new(MemoryDevice::new()),
     };
-    let log = Log::create(device, options)?;
+    let keep = variable("KEEP", 0) > 0;
+    let log = Log::create(Arc::clone(&device), options.clone())?;
+    let start = log.quiesce(|start| start);
     let stop = AtomicBool::new(false);
     let commits = AtomicU64::new(0);
     let begun = Instant::now();
@@ -206,8 +208,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Checkpoints that cover everything, so that segments are recycled.
         while begun.elapsed() < Duration::from_secs_f64(seconds) {
             std::thread::sleep(Duration::from_millis(50));
-            let start = log.quiesce(|start| start);
-            log.release(&start).expect("release");
+            if !keep {
+                log.release(&log.quiesce(|start| start)).expect("release");
+            }
         }
         stop.store(true, Ordering::Relaxed);
         workers
@@ -240,5 +243,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         stats.notify_time.as_micros() as f64 / flushes,
         elapsed * 1e9 / commits,
     );
-    Ok(log.close()?)
+    log.close()?;
+    if keep {
+        let begun = Instant::now();
+        let recovered = Log::recover(device, options, &start, &|_| {})?;
+        let scan = begun.elapsed().as_secs_f64();
+        let pieces = AtomicU64::new(0);
+        let begun = Instant::now();
+        recovered.for_each_parallel(2, |piece| {
+            std::hint::black_box(piece.payload);
+            pieces.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, braid_log::LogError>(())
+        })?;
+        let replay = begun.elapsed().as_secs_f64();
+        let mebibytes = recovered.scanned_bytes() as f64 / f64::from(1 << 20);
+        println!(
+            "recovery: {mebibytes:.0} MiB, scan {:.0} MiB/s, replay {:.0} MiB/s, {:.1} M pieces/s",
+            mebibytes / scan,
+            mebibytes / replay,
+            pieces.into_inner() as f64 / replay / 1e6,
+        );
+    }
+    Ok(())
 }

@@ -231,7 +231,7 @@ impl Core {
     pub(crate) fn register(&self, lane: usize, shard: usize, number: u64, action: Action) {
         self.callbacks.add(shard, number, action);
         match self.outcome(number) {
-            None => self.request_flush(&self.lanes[lane]),
+            None => self.request_flush_everywhere(lane),
             Some(Ok(())) => self.callbacks.run(self.horizon(), &Ok(())),
             Some(Err(error)) => self.callbacks.run(u64::MAX, &Err(error)),
         }
@@ -251,6 +251,15 @@ impl Core {
         // If a flush is under way, its leader sees `wanted` when it gives the permit back.
         if !lane.is_flushing() {
             lane.flusher.notify();
+        }
+    }
+
+    /// Like [`Core::request_flush`], for what the horizon waits for in other lanes too.
+    pub(crate) fn request_flush_everywhere(&self, own: usize) {
+        for lane in &self.lanes {
+            if lane.index == own || self.is_dirty(lane) {
+                self.request_flush(lane);
+            }
         }
     }
 

@@ -1,4 +1,92 @@
 //! A parallel write-ahead log with group commit, tickets and pluggable commit protocols.
+//!
+//! The log takes opaque pieces from many threads, gives each a place in one global order, and makes
+//! them durable together. It knows nothing of tables or pages: it suits a storage engine, a broker, a
+//! Raft log or an event store alike. All I/O goes through a [`braid_io::Device`].
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use braid_io::MemoryDevice;
+//! use braid_log::{Log, LogOptions};
+//!
+//! # fn main() -> Result<(), braid_log::LogError> {
+//! let device = Arc::new(MemoryDevice::new());
+//! let log = Log::create(device.clone(), LogOptions::default())?;
+//! let ticket = log.append(&[b"hello, ", b"log"])?;
+//! ticket.wait()?; // durable from here on
+//! log.close()?;
+//!
+//! let start = Log::recovery_start(&*device)?;
+//! let recovered = Log::recover(device, LogOptions::default(), &start, &|_| {})?;
+//! recovered.for_each(|piece| assert_eq!(piece.payload, b"hello, log"))?;
+//! let log = recovered.into_log()?;
+//! assert_eq!(log.last_number(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How a transaction is logged
+//!
+//! 1. [`Log::enter`] reserves log space and announces the transaction in its thread's commit slot.
+//! 2. [`InFlight::draw`] gives it consecutive numbers of the global order, one `fetch_add` for all.
+//! 3. [`InFlight::append`] copies its piece into the buffer of the thread's *strand* (or
+//!    [`InFlight::void`] gives the numbers up).
+//! 4. The caller applies the transaction, then calls [`InFlight::finish`], and may release its locks
+//!    early if [`ProtocolKind::releases_locks_early`].
+//! 5. The [`Ticket`] tells when the transaction is durable: block, poll, await or register a callback.
+//!
+//! Steps 1 to 4 neither allocate nor call the system. Between 2 and 4 the transaction holds the
+//! *durable horizon* back: the greatest number up to which everything is durable and finished. A ticket
+//! is answered once the horizon has reached its number, so whatever a transaction read or overwrote is
+//! durable when it is acknowledged, and also after a crash (I1 to I4 below).
+//!
+//! # Who writes
+//!
+//! No thread spins, and no timer delays a flush. A thread that blocks on a ticket leads a flush itself
+//! if it may: it seals the buffers of all strands of the *lane* into *chunks*, writes them with one durable
+//! gather write, hands leadership to one waiter of the transactions that came meanwhile, and wakes those
+//! that it flushed, with one system call. Tickets that nobody blocks on are served by a flusher thread
+//! that sleeps otherwise. A few flushes may overlap while they carry few transactions;
+//! acknowledgement follows the order.
+//!
+//! # Terms
+//!
+//! | term | meaning |
+//! |---|---|
+//! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its commit number |
+//! | piece | what one transaction appends; recovered whole or not at all |
+//! | strand | an append buffer; threads are spread over the strands |
+//! | chunk | what one strand contributes to one flush: header, pieces, CRC-32C, padding to 4096 bytes |
+//! | lane | a sequence of segment files and a flush pipeline, shared by its strands |
+//! | segment | a preallocated, zeroed file `log-LL-SSSSSSSS.seg` (lane, sequence number) |
+//! | incarnation | the time between two openings; each begins a fresh segment whose header says which older numbers count |
+//!
+//! # Recovery
+//!
+//! [`Log::recover`] scans all lanes from the [`LogStart`] of the last checkpoint. A chunk counts if its
+//! lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC fit, so that what a
+//! recycled segment held before is never taken for new. The protocol then finds the cut. [`Recovered`]
+//! hands out the pieces up to it, in parallel and in no order; [`Recovered::into_log`] begins a new
+//! incarnation, and what was behind the cut is dead for ever, also if a crash interrupts that.
+//!
+//! Each chunk records the horizon known when it was sealed. So a log from which acknowledged pieces are
+//! gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`], not shortened.
+//!
+//! # Invariants kept here
+//!
+//! I1 durability: what a ticket acknowledged is recovered. I2 atomicity: pieces come back whole. I3
+//! closure: with early lock release, nothing is kept behind a missing number. I6: segments are reused
+//! only when [`Log::release`] says that a checkpoint covers them. I8 fail stop: after a failed write
+//! nothing more is acknowledged, and [`LogError::Poisoned`] carries the cause.
+//!
+//! # Sources
+//!
+//! The `glsn` protocol is that of P-WAL (parallel write-ahead logging, with early lock release and flush
+//! pipelining), with an exact horizon in place of the minimum over all flushed positions, so that an idle
+//! strand holds nobody back, and with strands that share a device's flushes.
 
 mod background;
 mod callbacks;

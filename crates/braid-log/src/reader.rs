@@ -1,6 +1,6 @@
 //! Reading chunks from a segment file through a window.
 
-use braid_io::{AlignedBuf, Device};
+use braid_io::{AlignedBuf, Device, ReadOp};
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader};
@@ -8,7 +8,10 @@ use crate::options::BLOCK;
 use crate::segment::{Segment, segment_name};
 
 /// Bytes read at once.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 4 << 20;
+
+/// Bytes of one read of a window; the device may perform all of them at the same time.
+const READ: usize = 512 << 10;
 
 /// Who the next chunk must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +67,19 @@ impl<'a> SegmentReader<'a> {
             }
             let window = (self.buf.len() as u64).min(self.segment.len - base) as usize;
             self.len = 0;
-            self.segment
-                .file
-                .read_at(&mut self.buf[..window], base)
-                .map_err(|error| {
-                    let name = segment_name(self.lane, self.segment.sequence);
-                    LogError::io(format!("reading {window} bytes of {name} at {base}"), error)
-                })?;
+            let mut offset = base;
+            let mut reads: Vec<_> = self.buf[..window]
+                .chunks_mut(READ)
+                .map(|buf| {
+                    let read = ReadOp { offset, buf };
+                    offset += read.buf.len() as u64;
+                    read
+                })
+                .collect();
+            self.segment.file.read_batch(&mut reads).map_err(|error| {
+                let name = segment_name(self.lane, self.segment.sequence);
+                LogError::io(format!("reading {window} bytes of {name} at {base}"), error)
+            })?;
             self.start = base;
             self.len = window;
             self.bytes += window as u64;
@@ -107,5 +116,85 @@ impl<'a> SegmentReader<'a> {
             payload,
             crc,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_io::{MemoryDevice, OpenMode};
+
+    use super::*;
+
+    /// A recycled segment is full of valid chunks; only the expected one counts.
+    #[test]
+    fn only_the_expected_chunk_counts() {
+        let device = MemoryDevice::new();
+        let file = device.open("x", OpenMode::CreateNew).unwrap();
+        file.set_len(3 * BLOCK as u64).unwrap();
+        let expected = Expected {
+            lane: 1,
+            incarnation: 2,
+            sequence: 3,
+            link: 4,
+        };
+        let header = ChunkHeader {
+            lane: 1,
+            strand: 0,
+            incarnation: 2,
+            sequence: 3,
+            first: 1,
+            last: 1,
+            horizon: 0,
+            payload_len: 5000,
+            pieces: 1,
+            link: 4,
+        };
+        let mut chunk = device.allocate(2 * BLOCK);
+        header.seal(&mut chunk);
+        file.write_at(&[&chunk], BLOCK as u64).unwrap();
+        let segment = Segment {
+            sequence: 1,
+            len: 3 * BLOCK as u64,
+            file,
+        };
+        let mut reader = SegmentReader::new(&device, 1, &segment);
+        let mut found = |offset: usize, expected: Expected| {
+            reader.chunk(offset as u64, &expected).unwrap().is_some()
+        };
+        assert!(found(BLOCK, expected));
+        assert!(!found(0, expected) && !found(2 * BLOCK, expected) && !found(3 * BLOCK, expected));
+        for other in [
+            Expected {
+                lane: 0,
+                ..expected
+            },
+            Expected {
+                incarnation: 1,
+                ..expected
+            },
+            Expected {
+                sequence: 4,
+                ..expected
+            },
+            Expected {
+                link: 5,
+                ..expected
+            },
+        ] {
+            assert!(!found(BLOCK, other), "{other:?}");
+        }
+        // A length that points behind the segment.
+        let mut long = device.allocate(4 * BLOCK);
+        ChunkHeader {
+            payload_len: 3 * BLOCK as u32,
+            ..header
+        }
+        .seal(&mut long);
+        segment
+            .file
+            .write_at(&[&long[..2 * BLOCK]], BLOCK as u64)
+            .unwrap();
+        let mut reader = SegmentReader::new(&device, 1, &segment);
+        assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
     }
 }

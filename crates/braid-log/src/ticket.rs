@@ -72,7 +72,7 @@ impl Ticket {
     pub fn try_wait(&self) -> Option<Result<(), LogError>> {
         let outcome = self.home.core.outcome(self.number);
         if outcome.is_none() {
-            self.request_flush();
+            self.home.core.request_flush_everywhere(self.home.lane);
         }
         outcome
     }

@@ -402,3 +402,63 @@ fn recycles_released_segments() {
         }
     }
 }
+
+/// What may change between two openings: strands, sizes, the protocol.
+#[test]
+fn options_may_change_when_opening() {
+    let device = memory();
+    let mut options = small(FlushMode::Callers);
+    let log = Log::create(device.clone(), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    drop(log);
+    let mut number = 0;
+    for round in 0..8 {
+        options.strands = 1 + round % 3;
+        options.segment_bytes = if round % 2 == 0 { 68 << 10 } else { 132 << 10 };
+        options.slot_bytes = if round % 3 == 0 { 8 << 10 } else { 16 << 10 };
+        options.protocol = if round % 4 == 3 {
+            ProtocolKind::Serial
+        } else {
+            ProtocolKind::Glsn
+        };
+        let recovered = recover(&device, &options, &start);
+        assert_eq!(recovered.cut, number);
+        assert_eq!(pieces(&recovered).len() as u64, number);
+        let log = recovered.into_log().unwrap();
+        for _ in 0..60 {
+            number += 1;
+            log.append(&[&payload(number, 2500)])
+                .unwrap()
+                .wait()
+                .unwrap();
+        }
+    }
+}
+
+/// Numbers given up by one recovery stay dead, though their chunks are still there.
+#[test]
+fn the_dead_stay_dead() {
+    let device = memory();
+    let options = small(FlushMode::Background);
+    let log = Log::create(device.clone(), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    // Number 1 is drawn and never appended, so 2 is durable and does not count.
+    let mut lost = log.enter(10).unwrap();
+    lost.draw(1);
+    std::mem::forget(lost);
+    let ticket = log.append(&[b"old"]).unwrap();
+    assert!(ticket.try_wait().is_none());
+    while log.stats().notify_time.is_zero() {
+        std::thread::yield_now();
+    }
+    drop((ticket, log));
+    assert_eq!(recover(&device, &options, &start).discarded_pieces(), 1);
+    for round in 0..3 {
+        let recovered = recover(&device, &options, &start);
+        assert_eq!(recovered.cut, round);
+        let log = recovered.into_log().unwrap();
+        log.append(&[b"new"]).unwrap().wait().unwrap();
+    }
+    let recovered = recover(&device, &options, &start);
+    assert!(pieces(&recovered).values().all(|bytes| bytes == b"new"));
+}

@@ -220,7 +220,8 @@ fn concurrent_commits_survive() {
                             };
                             let number = entry.draw(rng.u32(1..3));
                             entry.append(&[&payload(number, len)]);
-                            if thread % 2 == 0 {
+                            // Small groups, so that several are in flight.
+                            if thread % 2 == 0 || in_flight == 4 {
                                 if entry.finish().wait().is_err() {
                                     return;
                                 }

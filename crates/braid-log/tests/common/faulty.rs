@@ -250,6 +250,9 @@ impl Device for FaultyDevice {
 
 impl FaultyFile {
     fn write(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        // Concurrent writes reach the medium in any order.
+        let pauses = self.state.lock().unwrap().rng.u32(..8);
+        (0..pauses).for_each(|_| std::thread::yield_now());
         let mut state = self.state.lock().unwrap();
         let bytes = bufs.concat();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
