@@ -266,7 +266,7 @@ fn values_of_64_mib_go_in_and_out() {
     let device = Arc::new(MemoryDevice::new());
     let store = Store::create(device, SMALL_POOL).unwrap();
     let tree = store.tree(1).unwrap();
-    let large: Vec<u8> = (0..64 << 20).map(|i: u32| (i * 7 >> 3) as u8).collect();
+    let large: Vec<u8> = (0..64 << 20).map(|i: u32| ((i * 7) >> 3) as u8).collect();
     put(&tree, b"large", 1, &large);
     let value = tree
         .get(b"large", |_| true)

@@ -1,0 +1,406 @@
+//! From private writes to an acknowledged transaction.
+//!
+//! The precommit's order is what makes the log's order a serial order, read-only snapshots included:
+//!
+//! 1. reserve log space (so that nothing can fail for space once a number is drawn);
+//! 2. mark the write locks as committing;
+//! 3. draw the order number;
+//! 4. validate the reads (Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after);
+//! 5. append the redo records to the strand, or a void piece if the validation failed;
+//! 6. apply the writes to the trees, keeping what they replace for snapshots;
+//! 7. release the locks (early lock release; `serial` waits for the flush);
+//! 8. leave the commit slot, and wait for the number to be durable.
+//!
+//! If T reads x and W writes x, and T's validation did not see W's mark, then W marked after T drew, so
+//! W's number is larger: reads-before-overwrites agrees with the numbers. Writes-before-reads and
+//! writes-before-writes do because the later one draws after it saw the earlier one's write. So a prefix
+//! of the numbers is a prefix of a serial order (I3, I7), and a snapshot at any number is consistent.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task;
+
+use braid_store::{Change, Direction};
+
+use crate::context::{Context, Fingerprint, RangeRead};
+use crate::database::{Inner, PooledContext};
+use crate::error::{ConflictKind, Error, Result};
+use crate::garbage::Retired;
+use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::transaction::version_seen;
+
+/// How long a validation waits for another transaction that is committing a key it read, before it
+/// gives up: a commit takes about a microsecond unless its thread lost the processor.
+const MARK_SPINS: u32 = 200;
+const MARK_YIELDS: u32 = 50;
+
+/// A committed transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    number: u64,
+}
+
+impl Commit {
+    /// The transaction's place in the serial order; for one without writes, that of the newest it read.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// Tells when a transaction is durable: poll it, block on it, await it, or be called back.
+///
+/// Dropping it changes nothing: the transaction becomes durable all the same.
+#[derive(Debug)]
+#[must_use = "the transaction is durable only once the ticket says so"]
+pub struct Ticket {
+    number: u64,
+    log: braid_log::Ticket,
+}
+
+impl Ticket {
+    /// The transaction's place in the serial order.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the transaction is durable.
+    pub fn is_durable(&self) -> bool {
+        self.log.is_durable()
+    }
+
+    /// The outcome, if it is known.
+    pub fn try_wait(&self) -> Option<Result<Commit>> {
+        let number = self.number;
+        self.log
+            .try_wait()
+            .map(|r| r.map(|()| Commit { number }).map_err(Error::from))
+    }
+
+    /// Blocks until the transaction is durable.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the log failed.
+    pub fn wait(&self) -> Result<Commit> {
+        self.log.wait()?;
+        Ok(Commit {
+            number: self.number,
+        })
+    }
+
+    /// Calls `callback` once the outcome is known: at once on this thread if it is, otherwise on the
+    /// thread that completes the flush, which it must not hold up.
+    pub fn on_durable(self, callback: impl FnOnce(Result<Commit>) + Send + 'static) {
+        let number = self.number;
+        self.log
+            .on_durable(move |r| callback(r.map(|()| Commit { number }).map_err(Error::from)));
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Commit>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<Self::Output> {
+        let number = self.number;
+        Pin::new(&mut self.log)
+            .poll(cx)
+            .map(|r| r.map(|()| Commit { number }).map_err(Error::from))
+    }
+}
+
+/// A transaction that is visible and on its way to the device.
+struct Precommitted {
+    number: u64,
+    ticket: braid_log::Ticket,
+}
+
+impl PooledContext {
+    pub(crate) fn commit(self, options: TransactionOptions) -> Result<Commit> {
+        let pre = self.precommit(options, true);
+        let pre = match pre {
+            Ok(pre) => pre,
+            Err(error) => {
+                self.abort();
+                return Err(error);
+            }
+        };
+        let outcome = match options.durability {
+            Durability::Immediate => pre.ticket.wait().map_err(Error::from),
+            Durability::Buffered(bound) => {
+                self.inner.flush_within(bound);
+                Ok(())
+            }
+            Durability::None => Ok(()),
+        };
+        match options.durability {
+            Durability::Immediate => self.abort(),
+            _ => self.release_when_durable(pre.ticket),
+        }
+        outcome.map(|()| Commit { number: pre.number })
+    }
+
+    pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
+        match self.precommit(options, false) {
+            Ok(pre) => {
+                if !self.state.borrow().locks.is_empty() {
+                    let ticket = self.inner.log.ticket(pre.number);
+                    self.release_when_durable(ticket);
+                } else {
+                    self.abort();
+                }
+                Ok(Ticket {
+                    number: pre.number,
+                    log: pre.ticket,
+                })
+            }
+            Err(error) => {
+                self.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the locks, where the protocol still holds them, and the context back after the flush.
+    fn release_when_durable(self, ticket: braid_log::Ticket) {
+        if self.state.borrow().locks.is_empty() {
+            self.abort();
+        } else {
+            ticket.on_durable(move |_| self.abort());
+        }
+    }
+
+    /// Releases what the transaction holds and gives the context back.
+    pub(crate) fn abort(self) {
+        {
+            let mut state = self.state.borrow_mut();
+            self.inner.unlock_all(&mut state);
+            if let Some(snapshot) = state.snapshot.take() {
+                self.inner.snapshots.close(&snapshot);
+            }
+        }
+        Inner::give_back(self);
+    }
+
+    fn precommit(&self, options: TransactionOptions, waits: bool) -> Result<Precommitted> {
+        let inner = &*self.inner;
+        let mut state = self.state.borrow_mut();
+        let state = &mut **state;
+        if state.writes.is_empty() {
+            return inner.precommit_reads(state, options);
+        }
+        inner.check_writable()?;
+        let records = state.writes.live_len() as u32;
+        let bytes = state.writes.log_payload().len();
+        let mut flight = inner.log.enter(bytes)?;
+        for &stripe in &state.locks {
+            inner.locks.mark_committing(stripe);
+        }
+        let number = flight.draw(records);
+        if let Err(error) = inner.check_tables(state).and_then(|()| {
+            if options.isolation == Isolation::Serializable {
+                // Its first number: the others are its own.
+                inner.validate(state, number + 1 - u64::from(records))?;
+            }
+            Ok(())
+        }) {
+            flight.void();
+            inner.unlock_all(state);
+            drop(flight.finish());
+            return Err(error);
+        }
+        flight.append(&[state.writes.log_payload()]);
+        if let Err(error) = inner.apply(state, number) {
+            // The transaction is logged but not fully in memory: only a recovery can tell the truth now.
+            inner.poison(format!(
+                "a logged transaction could not be applied: {error}"
+            ));
+            drop(flight.finish());
+            return Err(error);
+        }
+        if inner.releases_locks_early {
+            inner.unlock_all(state);
+        } else {
+            state
+                .locks
+                .iter()
+                .for_each(|&stripe| inner.locks.unmark_committing(stripe));
+        }
+        // A waiting commit flushes on its own thread; others need the flush to be asked for, unless they
+        // were told not to care.
+        let ticket = match (options.durability, waits) {
+            (Durability::Immediate, false) => flight.finish_async(),
+            _ => flight.finish(),
+        };
+        inner.counters.commit();
+        inner.collect_garbage();
+        Ok(Precommitted { number, ticket })
+    }
+}
+
+impl Inner {
+    /// The commit of a transaction that wrote nothing: it belongs right behind the newest number, and
+    /// what it read must last (I4).
+    fn precommit_reads(
+        &self,
+        state: &mut Context,
+        options: TransactionOptions,
+    ) -> Result<Precommitted> {
+        if options.isolation == Isolation::Serializable {
+            self.validate(state, self.log.last_number() + 1)?;
+        }
+        self.unlock_all(state);
+        self.counters.commit();
+        let number = state.reads.newest;
+        Ok(Precommitted {
+            number,
+            ticket: self.log.ticket(number),
+        })
+    }
+
+    fn check_tables(&self, state: &Context) -> Result<()> {
+        state
+            .writes
+            .live()
+            .try_for_each(|w| state.tables[w.table as usize].check_alive())
+    }
+
+    pub(crate) fn unlock_all(&self, state: &mut Context) {
+        let owner = state.owner;
+        state
+            .locks
+            .drain(..)
+            .for_each(|stripe| self.locks.unlock(stripe, owner));
+    }
+
+    /// Checks that what the transaction read is still what a transaction of this number would read.
+    fn validate(&self, state: &Context, number: u64) -> Result<()> {
+        for read in &state.reads.points {
+            if !self.wait_for_mark(read.stripe, state.owner) {
+                return Err(self.conflict(ConflictKind::Read));
+            }
+            let tree = &state.tables[read.table as usize].tree;
+            if tree.is_current(read.stamp) {
+                continue;
+            }
+            let (found, _) = tree.get(state.reads.key(read), |_| false)?;
+            if version_seen(found.map(|f| f.meta)) != read.version {
+                return Err(self.conflict(ConflictKind::Read));
+            }
+        }
+        if !state.reads.ranges.is_empty() {
+            // A smaller number may be about to insert into the range. Waiting follows the numbers
+            // downwards, so nobody waits in a circle.
+            self.log.wait_applied(number);
+        }
+        for read in &state.reads.ranges {
+            let tree = &state.tables[read.table as usize].tree;
+            if !tree.is_current(read.stamp) && self.fingerprint(state, read)? != read.fingerprint {
+                return Err(self.conflict(ConflictKind::Range));
+            }
+        }
+        Ok(())
+    }
+
+    fn conflict(&self, kind: ConflictKind) -> Error {
+        self.counters.conflict();
+        Error::Conflict(kind)
+    }
+
+    /// Waits until nobody else is about to write in the stripe; gives up after a while, since two
+    /// transactions could wait for each other.
+    fn wait_for_mark(&self, stripe: usize, owner: u64) -> bool {
+        for round in 0..MARK_SPINS + MARK_YIELDS {
+            if !self.locks.is_committing_by_other(stripe, owner) {
+                return true;
+            }
+            if round < MARK_SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        false
+    }
+
+    /// What the range holds now.
+    fn fingerprint(&self, state: &Context, read: &RangeRead) -> Result<Fingerprint> {
+        let tree = &state.tables[read.table as usize].tree;
+        let mut fingerprint = Fingerprint::default();
+        let mut from = Some(read.lower.clone());
+        while let Some(bound) = from {
+            let lower = bound.as_ref().map(|b| &b[..]);
+            let upper = read.upper.as_ref().map(|b| &b[..]);
+            let leaf = tree.scan_leaf(lower, upper, Direction::Forward)?;
+            for record in leaf.records.iter().filter(|r| !r.meta.tombstone) {
+                fingerprint.add(&record.key, record.meta.version);
+            }
+            from = leaf.next;
+        }
+        Ok(fingerprint)
+    }
+
+    /// Puts the writes into the trees and keeps what they replace for snapshots.
+    fn apply(&self, state: &Context, number: u64) -> Result<()> {
+        let mut retired = self.garbage.lock_shard();
+        for write in state.writes.live() {
+            let table = &state.tables[write.table as usize];
+            let key = state.writes.key(write);
+            let value = state.writes.value(write);
+            let stripe = self.locks.stripe_of(write.hash);
+            let kept = table.tree.modify(key, |old| {
+                let mut kept = false;
+                if let Some(old) = old {
+                    let meta = old.meta();
+                    // I7: a key's versions follow the numbers, because its lock is held from before
+                    // the draw until now.
+                    assert!(
+                        meta.version < number,
+                        "version {} after {number}",
+                        meta.version
+                    );
+                    if !meta.tombstone {
+                        let replaced = match old.value() {
+                            Ok(replaced) => replaced,
+                            Err(error) => return (Change::Keep, Err(error)),
+                        };
+                        // Before the new version is in place, so that a snapshot which finds that one
+                        // too new finds this one here.
+                        let mut chain = self.locks.versions(stripe).lock();
+                        chain.push(table.id, key, meta.version, number, replaced);
+                        kept = true;
+                    }
+                } else if value.is_none() {
+                    return (Change::Keep, Ok(false));
+                }
+                let change = match value {
+                    Some(value) => Change::Put {
+                        version: number,
+                        value,
+                    },
+                    None => Change::Tombstone { version: number },
+                };
+                (change, Ok(kept))
+            })??;
+            if kept {
+                retired.push_back(Retired::version(number, stripe));
+            }
+            if value.is_none() {
+                retired.push_back(Retired::tombstone(number, stripe, Arc::clone(table), key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The state of a running transaction and the database it runs in; see [`crate::context`].
+impl std::fmt::Debug for PooledContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PooledContext").finish_non_exhaustive()
+    }
+}
+
+/// Wraps a context for one transaction's single thread.
+pub(crate) fn cell(context: Context) -> RefCell<Box<Context>> {
+    RefCell::new(Box::new(context))
+}

@@ -1,0 +1,413 @@
+//! What a transaction carries: its private writes, what it read, and the locks it holds.
+//!
+//! Contexts are pooled, so that a transaction allocates nothing in the steady state.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use braid_store::Stamp;
+
+use crate::horizon::Registration;
+use crate::locks::Owner;
+use crate::redo::{self, Redo};
+use crate::table::TableCore;
+
+/// Up to this many writes a linear search beats a hash table.
+const LINEAR_MAX: usize = 16;
+
+/// A buffer that one large transaction grew is not kept for the small ones that follow.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, u64::from(table))
+}
+
+/// One write, pointing into [`WriteSet::redo`].
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) hash: u64,
+    /// Index into the context's tables.
+    pub(crate) table: u32,
+    record_at: u32,
+    key_at: u32,
+    value_at: u32,
+    end: u32,
+    pub(crate) removes: bool,
+    /// A later write of the same key took its place.
+    superseded: bool,
+}
+
+/// The writes of a transaction. The redo buffer already has the form in which it goes to the log.
+#[derive(Debug, Default)]
+pub(crate) struct WriteSet {
+    redo: Vec<u8>,
+    writes: Vec<Write>,
+    by_key: HashTable<u32>,
+    superseded: usize,
+}
+
+impl WriteSet {
+    /// The bytes that the log will hold.
+    pub(crate) fn bytes(&self) -> usize {
+        self.redo.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    fn find_index(&self, hash: u64, table: u32, key: &[u8]) -> Option<usize> {
+        let is_it =
+            |w: &Write| w.hash == hash && w.table == table && !w.superseded && self.key(w) == key;
+        if self.writes.len() <= LINEAR_MAX {
+            return self.writes.iter().position(is_it);
+        }
+        self.by_key
+            .find(hash, |&i| is_it(&self.writes[i as usize]))
+            .map(|&i| i as usize)
+    }
+
+    /// The transaction's own write of a key: its value, or `None` inside for a removal.
+    pub(crate) fn find(&self, hash: u64, table: u32, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.find_index(hash, table, key)
+            .map(|i| self.value(&self.writes[i]))
+    }
+
+    /// Adds a write; one of the same key before it loses its effect.
+    pub(crate) fn put(
+        &mut self,
+        hash: u64,
+        table: u32,
+        table_id: u32,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) {
+        let before = self.find_index(hash, table, key);
+        let record_at = self.redo.len() as u32;
+        let extent = redo::encode(
+            Redo {
+                table: table_id,
+                key,
+                value,
+            },
+            &mut self.redo,
+        );
+        let index = self.writes.len() as u32;
+        self.writes.push(Write {
+            hash,
+            table,
+            record_at,
+            key_at: extent.key_at as u32,
+            value_at: extent.value_at as u32,
+            end: self.redo.len() as u32,
+            removes: value.is_none(),
+            superseded: false,
+        });
+        if let Some(before) = before {
+            self.writes[before].superseded = true;
+            self.superseded += 1;
+            if self.writes.len() > LINEAR_MAX + 1 {
+                let entry = self.by_key.find_mut(hash, |&i| i as usize == before);
+                *entry.expect("every live write is indexed") = index;
+                return;
+            }
+        }
+        let writes = &self.writes;
+        let rehash = |&i: &u32| writes[i as usize].hash;
+        if writes.len() == LINEAR_MAX + 1 {
+            for (i, write) in writes.iter().enumerate().filter(|(_, w)| !w.superseded) {
+                self.by_key.insert_unique(write.hash, i as u32, rehash);
+            }
+        } else if writes.len() > LINEAR_MAX + 1 {
+            self.by_key.insert_unique(hash, index, rehash);
+        }
+    }
+
+    /// The writes that count, one a key, in the order in which they were made.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Write> {
+        self.writes.iter().filter(|w| !w.superseded)
+    }
+
+    pub(crate) fn live_len(&self) -> usize {
+        self.writes.len() - self.superseded
+    }
+
+    pub(crate) fn key(&self, write: &Write) -> &[u8] {
+        &self.redo[write.key_at as usize..write.value_at as usize]
+    }
+
+    pub(crate) fn value(&self, write: &Write) -> Option<&[u8]> {
+        (!write.removes).then(|| &self.redo[write.value_at as usize..write.end as usize])
+    }
+
+    /// The redo records of the live writes, for the log: each key once, so that replay in any order of
+    /// the records of one transaction gives the same.
+    pub(crate) fn log_payload(&mut self) -> &[u8] {
+        if self.superseded > 0 {
+            let mut redo = Vec::with_capacity(self.redo.len());
+            self.writes.retain(|w| !w.superseded);
+            for write in &mut self.writes {
+                let at = redo.len() as u32;
+                redo.extend_from_slice(&self.redo[write.record_at as usize..write.end as usize]);
+                let shift = write.record_at - at;
+                write.record_at -= shift;
+                write.key_at -= shift;
+                write.value_at -= shift;
+                write.end -= shift;
+            }
+            self.redo = redo;
+            self.superseded = 0;
+            // The index holds positions from before; nothing is looked up after this point.
+            self.by_key.clear();
+        }
+        &self.redo
+    }
+
+    /// The live writes of a table inside the bounds, in key order: own writes for a scan to merge.
+    pub(crate) fn sorted_range(
+        &self,
+        table: u32,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Vec<OwnWrite> {
+        let mut found: Vec<&Write> = self
+            .live()
+            .filter(|w| w.table == table)
+            .filter(|w| in_bounds(self.key(w), lower, upper))
+            .collect();
+        found.sort_unstable_by(|a, b| self.key(a).cmp(self.key(b)));
+        found
+            .into_iter()
+            .map(|w| OwnWrite {
+                key: Bytes::copy_from_slice(self.key(w)),
+                value: self.value(w).map(Bytes::copy_from_slice),
+            })
+            .collect()
+    }
+
+    fn clear(&mut self) {
+        self.writes.clear();
+        self.by_key.clear();
+        self.superseded = 0;
+        self.redo.clear();
+        if self.redo.capacity() > KEPT_BYTES_MAX {
+            self.redo = Vec::new();
+            self.writes = Vec::new();
+            self.by_key = HashTable::new();
+        }
+    }
+}
+
+/// A transaction's own write as a scan sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnWrite {
+    pub(crate) key: Bytes,
+    pub(crate) value: Option<Bytes>,
+}
+
+pub(crate) fn in_bounds(key: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    let above = match lower {
+        Bound::Included(bound) => key >= bound,
+        Bound::Excluded(bound) => key > bound,
+        Bound::Unbounded => true,
+    };
+    above
+        && match upper {
+            Bound::Included(bound) => key <= bound,
+            Bound::Excluded(bound) => key < bound,
+            Bound::Unbounded => true,
+        }
+}
+
+/// A key that was read without a lock, to be validated at commit.
+#[derive(Debug)]
+pub(crate) struct PointRead {
+    pub(crate) table: u32,
+    pub(crate) stripe: usize,
+    key_at: u32,
+    key_end: u32,
+    /// The version seen; 0 if the key was absent.
+    pub(crate) version: u64,
+    pub(crate) stamp: Stamp,
+}
+
+/// A piece of a range, inside one leaf, that was read without locks.
+#[derive(Debug)]
+pub(crate) struct RangeRead {
+    pub(crate) table: u32,
+    pub(crate) lower: Bound<Bytes>,
+    pub(crate) upper: Bound<Bytes>,
+    pub(crate) stamp: Stamp,
+    /// Of the keys and versions seen, tombstones left out; see [`Fingerprint`].
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// A digest of a set of (key, version) pairs, independent of their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    sum: u64,
+    count: u64,
+}
+
+impl Fingerprint {
+    pub(crate) fn add(&mut self, key: &[u8], version: u64) {
+        self.sum = self.sum.wrapping_add(xxh3_64_with_seed(key, version));
+        self.count += 1;
+    }
+}
+
+/// What a transaction read without locks.
+#[derive(Debug, Default)]
+pub(crate) struct ReadSet {
+    keys: Vec<u8>,
+    pub(crate) points: Vec<PointRead>,
+    pub(crate) ranges: Vec<RangeRead>,
+    /// The newest version read: a transaction without writes waits until it is durable (I4).
+    pub(crate) newest: u64,
+}
+
+impl ReadSet {
+    pub(crate) fn add_point(
+        &mut self,
+        table: u32,
+        stripe: usize,
+        key: &[u8],
+        version: u64,
+        stamp: Stamp,
+    ) {
+        let key_at = self.keys.len() as u32;
+        self.keys.extend_from_slice(key);
+        let key_end = self.keys.len() as u32;
+        self.points.push(PointRead {
+            table,
+            stripe,
+            key_at,
+            key_end,
+            version,
+            stamp,
+        });
+        self.newest = self.newest.max(version);
+    }
+
+    pub(crate) fn key(&self, read: &PointRead) -> &[u8] {
+        &self.keys[read.key_at as usize..read.key_end as usize]
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.points.clear();
+        self.ranges.clear();
+        self.newest = 0;
+        if self.keys.capacity() > KEPT_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
+}
+
+/// The state of one running transaction.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) owner: Owner,
+    pub(crate) writes: WriteSet,
+    pub(crate) reads: ReadSet,
+    /// The stripes whose write lock this transaction holds.
+    pub(crate) locks: Vec<usize>,
+    /// The tables in use; writes and reads refer to them by index.
+    pub(crate) tables: Vec<Arc<TableCore>>,
+    /// Under snapshot isolation: what it reads.
+    pub(crate) snapshot: Option<Registration>,
+}
+
+impl Context {
+    pub(crate) fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            writes: WriteSet::default(),
+            reads: ReadSet::default(),
+            locks: Vec::new(),
+            tables: Vec::new(),
+            snapshot: None,
+        }
+    }
+
+    /// The context's index of a table.
+    pub(crate) fn table_index(&mut self, table: &Arc<TableCore>) -> u32 {
+        let found = self.tables.iter().position(|t| Arc::ptr_eq(t, table));
+        found.unwrap_or_else(|| {
+            self.tables.push(table.clone());
+            self.tables.len() - 1
+        }) as u32
+    }
+
+    /// Forgets everything but the memory, for the next transaction.
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(
+            self.locks.is_empty(),
+            "a context is given back without locks"
+        );
+        self.writes.clear();
+        self.reads.clear();
+        // Keeping one table saves the next transaction an atomic increment on a shared line; it also
+        // keeps a dropped table's pages until the context is used again, so dropped ones go.
+        self.tables.retain(|table| !table.is_dropped());
+        self.tables.truncate(4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_write_set_is_a_map_whose_payload_holds_each_key_once() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..200 {
+            let mut set = WriteSet::default();
+            let mut model = BTreeMap::new();
+            for _ in 0..rng.usize(0..60) {
+                let key = vec![b'k'; rng.usize(0..30)];
+                let value = rng.bool().then(|| vec![rng.u8(..); rng.usize(0..50)]);
+                set.put(hash_key(3, &key), 0, 3, &key, value.as_deref());
+                model.insert(key, value);
+            }
+            for len in 0..30 {
+                let key = vec![b'k'; len];
+                let found = set
+                    .find(hash_key(3, &key), 0, &key)
+                    .map(|v| v.map(<[u8]>::to_vec));
+                assert_eq!(found, model.get(&key).cloned(), "seed {seed}");
+            }
+            let sorted = set.sorted_range(0, Bound::Excluded(b"k"), Bound::Unbounded);
+            let of_model = model.iter().filter(|(k, _)| k.len() > 1);
+            assert!(
+                sorted
+                    .iter()
+                    .map(|w| (w.key.to_vec(), w.value.as_ref().map(|v| v.to_vec())))
+                    .eq(of_model.map(|(k, v)| (k.clone(), v.clone()))),
+                "seed {seed}"
+            );
+            let payload = set.log_payload().to_vec();
+            let mut logged = BTreeMap::new();
+            for redo in redo::decode(&payload) {
+                let redo = redo.unwrap();
+                let before = logged.insert(redo.key.to_vec(), redo.value.map(<[u8]>::to_vec));
+                assert_eq!(before, None, "a key is logged once; seed {seed}");
+            }
+            assert_eq!(logged, model, "seed {seed}");
+            for write in set.live() {
+                assert_eq!(
+                    model[set.key(write)].as_deref(),
+                    set.value(write),
+                    "seed {seed}"
+                );
+            }
+        }
+    }
+}

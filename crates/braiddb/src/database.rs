@@ -1,0 +1,465 @@
+//! The database: what is shared by all its handles, and the handle.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
+
+use braid_io::DirectoryLock;
+use braid_log::Log;
+use braid_store::Store;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::garbage::Garbage;
+use crate::horizon::{Registration, Snapshots};
+use crate::locks::LockTable;
+use crate::maintenance::Maintenance;
+use crate::meta::Meta;
+use crate::options::{Builder, TransactionOptions};
+use crate::recovery::RecoveryReport;
+use crate::snapshot::Snapshot;
+use crate::stats::{Counters, Health, Stats};
+use crate::table::{Table, TableCore};
+use crate::transaction::Transaction;
+use crate::types::{AsKey, Key, Value};
+
+const POOL_SHARDS: usize = 16;
+
+/// Contexts beyond these are freed: a burst of transactions must not keep its memory.
+const POOLED_MAX: usize = 64;
+
+/// After this many conflicts in a row [`Database::transact`] gives up.
+const RETRIES_MAX: u32 = 1_000;
+
+/// A small number for this thread, to spread threads over shards.
+pub(crate) fn thread_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static INDEX: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    INDEX.with(Cell::get)
+}
+
+/// A context and its database. The pool keeps both together, so that beginning a transaction touches no
+/// shared reference count.
+pub(crate) struct PooledContext {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) state: RefCell<Box<Context>>,
+}
+
+type ContextPool = Box<[CachePadded<Mutex<Vec<PooledContext>>>]>;
+
+/// What all handles share.
+pub(crate) struct Inner {
+    pub(crate) log: Log,
+    pub(crate) store: Store,
+    pub(crate) locks: LockTable,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) garbage: Garbage,
+    pub(crate) counters: Counters,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) meta: Meta,
+    /// Tables by name, as far as they were asked for.
+    pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
+    /// Held while a table is created, renamed or dropped.
+    pub(crate) catalog_change: Mutex<()>,
+    /// Dropped tables whose pages are freed once no handle is left.
+    pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
+    pub(crate) catalog: Arc<TableCore>,
+    /// Shared by whoever changes pages outside of a commit; a checkpoint's flip takes it alone.
+    pub(crate) page_gate: RwLock<()>,
+    pub(crate) checkpoint_running: Mutex<()>,
+    pub(crate) releases_locks_early: bool,
+    pub(crate) background: bool,
+    pub(crate) transaction_bytes_max: usize,
+    pub(crate) checkpoint_log_bytes: u64,
+    /// The newest commit when the database was opened.
+    pub(crate) opened_at: u64,
+    pub(crate) identity: u64,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    contexts: ContextPool,
+    next_owner: AtomicU64,
+    poison: OnceLock<String>,
+    closed: AtomicBool,
+}
+
+/// The parts from which a database is opened.
+pub(crate) struct Parts {
+    pub(crate) log: Log,
+    pub(crate) store: Store,
+    pub(crate) meta: Meta,
+    pub(crate) catalog: Arc<TableCore>,
+    pub(crate) opened_at: u64,
+    pub(crate) identity: u64,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) lock: Option<DirectoryLock>,
+}
+
+impl Inner {
+    pub(crate) fn new(parts: Parts, options: &Builder) -> Self {
+        Self {
+            releases_locks_early: parts.meta.protocol.releases_locks_early(),
+            log: parts.log,
+            store: parts.store,
+            locks: LockTable::new(),
+            snapshots: Snapshots::new(),
+            garbage: Garbage::new(),
+            counters: Counters::new(),
+            maintenance: Maintenance::new(),
+            meta: parts.meta,
+            tables: RwLock::default(),
+            catalog_change: Mutex::default(),
+            dropped: Mutex::default(),
+            catalog: parts.catalog,
+            page_gate: RwLock::default(),
+            checkpoint_running: Mutex::default(),
+            background: options.background,
+            transaction_bytes_max: options.transaction_bytes_max,
+            checkpoint_log_bytes: options.checkpoint_log_bytes,
+            opened_at: parts.opened_at,
+            identity: parts.identity,
+            recovery: parts.recovery,
+            lock: Mutex::new(parts.lock),
+            contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
+            next_owner: AtomicU64::new(1),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
+        let pooled = self.contexts[thread_index() % POOL_SHARDS].lock().pop();
+        let context = pooled.unwrap_or_else(|| {
+            let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
+            PooledContext {
+                inner: self.clone(),
+                state: crate::commit::cell(Context::new(owner)),
+            }
+        });
+        Transaction::new(context, options)
+    }
+
+    /// Takes a context back for the next transaction.
+    pub(crate) fn give_back(context: PooledContext) {
+        context.state.borrow_mut().clear();
+        // The pool's pointer is taken without touching the shared reference count, which every
+        // transaction of every core would otherwise write to twice.
+        let inner = Arc::as_ptr(&context.inner);
+        // SAFETY: `context.inner` keeps the database alive until `context` is moved into the pool, and
+        // from then on the pool's copy does, because only `shutdown`, under a handle's reference, empties
+        // it. If the database is closed, the context is dropped last, after the guard.
+        let inner = unsafe { &*inner };
+        let mut pool = inner.contexts[thread_index() % POOL_SHARDS].lock();
+        // The flag is read under the pool's lock, and `shutdown` sets it before it takes that lock.
+        if !inner.is_closed() && pool.len() < POOLED_MAX {
+            pool.push(context);
+        } else {
+            drop(pool);
+            drop(context);
+        }
+    }
+
+    pub(crate) fn open_snapshot(&self) -> Registration {
+        self.snapshots.open(thread_index(), || self.log.horizon())
+    }
+
+    /// A snapshot at the newest state that is complete in memory, durable or not.
+    pub(crate) fn open_applied_snapshot(&self) -> Registration {
+        self.snapshots
+            .open(thread_index(), || self.log.applied_before() - 1)
+    }
+
+    /// Whether the table may be used here.
+    pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
+        if table.database != self.identity {
+            return Err(Error::ForeignTable {
+                name: table.name.read().clone(),
+            });
+        }
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        table.check_alive()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: whoever begins while another thread closes may come before or after it.
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// I8: after a failure that leaves the state in doubt nothing more is written.
+    pub(crate) fn poison(&self, cause: String) {
+        let _ = self.poison.set(cause);
+    }
+
+    pub(crate) fn poisoned(&self) -> Option<String> {
+        self.poison.get().cloned().or_else(|| self.log.poisoned())
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_closed() || self.poison.get().is_some()
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if let Some(cause) = self.poison.get() {
+            return Err(Error::Poisoned {
+                cause: cause.clone(),
+            });
+        }
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Takes a write lock. Where locks are held until the flush, whoever meets one makes it happen.
+    pub(crate) fn lock_stripe(
+        &self,
+        stripe: usize,
+        owner: u64,
+    ) -> Result<crate::locks::Locked, crate::locks::Deadlock> {
+        if !self.releases_locks_early && self.locks.is_held_by_other(stripe, owner) {
+            // An error shows up at this transaction's own commit.
+            let _ = self.log.sync();
+        }
+        self.locks.lock(stripe, owner)
+    }
+
+    /// Asks for a flush within `bound`.
+    pub(crate) fn flush_within(&self, bound: Duration) {
+        if self.background {
+            self.maintenance.flush_within(bound);
+        }
+    }
+
+    /// Ends the database: flushes, makes a last checkpoint, stops the threads, unlocks the directory.
+    fn shutdown(&self) -> Result<()> {
+        // SeqCst: whoever does not see it has its transaction in the log before that is closed, or fails
+        // to enter it.
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.maintenance.stop();
+        let result = self
+            .final_checkpoint()
+            .and(self.log.clone().close().map_err(Error::from));
+        for shard in &self.contexts {
+            let contexts = std::mem::take(&mut *shard.lock());
+            drop(contexts);
+        }
+        *self.lock.lock() = None;
+        result
+    }
+
+    fn final_checkpoint(&self) -> Result<()> {
+        if let Some(cause) = self.poisoned() {
+            return Err(Error::Poisoned { cause });
+        }
+        self.log.sync()?;
+        self.checkpoint_if_changed()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Closes the database when the last handle goes.
+struct Closer(Arc<Inner>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Nobody is left to take the error. What matters is on the log, and the next open finds it.
+        let _ = self.0.shutdown();
+    }
+}
+
+/// A transactional database of ordered tables.
+///
+/// A handle is cheap to clone and can be used from any thread. The database closes when the last handle
+/// is dropped, or with [`Database::close`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// use braid::{Database, Readable};
+///
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// let db = Database::open(path)?;
+/// let accounts = db.table::<String, u64>("accounts")?;
+///
+/// let mut tx = db.begin();
+/// tx.insert(&accounts, "Ada", &100)?;
+/// tx.insert(&accounts, "Grace", &50)?;
+/// tx.commit()?; // both are on the disk now
+///
+/// db.transact(|tx| {
+///     tx.fetch_update(&accounts, "Ada", |balance| Some(balance.unwrap_or(0) - 20))?;
+///     tx.fetch_update(&accounts, "Grace", |balance| Some(balance.unwrap_or(0) + 20))?;
+///     Ok(())
+/// })?;
+///
+/// let snapshot = db.snapshot();
+/// for entry in snapshot.iter(&accounts)? {
+///     let (name, balance) = entry?;
+///     println!("{name}: {balance}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Database {
+    inner: Arc<Inner>,
+    _closer: Arc<Closer>,
+}
+
+impl Database {
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self {
+            _closer: Arc::new(Closer(inner.clone())),
+            inner,
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Opens the database in a directory, which is created if it is missing.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// A database in memory, gone with its last handle.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`].
+    pub fn in_memory() -> Result<Self> {
+        Self::builder().open_on(Arc::new(braid_io::MemoryDevice::new()))
+    }
+
+    /// Options for opening a database.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Begins a serializable transaction whose commit is durable when it returns.
+    pub fn begin(&self) -> Transaction {
+        self.begin_with(TransactionOptions::default())
+    }
+
+    /// Begins a transaction.
+    pub fn begin_with(&self, options: TransactionOptions) -> Transaction {
+        self.inner.begin(options)
+    }
+
+    /// Runs `body` in a transaction and commits it, again and again while that fails with a conflict.
+    ///
+    /// # Errors
+    /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
+    pub fn transact<R>(&self, mut body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        let mut tries = 0;
+        loop {
+            let mut tx = self.begin();
+            let outcome = body(&mut tx).and_then(|result| tx.commit().map(|_| result));
+            match outcome {
+                Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
+                    tries += 1;
+                    // Those who collided go on at different times.
+                    for _ in 0..thread_index() % 8 * tries.min(16) as usize {
+                        std::thread::yield_now();
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A read-only view of what is durable now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.inner.clone())
+    }
+
+    /// Reads one key as a [`Database::snapshot`] of its own would, at less cost.
+    ///
+    /// # Errors
+    /// As [`crate::Readable::get`].
+    pub fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        self.inner.check_table(&table.core)?;
+        let found: Option<Bytes> =
+            key.with_key_bytes(|key| self.inner.get_durable(&table.core, key))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    /// Blocks until everything committed so far is durable, whatever its [`crate::Durability`].
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.inner.log.sync()?)
+    }
+
+    /// The number up to which all transactions are durable.
+    pub fn durable_horizon(&self) -> u64 {
+        self.inner.log.horizon()
+    }
+
+    /// Writes a checkpoint now: the log before it is no longer needed, and its space is reused.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`], [`Error::Io`] or [`Error::Poisoned`]; the checkpoint before stays good.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.checkpoint()
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// Whether the database can be written to, and why not.
+    pub fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    /// What opening the database had to recover.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.inner.recovery
+    }
+
+    /// Closes the database: waits for what is committed, writes a last checkpoint, stops the threads and
+    /// unlocks the directory. Other handles fail with [`Error::Closed`] from then on.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], or what a checkpoint can fail with; what was acknowledged is safe even so.
+    pub fn close(self) -> Result<()> {
+        self.inner.shutdown()
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

@@ -1,0 +1,273 @@
+//! What can go wrong, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use braid_log::LogError;
+use braid_store::StoreError;
+
+/// The result of a database operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a transaction lost against another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConflictKind {
+    /// A key that the transaction read was written by another one before this one committed.
+    Read,
+    /// A range that the transaction scanned got or lost keys before this one committed.
+    Range,
+    /// Two transactions waited for each other's keys; this one gave way.
+    Deadlock,
+    /// Under snapshot isolation: a key to be written was changed after the snapshot.
+    Write,
+}
+
+impl fmt::Display for ConflictKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ConflictKind::Read => "a key it read was overwritten",
+            ConflictKind::Range => "a range it scanned was changed",
+            ConflictKind::Deadlock => "it was in a deadlock",
+            ConflictKind::Write => "a key it wants to write changed after its snapshot",
+        })
+    }
+}
+
+/// Everything that a database operation can fail with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The transaction lost against a concurrent one and left no trace. Run it again
+    /// ([`crate::Database::transact`] does).
+    #[error("the transaction conflicts with a concurrent one: {0}; run it again")]
+    Conflict(ConflictKind),
+
+    /// Bytes on disk are not what was written.
+    #[error("corrupted: {what} ({location}); run `braid verify`, then restore from a backup")]
+    Corrupted {
+        /// What is damaged.
+        what: String,
+        /// File and offset or page.
+        location: String,
+    },
+
+    /// The medium, or the configured limit, is full. Nothing is lost and reads go on; writes succeed
+    /// again once space is freed (a checkpoint frees log space).
+    #[error("out of space: {what}; free space or raise the limit, then go on")]
+    OutOfSpace {
+        /// What needed the space.
+        what: String,
+    },
+
+    /// An earlier write or sync failed, so nothing further can be promised (fail stop). The database
+    /// is read-only until it is reopened, which recovers every acknowledged transaction.
+    #[error("poisoned by an earlier failure: {cause}; close and reopen the database")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+
+    /// The database was written by a version or with options that this build can't serve.
+    #[error("incompatible: {what}")]
+    Incompatible {
+        /// What does not fit, and what would.
+        what: String,
+    },
+
+    /// Another process, or another handle of this process, has the database open.
+    #[error("{} is in use by another process or handle; close it first", path.display())]
+    Locked {
+        /// The database's directory.
+        path: PathBuf,
+    },
+
+    /// The directory exists but holds no Braid database.
+    #[error("{} is not a Braid database: {reason}", path.display())]
+    NotADatabase {
+        /// The directory.
+        path: PathBuf,
+        /// What was found instead.
+        reason: String,
+    },
+
+    /// The file system does not allow writes.
+    #[error("{} is read-only; make it writable or move the database", path.display())]
+    ReadOnly {
+        /// The database's directory.
+        path: PathBuf,
+    },
+
+    /// A key is longer than [`crate::MAX_KEY_LEN`].
+    #[error("a key of {len} bytes is over the limit of {max}")]
+    KeyTooLong {
+        /// The key's length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+
+    /// A value is longer than [`crate::MAX_VALUE_LEN`].
+    #[error("a value of {len} bytes is over the limit of {max}")]
+    ValueTooLong {
+        /// The value's length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+
+    /// The transaction's writes are over the configured limit.
+    #[error("the transaction's writes exceed {max} bytes; split it or raise the limit")]
+    TransactionTooLarge {
+        /// The limit in bytes.
+        max: usize,
+    },
+
+    /// There is no table of this name.
+    #[error("there is no table {name:?}")]
+    TableMissing {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// There is already a table of this name.
+    #[error("there is already a table {name:?}")]
+    TableExists {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// The table was dropped while this handle was held.
+    #[error("the table {name:?} was dropped")]
+    TableDropped {
+        /// The table's last name.
+        name: String,
+    },
+
+    /// The table's name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
+    #[error("{name:?} can't name a table: a name has 1 to {max} bytes", max = crate::MAX_TABLE_NAME_LEN)]
+    TableName {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// The table holds other types than those asked for.
+    #[error("table {name:?} holds {found}, not {asked}")]
+    TableType {
+        /// The table's name.
+        name: String,
+        /// Its types as stored, `key -> value`.
+        found: String,
+        /// The types asked for.
+        asked: String,
+    },
+
+    /// A table handle of another database was used.
+    #[error("the table handle {name:?} belongs to another database")]
+    ForeignTable {
+        /// The table's name.
+        name: String,
+    },
+
+    /// Stored bytes do not decode as the table's type.
+    #[error("stored bytes are no valid {type_name}: {reason}")]
+    Decode {
+        /// The type asked for.
+        type_name: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// An option is out of its range.
+    #[error("option {option}: {reason}")]
+    Options {
+        /// The option's name.
+        option: &'static str,
+        /// Which values are allowed.
+        reason: String,
+    },
+
+    /// The database was closed.
+    #[error("the database is closed")]
+    Closed,
+
+    /// The operating system refused an operation.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    /// Whether running the same transaction again can succeed without any other change.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Conflict(_))
+    }
+
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::OutOfSpace { what },
+            _ => Error::Io {
+                what,
+                source: Arc::new(source),
+            },
+        }
+    }
+}
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Poisoned { cause } => Error::Poisoned {
+                cause: cause.to_string(),
+            },
+            LogError::OutOfSpace { .. } => Error::OutOfSpace {
+                what: error.to_string(),
+            },
+            LogError::Corrupted { what, file, offset } => Error::Corrupted {
+                what,
+                location: format!("{file}, byte {offset}"),
+            },
+            LogError::Incompatible { what } => Error::Incompatible { what },
+            LogError::Options { what } => Error::Options {
+                option: "log",
+                reason: what,
+            },
+            LogError::Io { what, source } => match source.kind() {
+                io::ErrorKind::StorageFull => Error::OutOfSpace { what },
+                _ => Error::Io { what, source },
+            },
+            error => Error::Io {
+                what: "the log".into(),
+                source: Arc::new(io::Error::other(error.to_string())),
+            },
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Io { what, source } => Error::Io { what, source },
+            StoreError::Corrupted { what, location } => Error::Corrupted { what, location },
+            StoreError::OutOfSpace { what } => Error::OutOfSpace { what },
+            StoreError::Incompatible { what } => Error::Incompatible { what },
+            StoreError::Options { option, reason } => Error::Options { option, reason },
+            StoreError::Poisoned { cause } => Error::Poisoned { cause },
+            StoreError::PoolExhausted => Error::Options {
+                option: "pool_bytes",
+                reason: "too small for the pages in use at once; make it larger".into(),
+            },
+            error => Error::Io {
+                what: "the data file".into(),
+                source: Arc::new(io::Error::other(error.to_string())),
+            },
+        }
+    }
+}

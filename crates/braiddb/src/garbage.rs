@@ -1,0 +1,144 @@
+//! Getting rid of old versions and tombstones once no snapshot can see them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+
+use braid_store::{Change, Record};
+
+use crate::database::{Inner, thread_index};
+use crate::table::TableCore;
+
+const SHARDS: usize = 16;
+
+/// At most this many are examined by one commit, so that none pays for all.
+const STEP_MAX: usize = 64;
+
+/// Something that can go once the watermark reaches `end`.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    end: u64,
+    stripe: usize,
+    tombstone: Option<Box<Tombstone>>,
+}
+
+#[derive(Debug)]
+struct Tombstone {
+    table: Arc<TableCore>,
+    key: Box<[u8]>,
+}
+
+impl Retired {
+    /// A version in a stripe's chain that was replaced by commit `end`.
+    pub(crate) fn version(end: u64, stripe: usize) -> Self {
+        Self {
+            end,
+            stripe,
+            tombstone: None,
+        }
+    }
+
+    /// The mark that commit `end` left in the tree where it removed a key.
+    pub(crate) fn tombstone(end: u64, stripe: usize, table: Arc<TableCore>, key: &[u8]) -> Self {
+        Self {
+            end,
+            stripe,
+            tombstone: Some(Box::new(Tombstone {
+                table,
+                key: key.into(),
+            })),
+        }
+    }
+}
+
+/// What waits for the watermark, by thread, nearly in the order of the numbers.
+#[derive(Debug)]
+pub(crate) struct Garbage {
+    shards: Box<[CachePadded<Mutex<VecDeque<Retired>>>]>,
+}
+
+impl Garbage {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// This thread's shard.
+    pub(crate) fn lock_shard(&self) -> MutexGuard<'_, VecDeque<Retired>> {
+        self.shards[thread_index() % SHARDS].lock()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+impl Inner {
+    /// Does this thread's share of the collecting.
+    pub(crate) fn collect_garbage(&self) {
+        let shard = &self.garbage.shards[thread_index() % SHARDS];
+        self.collect_shard(&mut shard.lock(), STEP_MAX);
+    }
+
+    /// Collects all that can go.
+    pub(crate) fn collect_all_garbage(&self) {
+        for shard in &self.garbage.shards {
+            self.collect_shard(&mut shard.lock(), usize::MAX);
+        }
+    }
+
+    fn collect_shard(&self, shard: &mut VecDeque<Retired>, at_most: usize) {
+        let Some(first) = shard.front() else { return };
+        let mut watermark = self.snapshots.watermark();
+        if first.end > watermark {
+            let horizon = self.log.horizon();
+            if first.end > horizon {
+                return;
+            }
+            self.snapshots.advance(horizon);
+            watermark = self.snapshots.watermark();
+        }
+        for _ in 0..at_most {
+            match shard.pop_front_if(|retired| retired.end <= watermark) {
+                Some(retired) => self.discard(retired, watermark),
+                None => return,
+            }
+        }
+    }
+
+    fn discard(&self, retired: Retired, watermark: u64) {
+        match retired.tombstone {
+            None => self.locks.versions(retired.stripe).lock().trim(watermark),
+            Some(tombstone) => {
+                // A checkpoint must not flip while a page changes; if it is about to, this tombstone
+                // stays until a scan finds it.
+                let Some(_gate) = self.page_gate.try_read() else {
+                    return;
+                };
+                if tombstone.table.is_dropped() {
+                    return;
+                }
+                // An error here costs space only: the tombstone stays, and the next user of the page
+                // meets the same error.
+                let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
+                    let is_it = old
+                        .map(|old| old.meta())
+                        .is_some_and(|meta| meta.tombstone && meta.version == retired.end);
+                    (if is_it { Change::Remove } else { Change::Keep }, ())
+                });
+            }
+        }
+    }
+
+    /// Called when a scan meets a tombstone: those that nobody has in mind any more, because they were
+    /// there when the database was opened, are retired now.
+    pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: &Record) {
+        if record.meta.version <= self.opened_at && !self.is_read_only() {
+            let retired = Retired::tombstone(record.meta.version, 0, table.clone(), &record.key);
+            self.garbage.lock_shard().push_front(retired);
+        }
+    }
+}

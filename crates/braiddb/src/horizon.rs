@@ -1,0 +1,197 @@
+//! Which snapshots are open, and below which number no new one can begin.
+//!
+//! A snapshot reads at the log's durable horizon (I4: what it returns cannot vanish in a crash). Old
+//! versions are kept while a snapshot may need them: those that end at or below the *watermark* can go.
+//!
+//! Two rules make this race-free without a lock on the way of a snapshot:
+//!
+//! - the collector publishes the number it would like to trim up to (`intent`) *before* it looks at the
+//!   open snapshots, and trims only below the oldest it finds;
+//! - a snapshot publishes its number *before* it looks at `intent`, and begins anew if it is too old.
+//!
+//! Both sides use SeqCst, so that at least one of them sees the other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+const SLOTS: usize = 128;
+const FREE: u64 = u64::MAX;
+
+/// The open snapshots of a database.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    slots: Box<[CachePadded<AtomicU64>]>,
+    /// Snapshots beyond the slots: how many are open at each number.
+    more: Mutex<BTreeMap<u64, usize>>,
+    /// Whether `more` was ever used; keeps the collector off the lock.
+    more_open: AtomicUsize,
+    intent: CachePadded<AtomicU64>,
+    watermark: CachePadded<AtomicU64>,
+    collecting: Mutex<()>,
+}
+
+/// An open snapshot's registration; give it back with [`Snapshots::close`].
+#[derive(Debug)]
+pub(crate) struct Registration {
+    number: u64,
+    slot: Option<usize>,
+}
+
+impl Registration {
+    /// The commits up to this number are visible.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Snapshots {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS)
+                .map(|_| CachePadded::new(AtomicU64::new(FREE)))
+                .collect(),
+            more: Mutex::default(),
+            more_open: AtomicUsize::new(0),
+            intent: CachePadded::default(),
+            watermark: CachePadded::default(),
+            collecting: Mutex::default(),
+        }
+    }
+
+    /// Opens a snapshot at what `horizon` returns; `hint` spreads threads over the slots.
+    pub(crate) fn open(&self, hint: usize, horizon: impl Fn() -> u64) -> Registration {
+        for step in 0..SLOTS {
+            let slot = (hint + step) % SLOTS;
+            let number = horizon();
+            // SeqCst, here and below: see the module's rules.
+            if self.slots[slot]
+                .compare_exchange(FREE, number, Ordering::SeqCst, Ordering::Relaxed)
+                .is_err()
+            {
+                continue;
+            }
+            let mut number = number;
+            while self.intent.load(Ordering::SeqCst) > number {
+                number = horizon();
+                self.slots[slot].store(number, Ordering::SeqCst);
+            }
+            return Registration {
+                number,
+                slot: Some(slot),
+            };
+        }
+        self.more_open.fetch_add(1, Ordering::SeqCst);
+        let mut more = self.more.lock();
+        // Under the mutex, which the collector takes after publishing its intent, no second look is
+        // needed: either it sees this entry, or this thread sees its intent.
+        let number = horizon().max(self.intent.load(Ordering::SeqCst));
+        *more.entry(number).or_default() += 1;
+        Registration { number, slot: None }
+    }
+
+    pub(crate) fn close(&self, registration: &Registration) {
+        match registration.slot {
+            // Release: what the snapshot read, it read before the collector sees it gone.
+            Some(slot) => self.slots[slot].store(FREE, Ordering::Release),
+            None => {
+                let mut more = self.more.lock();
+                if let Some(count) = more.get_mut(&registration.number) {
+                    *count -= 1;
+                    if *count == 0 {
+                        more.remove(&registration.number);
+                    }
+                }
+                self.more_open.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Below this number no snapshot is or will be: versions that ended there can go.
+    pub(crate) fn watermark(&self) -> u64 {
+        // Acquire: pairs with the Release in `advance`; the trimming follows the look at the slots.
+        self.watermark.load(Ordering::Acquire)
+    }
+
+    /// Raises the watermark towards `horizon` as far as the open snapshots allow.
+    pub(crate) fn advance(&self, horizon: u64) {
+        if self.intent.load(Ordering::Relaxed) >= horizon && self.watermark() >= horizon {
+            return;
+        }
+        let Some(_collecting) = self.collecting.try_lock() else {
+            return;
+        };
+        self.intent.fetch_max(horizon, Ordering::SeqCst);
+        let mut oldest = self.intent.load(Ordering::SeqCst);
+        for slot in &self.slots {
+            oldest = oldest.min(slot.load(Ordering::SeqCst));
+        }
+        if self.more_open.load(Ordering::SeqCst) > 0
+            && let Some((&number, _)) = self.more.lock().first_key_value()
+        {
+            oldest = oldest.min(number);
+        }
+        // A snapshot below the intent may just be moving up; the watermark never goes back.
+        self.watermark.fetch_max(oldest, Ordering::Release);
+    }
+
+    /// How many snapshots are open, and the oldest one's number.
+    pub(crate) fn census(&self) -> (usize, Option<u64>) {
+        let open = self
+            .slots
+            .iter()
+            .map(|s| s.load(Ordering::Relaxed))
+            .filter(|&n| n != FREE);
+        let mut numbers: Vec<u64> = open.collect();
+        let more = self.more.lock();
+        let count = numbers.len() + more.values().sum::<usize>();
+        numbers.extend(more.keys());
+        (count, numbers.into_iter().min())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_snapshot_holds_the_watermark_back() {
+        let snapshots = Snapshots::new();
+        let ten = snapshots.open(3, || 10);
+        snapshots.advance(20);
+        assert_eq!(snapshots.watermark(), 10);
+        assert_eq!(snapshots.census(), (1, Some(10)));
+        snapshots.close(&ten);
+        snapshots.advance(20);
+        assert_eq!(snapshots.watermark(), 20);
+    }
+
+    #[test]
+    fn a_snapshot_never_begins_below_the_intent() {
+        let snapshots = Snapshots::new();
+        snapshots.advance(20);
+        // A stale first look at the horizon is taken again.
+        let looks = std::cell::Cell::new(0);
+        let registration = snapshots.open(0, || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 { 10 } else { 20 }
+        });
+        assert_eq!(registration.number(), 20);
+    }
+
+    #[test]
+    fn more_snapshots_than_slots() {
+        let snapshots = Snapshots::new();
+        let open: Vec<_> = (0..3 * SLOTS as u64)
+            .map(|n| snapshots.open(0, || 5 + n))
+            .collect();
+        assert_eq!(snapshots.census(), (3 * SLOTS, Some(5)));
+        snapshots.advance(1_000);
+        assert_eq!(snapshots.watermark(), 5);
+        open.iter().for_each(|r| snapshots.close(r));
+        snapshots.advance(1_000);
+        assert_eq!(snapshots.watermark(), 1_000);
+    }
+}

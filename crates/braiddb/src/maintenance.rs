@@ -1,0 +1,179 @@
+//! Work beside the transactions: checkpoints, flushes that nobody waits for, collecting garbage.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::database::Inner;
+use crate::error::{Error, Result};
+
+/// How often the thread looks whether a checkpoint is due. At a gigabyte of log a second this lets 50 MB
+/// pass unseen, a small part of what a checkpoint waits for.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the maintenance thread and those who need it share.
+#[derive(Debug)]
+pub(crate) struct Maintenance {
+    state: Mutex<State>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The number of the newest published checkpoint and the log bytes written before it.
+    pub(crate) checkpointed: AtomicU64,
+    pub(crate) log_bytes_at_checkpoint: AtomicU64,
+    /// Log that was replayed at opening and no checkpoint covers yet.
+    pub(crate) replayed_bytes: AtomicU64,
+    pub(crate) last_error: Mutex<Option<Error>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    flush_due: Option<Instant>,
+}
+
+impl Maintenance {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            thread: Mutex::default(),
+            checkpointed: AtomicU64::new(0),
+            log_bytes_at_checkpoint: AtomicU64::new(0),
+            replayed_bytes: AtomicU64::new(0),
+            last_error: Mutex::default(),
+        }
+    }
+
+    /// Sees to it that a flush begins within `bound`.
+    pub(crate) fn flush_within(&self, bound: Duration) {
+        let due = Instant::now() + bound;
+        let mut state = self.state.lock();
+        if state.flush_due.is_none_or(|before| due < before) {
+            state.flush_due = Some(due);
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic there has been reported by the panic hook; closing goes on.
+            let _ = thread.join();
+        }
+    }
+
+    /// Sleeps until something is due. Says whether to go on, and whether a flush is due.
+    fn sleep(&self) -> Option<bool> {
+        let mut state = self.state.lock();
+        let tick = Instant::now() + TICK;
+        while !state.stop {
+            let until = state.flush_due.map_or(tick, |due| due.min(tick));
+            if self.wake.wait_until(&mut state, until).timed_out() {
+                let flush = state.flush_due.is_some_and(|due| due <= Instant::now());
+                if flush {
+                    state.flush_due = None;
+                }
+                return Some(flush);
+            }
+        }
+        None
+    }
+}
+
+impl Inner {
+    /// Starts the maintenance thread.
+    pub(crate) fn start_maintenance(self: &Arc<Self>) -> Result<()> {
+        // A weak reference: the thread must not keep the database open.
+        let weak = Arc::downgrade(self);
+        let name = "braid-maintenance".to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let Some(flush) = inner.maintenance.sleep() else {
+                    return;
+                };
+                if flush {
+                    inner.log.request_flush();
+                }
+                inner.maintain();
+            }
+        });
+        let thread = thread.map_err(|e| Error::io("starting the maintenance thread", e))?;
+        *self.maintenance.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    fn maintain(&self) {
+        self.collect_all_garbage();
+        if self.poisoned().is_some() {
+            return;
+        }
+        let replayed = self.maintenance.replayed_bytes.load(Ordering::Relaxed);
+        let logged = self.log.stats().written_bytes + replayed;
+        let before = self
+            .maintenance
+            .log_bytes_at_checkpoint
+            .load(Ordering::Relaxed);
+        let result = self.free_dropped_tables().and_then(|()| {
+            if logged.saturating_sub(before) >= self.checkpoint_log_bytes {
+                self.checkpoint()?;
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            // The next tick tries again; `health` tells meanwhile.
+            *self.maintenance.last_error.lock() = Some(error);
+        }
+    }
+
+    /// Whether anything was committed since the newest checkpoint.
+    pub(crate) fn checkpoint_if_changed(&self) -> Result<()> {
+        if self.log.last_number() == self.maintenance.checkpointed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.checkpoint()
+    }
+
+    /// Writes a checkpoint of the state between two transactions.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpoint_running.lock();
+        let log_bytes = self.log.stats().written_bytes;
+        // Between the transactions, for as long as it takes to flip the epoch.
+        let gate = self.page_gate.write();
+        let (start, checkpoint) = self.log.quiesce(|start| {
+            let checkpoint = self.store.begin_checkpoint(self.meta.encode(&start));
+            (start, checkpoint)
+        });
+        drop(gate);
+        let mut checkpoint = checkpoint?;
+        checkpoint.write(&|_| {})?;
+        // I5: log before checkpoint. Everything in the images is durable in the log before a durable
+        // superblock refers to them.
+        self.log.ticket(start.number).wait()?;
+        assert!(
+            self.log.horizon() >= start.number,
+            "I5: the log before the checkpoint"
+        );
+        checkpoint.publish()?;
+        self.maintenance
+            .checkpointed
+            .store(start.number, Ordering::Release);
+        self.maintenance
+            .log_bytes_at_checkpoint
+            .store(log_bytes, Ordering::Relaxed);
+        self.maintenance.replayed_bytes.store(0, Ordering::Relaxed);
+        *self.maintenance.last_error.lock() = None;
+        self.counters.checkpoint();
+        // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        self.log.release(&start)?;
+        Ok(())
+    }
+}

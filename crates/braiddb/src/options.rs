@@ -1,0 +1,264 @@
+//! How a database is opened and how a transaction behaves.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_io::{Device, DeviceChoice};
+use braid_log::ProtocolKind;
+
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::recovery::RecoveryProgress;
+
+/// When a commit is safe from a crash of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Before `commit` returns, or the ticket resolves.
+    #[default]
+    Immediate,
+    /// Within this time after `commit` returns. A crash may lose it, but never a part of it, and nothing
+    /// that a later durable transaction builds on.
+    Buffered(Duration),
+    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `Buffered`.
+    None,
+}
+
+/// What concurrent transactions see of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// As if the transactions ran one after the other. Reads see the newest state and are validated at
+    /// commit; until then two reads may disagree, and then the commit fails with a conflict.
+    #[default]
+    Serializable,
+    /// Reads see the state at the beginning; the first of two writers of a key wins. Allows write skew.
+    Snapshot,
+}
+
+/// How a transaction behaves; see [`Database::begin_with`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// What it sees of others.
+    pub isolation: Isolation,
+    /// When its commit is safe.
+    pub durability: Durability,
+}
+
+pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
+
+/// Options for opening a database, from [`Database::builder`].
+///
+/// | option | default | range |
+/// |---|---|---|
+/// | [`protocol`](Builder::protocol) | `Glsn` | fixed at creation |
+/// | [`strands`](Builder::strands) | the number of CPUs, at most 16 | 1 to 256, fixed at creation |
+/// | [`lanes`](Builder::lanes) | 1 | 1 to `strands`, fixed at creation |
+/// | [`pool_bytes`](Builder::pool_bytes) | 256 MiB | from 1 MiB |
+/// | [`segment_bytes`](Builder::segment_bytes) | 32 MiB | 64 KiB to 1 GiB |
+/// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
+/// | [`max_log_bytes`](Builder::max_log_bytes) | no limit | 0, or twice `checkpoint_log_bytes` |
+/// | [`transaction_bytes_max`](Builder::transaction_bytes_max) | 256 MiB | 1 KiB to 1 GiB |
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    pub(crate) protocol: Option<ProtocolKind>,
+    pub(crate) strands: Option<usize>,
+    pub(crate) lanes: Option<usize>,
+    pub(crate) device: DeviceChoice,
+    pub(crate) pool_bytes: usize,
+    pub(crate) segment_bytes: u64,
+    pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) max_log_bytes: u64,
+    pub(crate) transaction_bytes_max: usize,
+    pub(crate) flushes_in_flight: Option<usize>,
+    pub(crate) create_if_missing: bool,
+    pub(crate) background: bool,
+    pub(crate) discard: bool,
+    pub(crate) progress: Option<ProgressCallback>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            protocol: None,
+            strands: None,
+            lanes: None,
+            device: DeviceChoice::Auto,
+            pool_bytes: 256 << 20,
+            segment_bytes: 32 << 20,
+            checkpoint_log_bytes: 256 << 20,
+            max_log_bytes: 0,
+            transaction_bytes_max: 256 << 20,
+            flushes_in_flight: None,
+            create_if_missing: true,
+            background: true,
+            discard: false,
+            progress: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing one keeps its
+    /// own, and asking for another is [`Error::Incompatible`].
+    pub fn protocol(mut self, protocol: ProtocolKind) -> Self {
+        self.protocol = Some(protocol);
+        self
+    }
+
+    /// How many strands (log buffers) committing threads are spread over.
+    pub fn strands(mut self, strands: usize) -> Self {
+        self.strands = Some(strands);
+        self
+    }
+
+    /// How many files the log is written to at a time. With one, all strands share each flush, which is
+    /// fastest where they share a device.
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = Some(lanes);
+        self
+    }
+
+    /// How the medium is accessed.
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Memory for pages, in bytes.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// The size of a log file, in bytes.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// A checkpoint begins when this much log was written since the last: a bound on recovery time.
+    pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
+        self.checkpoint_log_bytes = bytes;
+        self
+    }
+
+    /// The most that the log may occupy, in bytes; 0 for no limit. Commits beyond it fail with
+    /// [`Error::OutOfSpace`] until a checkpoint made room.
+    pub fn max_log_bytes(mut self, bytes: u64) -> Self {
+        self.max_log_bytes = bytes;
+        self
+    }
+
+    /// The most that one transaction may write, in bytes.
+    pub fn transaction_bytes_max(mut self, bytes: usize) -> Self {
+        self.transaction_bytes_max = bytes;
+        self
+    }
+
+    /// How many log flushes of a lane may be in flight at once.
+    pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
+        self.flushes_in_flight = Some(flushes);
+        self
+    }
+
+    /// Whether a missing database is created (the default) or an error.
+    pub fn create_if_missing(mut self, create: bool) -> Self {
+        self.create_if_missing = create;
+        self
+    }
+
+    /// Whether threads of the database's own flush and make checkpoints (the default). Without them
+    /// the callers' threads do all work: waiting for a ticket flushes, and checkpoints are made only by
+    /// [`Database::checkpoint`]. A deterministic simulation needs that.
+    pub fn background_threads(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Whether the space of log that is no longer needed is given back to the medium at once (hole
+    /// punching) instead of being kept for reuse.
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
+        self
+    }
+
+    /// Is told how recovery gets on, from the recovering threads.
+    pub fn recovery_progress(
+        mut self,
+        callback: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Some(Arc::new(callback));
+        self
+    }
+
+    /// Opens, and creates if need be, the database in a directory.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::NotADatabase`], [`Error::Incompatible`], [`Error::Corrupted`],
+    /// [`Error::ReadOnly`], [`Error::OutOfSpace`], [`Error::Options`] or [`Error::Io`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_directory(path.as_ref(), self)
+    }
+
+    /// Opens, and creates if need be, the database on a device: for memory, simulated or own media. The
+    /// caller sees to it that it is opened only once at a time.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
+        Database::open_device(device, None, self)
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let check = |ok: bool, option: &'static str, reason: &str| {
+            if ok {
+                Ok(())
+            } else {
+                Err(Error::Options {
+                    option,
+                    reason: reason.into(),
+                })
+            }
+        };
+        let strands = self.strands.unwrap_or(1);
+        check((1..=256).contains(&strands), "strands", "from 1 to 256")?;
+        let lanes = self.lanes.unwrap_or(1);
+        let lanes_fit = (1..=256).contains(&lanes) && (self.strands.is_none() || lanes <= strands);
+        check(lanes_fit, "lanes", "from 1 to the number of strands")?;
+        check(self.pool_bytes >= 1 << 20, "pool_bytes", "at least 1 MiB")?;
+        let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
+        check(segment_fits, "segment_bytes", "from 64 KiB to 1 GiB")?;
+        let checkpoint_fits = self.checkpoint_log_bytes >= 64 << 10;
+        check(checkpoint_fits, "checkpoint_log_bytes", "at least 64 KiB")?;
+        let log_fits =
+            self.max_log_bytes == 0 || self.max_log_bytes / 2 >= self.checkpoint_log_bytes;
+        check(
+            log_fits,
+            "max_log_bytes",
+            "0, or at least twice checkpoint_log_bytes",
+        )?;
+        let transaction_fits = (1 << 10..=1 << 30).contains(&self.transaction_bytes_max);
+        check(
+            transaction_fits,
+            "transaction_bytes_max",
+            "from 1 KiB to 1 GiB",
+        )?;
+        let flushes_fit = (1..=64).contains(&self.flushes_in_flight.unwrap_or(1));
+        check(flushes_fit, "flushes_in_flight", "from 1 to 64")
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("protocol", &self.protocol)
+            .field("strands", &self.strands)
+            .field("lanes", &self.lanes)
+            .field("device", &self.device)
+            .field("pool_bytes", &self.pool_bytes)
+            .finish_non_exhaustive()
+    }
+}

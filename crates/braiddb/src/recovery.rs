@@ -1,0 +1,495 @@
+//! Opening: finding the newest checkpoint, replaying the log behind it.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
+use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece, ProtocolKind};
+use braid_store::{Change, Store, StoreOptions, Tree};
+
+use crate::catalog::CATALOG_ID;
+use crate::database::{Database, Inner, Parts};
+use crate::error::{Error, Result};
+use crate::garbage::Retired;
+use crate::meta::Meta;
+use crate::options::Builder;
+use crate::redo;
+use crate::table::TableCore;
+
+const DATA_FILE: &str = "data.braid";
+
+/// There while a database is being created: what is beside it is not a database yet.
+const CREATING_FILE: &str = "CREATING";
+
+/// How often a replaying thread reports.
+const REPORT_EVERY: u64 = 4096;
+
+/// How recovery gets on; see [`Builder::recovery_progress`].
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct RecoveryProgress {
+    /// Bytes of log scanned so far.
+    pub scanned_bytes: u64,
+    /// Bytes of log to scan, at most.
+    pub total_bytes: u64,
+    /// Transactions replayed so far; the scan comes first.
+    pub transactions: u64,
+    /// Time since opening began.
+    pub elapsed: Duration,
+}
+
+/// What opening a database had to recover; see [`Database::recovery`].
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Transactions replayed.
+    pub transactions: u64,
+    /// Whole transactions that were on the log but came after a gap, so that none of them can have been
+    /// acknowledged.
+    pub discarded: u64,
+    /// The time that opening took.
+    pub duration: Duration,
+}
+
+impl Database {
+    pub(crate) fn open_directory(path: &Path, options: Builder) -> Result<Self> {
+        options.validate()?;
+        let opening = |error: io::Error| match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
+                path: path.to_owned(),
+            },
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "it is not a directory".into(),
+            },
+            _ => Error::io(format!("opening {}", path.display()), error),
+        };
+        let missing = || Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "the directory does not exist".into(),
+        };
+        match path.try_exists().map_err(opening)? {
+            true => {}
+            false if options.create_if_missing => std::fs::create_dir_all(path).map_err(opening)?,
+            false => return Err(missing()),
+        }
+        if !options.create_if_missing || !path.is_dir() {
+            // Nothing may be left behind in a directory that turns out to be something else.
+            let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
+            if !is_database {
+                return Err(Error::NotADatabase {
+                    path: path.to_owned(),
+                    reason: format!("there is no {DATA_FILE} in it"),
+                });
+            }
+        }
+        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
+            LockError::Held => Error::Locked {
+                path: path.to_owned(),
+            },
+            LockError::Io(error) => opening(error),
+        })?;
+        let device = braid_io::open_directory(path, options.device).map_err(opening)?;
+        let opened = Self::open_device(device, Some(lock), options);
+        opened.map_err(|error| match error {
+            Error::NotADatabase { reason, .. } => Error::NotADatabase {
+                path: path.to_owned(),
+                reason,
+            },
+            error => error,
+        })
+    }
+
+    pub(crate) fn open_device(
+        device: Arc<dyn Device>,
+        lock: Option<DirectoryLock>,
+        options: Builder,
+    ) -> Result<Self> {
+        options.validate()?;
+        let began = Instant::now();
+        let kind = look_at(&*device)?;
+        let fresh = match kind {
+            Contents::Database => false,
+            Contents::Foreign(reason) => {
+                return Err(Error::NotADatabase {
+                    path: Default::default(),
+                    reason,
+                });
+            }
+            Contents::Nothing if !options.create_if_missing => {
+                return Err(Error::NotADatabase {
+                    path: Default::default(),
+                    reason: format!("there is no {DATA_FILE} in it"),
+                });
+            }
+            Contents::Nothing => true,
+            Contents::Unfinished => {
+                remove_unfinished(&*device)?;
+                true
+            }
+        };
+        let inner = match fresh {
+            true => create(device, lock, &options)?,
+            false => recover(device, lock, &options, began)?,
+        };
+        if options.background {
+            inner.start_maintenance()?;
+        }
+        Ok(Self::from_inner(inner))
+    }
+}
+
+enum Contents {
+    Nothing,
+    Unfinished,
+    Database,
+    Foreign(String),
+}
+
+fn look_at(device: &dyn Device) -> Result<Contents> {
+    let entries = device
+        .list()
+        .map_err(|e| Error::io("listing the directory", e))?;
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    if has(CREATING_FILE) {
+        return Ok(Contents::Unfinished);
+    }
+    if has(DATA_FILE) {
+        return Ok(Contents::Database);
+    }
+    match entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
+        None => Ok(Contents::Nothing),
+        Some(entry) => Ok(Contents::Foreign(format!(
+            "it holds {:?} but no {DATA_FILE}; choose an empty directory for a new database",
+            entry.name
+        ))),
+    }
+}
+
+fn sync_names(device: &dyn Device) -> Result<()> {
+    device
+        .sync_directory()
+        .map_err(|e| Error::io("syncing the directory", e))
+}
+
+/// Removes what an interrupted creation left. Its marker goes last.
+fn remove_unfinished(device: &dyn Device) -> Result<()> {
+    let failed = |e| Error::io("removing an unfinished database", e);
+    for entry in device.list().map_err(failed)? {
+        if entry.name != CREATING_FILE && entry.name != LOCK_FILE_NAME {
+            device.remove(&entry.name).map_err(failed)?;
+        }
+    }
+    sync_names(device)?;
+    device.remove(CREATING_FILE).map_err(failed)?;
+    sync_names(device)
+}
+
+fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
+    let defaults = LogOptions::default();
+    LogOptions {
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        segment_bytes: options.segment_bytes,
+        max_log_bytes: options.max_log_bytes,
+        flushes_in_flight: options
+            .flushes_in_flight
+            .unwrap_or(defaults.flushes_in_flight),
+        flush_mode: match options.background {
+            true => FlushMode::Background,
+            false => FlushMode::Callers,
+        },
+        discard: options.discard,
+        slot_bytes: defaults.slot_bytes.min(options.segment_bytes as usize / 4),
+    }
+}
+
+fn next_identity() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn catalog(store: &Store, identity: u64) -> Result<Arc<TableCore>> {
+    let tree = store.tree(CATALOG_ID)?;
+    Ok(Arc::new(TableCore::new(
+        CATALOG_ID,
+        identity,
+        tree,
+        "(catalog)",
+        String::new(),
+    )))
+}
+
+fn create(
+    device: Arc<dyn Device>,
+    lock: Option<DirectoryLock>,
+    options: &Builder,
+) -> Result<Arc<Inner>> {
+    let began = Instant::now();
+    // The marker is durable before anything else, and goes once everything else is.
+    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
+    drop(marker.map_err(|e| Error::io("creating the database", e))?);
+    sync_names(&*device)?;
+    let protocol = options.protocol.unwrap_or_default();
+    let strands = match protocol {
+        ProtocolKind::Serial => 1,
+        _ => options.strands.unwrap_or(LogOptions::default().strands),
+    };
+    let lanes = options.lanes.unwrap_or(1).min(strands);
+    let meta = Meta {
+        protocol,
+        strands: strands as u16,
+        lanes: lanes as u16,
+    };
+    let log = Log::create(device.clone(), log_options(options, &meta))?;
+    let store = Store::create(
+        device.clone(),
+        StoreOptions {
+            pool_bytes: options.pool_bytes,
+        },
+    )?;
+    let identity = next_identity();
+    let catalog = catalog(&store, identity)?;
+    let recovery = RecoveryReport {
+        duration: began.elapsed(),
+        ..RecoveryReport::default()
+    };
+    let opened_at = log.horizon();
+    let parts = Parts {
+        log,
+        store,
+        meta,
+        catalog,
+        opened_at,
+        identity,
+        recovery,
+        lock,
+    };
+    let inner = Arc::new(Inner::new(parts, options));
+    inner.checkpoint()?;
+    sync_names(&*device)?;
+    device
+        .remove(CREATING_FILE)
+        .map_err(|e| Error::io("creating the database", e))?;
+    sync_names(&*device)?;
+    Ok(inner)
+}
+
+/// That the options asked for are those that the database was created with.
+fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
+    let mismatch = |option: &str, asked: String, found: String| {
+        Err(Error::Incompatible {
+            what: format!(
+                "the database was created with {option} {found}, not {asked}; leave the option out"
+            ),
+        })
+    };
+    if let Some(asked) = options.protocol
+        && asked != meta.protocol
+    {
+        return mismatch("protocol", asked.to_string(), meta.protocol.to_string());
+    }
+    if let Some(asked) = options.lanes
+        && asked != usize::from(meta.lanes)
+    {
+        return mismatch("lanes", asked.to_string(), meta.lanes.to_string());
+    }
+    Ok(())
+}
+
+fn recover(
+    device: Arc<dyn Device>,
+    lock: Option<DirectoryLock>,
+    options: &Builder,
+    began: Instant,
+) -> Result<Arc<Inner>> {
+    let store_options = StoreOptions {
+        pool_bytes: options.pool_bytes,
+    };
+    let (store, meta) = Store::open(device.clone(), store_options)?;
+    let (mut meta, start): (Meta, LogStart) = Meta::decode(&meta)?;
+    check_fixed_options(options, &meta)?;
+    if let Some(strands) = options.strands
+        && meta.protocol != ProtocolKind::Serial
+    {
+        if strands < usize::from(meta.lanes) {
+            return Err(Error::Options {
+                option: "strands",
+                reason: format!("the database has {} lanes and needs as many", meta.lanes),
+            });
+        }
+        meta.strands = strands as u16;
+    }
+    let report = |progress: RecoveryProgress| {
+        if let Some(callback) = &options.progress {
+            callback(&RecoveryProgress {
+                elapsed: began.elapsed(),
+                ..progress
+            });
+        }
+    };
+    let recovered = Log::recover(device, log_options(options, &meta), &start, &|scan| {
+        report(RecoveryProgress {
+            scanned_bytes: scan.bytes,
+            total_bytes: scan.total,
+            ..RecoveryProgress::default()
+        });
+    })?;
+    let scanned_bytes = recovered.scanned_bytes();
+    let trees = Trees::new(&store);
+    let transactions = AtomicU64::new(0);
+    let tombstones = Mutex::new(Vec::new());
+    let threads = match options.background {
+        true => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        false => 1,
+    };
+    recovered.for_each_parallel(threads, |piece: Piece<'_>| {
+        replay(&trees, piece, &tombstones)?;
+        let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_multiple_of(REPORT_EVERY) {
+            report(RecoveryProgress {
+                scanned_bytes,
+                total_bytes: scanned_bytes,
+                transactions: count,
+                ..RecoveryProgress::default()
+            });
+        }
+        Ok::<(), Error>(())
+    })?;
+    drop(trees);
+    let discarded = recovered.discarded_pieces();
+    let opened_at = recovered.cut;
+    let log = recovered.into_log()?;
+    let transactions = transactions.into_inner();
+    let recovery = RecoveryReport {
+        log_bytes: scanned_bytes,
+        transactions,
+        discarded,
+        duration: began.elapsed(),
+    };
+    let identity = next_identity();
+    let catalog = catalog(&store, identity)?;
+    let parts = Parts {
+        log,
+        store,
+        meta,
+        catalog,
+        opened_at,
+        identity,
+        recovery,
+        lock,
+    };
+    let inner = Arc::new(Inner::new(parts, options));
+    inner
+        .maintenance
+        .checkpointed
+        .store(start.number, Ordering::Release);
+    // The log that was replayed counts towards the next checkpoint.
+    inner
+        .maintenance
+        .replayed_bytes
+        .store(scanned_bytes, Ordering::Relaxed);
+    remove_dead_tables(&inner)?;
+    retire_tombstones(&inner, tombstones.into_inner());
+    Ok(inner)
+}
+
+/// The store's trees by table number, looked up once each.
+struct Trees<'a> {
+    store: &'a Store,
+    small: Box<[OnceLock<Tree>]>,
+}
+
+impl<'a> Trees<'a> {
+    fn new(store: &'a Store) -> Self {
+        Self {
+            store,
+            small: (0..256).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    fn with<R>(&self, id: u32, f: impl FnOnce(&Tree) -> Result<R>) -> Result<R> {
+        match self.small.get(id as usize) {
+            Some(slot) => {
+                if slot.get().is_none() {
+                    let tree = self.store.tree(id)?;
+                    slot.get_or_init(|| tree);
+                }
+                f(slot.get().expect("set just now"))
+            }
+            None => f(&self.store.tree(id)?),
+        }
+    }
+}
+
+type Tombstones = Mutex<Vec<(u32, Box<[u8]>, u64)>>;
+
+/// Repeats a transaction's writes. A newer version of a key stays, so the order of the transactions does
+/// not matter (I7), and a second replay does no harm.
+fn replay(trees: &Trees<'_>, piece: Piece<'_>, tombstones: &Tombstones) -> Result<()> {
+    let version = piece.number;
+    for redo in redo::decode(piece.payload) {
+        let redo = redo?;
+        trees.with(redo.table, |tree| {
+            Ok(tree.modify(redo.key, |old| {
+                let change = match (old, redo.value) {
+                    (Some(old), _) if old.meta().version >= version => Change::Keep,
+                    (_, Some(value)) => Change::Put { version, value },
+                    // Even if the key is not there: an older write of it may be replayed later.
+                    (_, None) => Change::Tombstone { version },
+                };
+                (change, ())
+            })?)
+        })?;
+        if redo.value.is_none() {
+            tombstones
+                .lock()
+                .push((redo.table, redo.key.into(), version));
+        }
+    }
+    Ok(())
+}
+
+/// Frees trees that no table refers to: of dropped tables, whose pages were still in use then.
+fn remove_dead_tables(inner: &Arc<Inner>) -> Result<()> {
+    let mut alive: HashSet<u32> = inner.table_ids()?.into_iter().collect();
+    alive.insert(CATALOG_ID);
+    for id in inner.store.tree_ids() {
+        if !alive.contains(&id) {
+            inner.store.drop_tree(id)?;
+        }
+    }
+    Ok(())
+}
+
+fn retire_tombstones(inner: &Arc<Inner>, tombstones: Vec<(u32, Box<[u8]>, u64)>) {
+    let alive: HashSet<u32> = inner.store.tree_ids().into_iter().collect();
+    let mut cores: Vec<Arc<TableCore>> = Vec::new();
+    for (table, key, version) in tombstones {
+        let known = cores.iter().find(|core| core.id == table).cloned();
+        let core = known.or_else(|| {
+            let tree = alive
+                .contains(&table)
+                .then(|| inner.store.tree(table).ok())
+                .flatten()?;
+            let core = TableCore::new(table, inner.identity, tree, "(recovered)", String::new());
+            cores.push(Arc::new(core));
+            cores.last().cloned()
+        });
+        if let Some(core) = core {
+            inner
+                .garbage
+                .lock_shard()
+                .push_back(Retired::tombstone(version, 0, core, &key));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The redo records of a transaction, as they lie in its piece of the log.
+//!
+//! ```text
+//! record  = head, key length, [value length,] key, [value]
+//! head    = varint(table number * 2 + 1 if the key is removed)
+//! lengths = varints (LEB128)
+//! ```
+//!
+//! Records are logical, whole values by key: replay needs no page, and replaying one twice does no harm.
+
+use crate::error::{Error, Result};
+
+/// What a transaction did to one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Redo<'a> {
+    pub(crate) table: u32,
+    pub(crate) key: &'a [u8],
+    /// `None` removes the key.
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// An upper bound on what a record needs beyond its key and value.
+pub(crate) const OVERHEAD_MAX: usize = 5 + 3 + 5;
+
+/// Where the key and the value of an encoded record lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) key_at: usize,
+    pub(crate) value_at: usize,
+}
+
+/// Appends a record to `out`.
+pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
+    put_varint(
+        u64::from(redo.table) << 1 | u64::from(redo.value.is_none()),
+        out,
+    );
+    put_varint(redo.key.len() as u64, out);
+    if let Some(value) = redo.value {
+        put_varint(value.len() as u64, out);
+    }
+    let key_at = out.len();
+    out.extend_from_slice(redo.key);
+    let value_at = out.len();
+    out.extend_from_slice(redo.value.unwrap_or_default());
+    Extent { key_at, value_at }
+}
+
+/// The records of a piece, in the order in which they were written.
+pub(crate) fn decode(mut piece: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>> {
+    std::iter::from_fn(move || {
+        if piece.is_empty() {
+            return None;
+        }
+        let redo = decode_one(&mut piece);
+        if redo.is_none() {
+            piece = &[];
+        }
+        Some(redo.ok_or_else(|| Error::Corrupted {
+            what: "a log record whose lengths exceed its transaction".into(),
+            location: "log".into(),
+        }))
+    })
+}
+
+fn decode_one<'a>(piece: &mut &'a [u8]) -> Option<Redo<'a>> {
+    let head = take_varint(piece)?;
+    let key_len = usize::try_from(take_varint(piece)?).ok()?;
+    let value_len = match head & 1 {
+        0 => Some(usize::try_from(take_varint(piece)?).ok()?),
+        _ => None,
+    };
+    let key = piece.split_off(..key_len)?;
+    let value = match value_len {
+        Some(len) => Some(piece.split_off(..len)?),
+        None => None,
+    };
+    Some(Redo {
+        table: u32::try_from(head >> 1).ok()?,
+        key,
+        value,
+    })
+}
+
+fn put_varint(mut n: u64, out: &mut Vec<u8>) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut n = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.split_off_first()?;
+        n |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(n);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            records in prop::collection::vec(
+                (1u32.., prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..300))),
+                0..20,
+            )
+        ) {
+            let mut piece = Vec::new();
+            let redo = |r: &'_ (u32, Vec<u8>, Option<Vec<u8>>)| (r.0, r.1.clone(), r.2.clone());
+            for (table, key, value) in &records {
+                let before = piece.len();
+                let extent = encode(Redo { table: *table, key, value: value.as_deref() }, &mut piece);
+                prop_assert_eq!(&piece[extent.key_at..extent.value_at], &key[..]);
+                let bytes = key.len() + value.as_ref().map_or(0, Vec::len);
+                prop_assert!(piece.len() - before <= bytes + OVERHEAD_MAX);
+            }
+            let decoded: Vec<_> = decode(&piece)
+                .map(|r| r.map(|r| (r.table, r.key.to_vec(), r.value.map(<[u8]>::to_vec))))
+                .collect::<Result<_>>()
+                .unwrap();
+            prop_assert_eq!(decoded, records.iter().map(redo).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn damaged_bytes_end_in_an_error_and_never_panic(piece in prop::collection::vec(any::<u8>(), 0..200)) {
+            let decoded: Vec<_> = decode(&piece).collect();
+            prop_assert!(decoded.iter().rev().skip(1).all(Result::is_ok));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Reading: the trait that transactions and snapshots share, and the snapshot itself.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use braid_store::RecordMeta;
+
+use crate::context::hash_key;
+use crate::database::Inner;
+use crate::error::Result;
+use crate::horizon::Registration;
+use crate::scan::{Range, RawRange, View};
+use crate::table::{Table, TableCore};
+use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
+
+/// Reading tables: what [`crate::Transaction`] and [`Snapshot`] have in common.
+pub trait Readable {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or what
+    /// reading a page can fail with.
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>>;
+
+    /// Whether a key is there.
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn contains_key<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<bool>;
+
+    /// The entries of a range of keys, in order, from both ends.
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`] or [`crate::Error::ForeignTable`]; the iterator's items carry what
+    /// reading can fail with.
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>>;
+
+    /// The entries whose encoded keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`Readable::range`].
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>>;
+
+    /// All entries of a table.
+    ///
+    /// # Errors
+    /// As [`Readable::range`].
+    fn iter<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Range<'_, K, V>> {
+        self.range(table, ..)
+    }
+
+    /// The entry with the smallest key.
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn first<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.iter(table)?.next().transpose()
+    }
+
+    /// The entry with the largest key.
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn last<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.iter(table)?.next_back().transpose()
+    }
+}
+
+/// A consistent, read-only view of the database: exactly the transactions that were durable when it was
+/// taken, in their serial order (I4).
+///
+/// It never blocks a writer, is never blocked by one, and never fails with a conflict. While it lives,
+/// values that are overwritten stay in memory for it.
+#[derive(Debug)]
+pub struct Snapshot {
+    inner: Arc<Inner>,
+    registration: Registration,
+}
+
+impl Snapshot {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        let registration = inner.open_snapshot();
+        Self {
+            inner,
+            registration,
+        }
+    }
+
+    /// The number of the newest transaction that it sees.
+    pub fn number(&self) -> u64 {
+        self.registration.number()
+    }
+
+    fn raw_range(
+        &self,
+        core: &Arc<TableCore>,
+        bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
+    ) -> Result<RawRange<'_>> {
+        self.inner.check_table(core)?;
+        let view = View::At(self.number());
+        Ok(RawRange::new(
+            &self.inner,
+            core.clone(),
+            view,
+            bounds,
+            Vec::new(),
+            None,
+        ))
+    }
+}
+
+impl Readable for Snapshot {
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        self.inner.check_table(&table.core)?;
+        let found = key.with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    fn contains_key<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<bool> {
+        self.inner.check_table(&table.core)?;
+        Ok(key
+            .with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?
+            .is_some())
+    }
+
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>> {
+        Ok(Range::new(
+            self.raw_range(&table.core, range.into_key_bounds())?,
+            table,
+        ))
+    }
+
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>> {
+        let bounds = prefix.with_key_bytes(prefix_bounds);
+        Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.inner.snapshots.close(&self.registration);
+    }
+}
+
+impl Inner {
+    /// The value of a key at a registered snapshot's number.
+    pub(crate) fn get_at(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        number: u64,
+    ) -> Result<Option<Bytes>> {
+        let is_visible = |meta: RecordMeta| meta.version <= number;
+        let (found, _) = table.tree.get(key, is_visible)?;
+        match found {
+            // The key was first written after the snapshot, or never.
+            None => Ok(None),
+            Some(found) if is_visible(found.meta) => Ok(found.value),
+            Some(_) => {
+                let stripe = self.locks.stripe_of(hash_key(table.id, key));
+                Ok(self
+                    .locks
+                    .versions(stripe)
+                    .lock()
+                    .get(table.id, key, number))
+            }
+        }
+    }
+
+    /// One read at the durable horizon. Registers a snapshot only if the newest version is too new.
+    pub(crate) fn get_durable(&self, table: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+        let horizon = self.log.horizon();
+        let is_visible = |meta: RecordMeta| meta.version <= horizon;
+        let (found, _) = table.tree.get(key, is_visible)?;
+        match found {
+            None => Ok(None),
+            Some(found) if is_visible(found.meta) => Ok(found.value),
+            Some(_) => {
+                let registration = self.open_snapshot();
+                let value = self.get_at(table, key, registration.number());
+                self.snapshots.close(&registration);
+                value
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a database tells about itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use braid_log::LogStats;
+use braid_store::StoreStats;
+
+use crate::database::{Inner, thread_index};
+use crate::error::Error;
+
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+struct Shard {
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+/// Event counters, by thread so that counting contends for nothing.
+#[derive(Debug)]
+pub(crate) struct Counters(Box<[CachePadded<Shard>]>);
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self((0..SHARDS).map(|_| CachePadded::default()).collect())
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.0[thread_index() % SHARDS]
+    }
+
+    // Relaxed throughout: the counts order nothing.
+
+    pub(crate) fn commit(&self) {
+        self.shard().commits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn conflict(&self) {
+        self.shard().conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn checkpoint(&self) {
+        self.shard().checkpoints.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+        self.0
+            .iter()
+            .map(|shard| counter(shard).load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+/// Counts since the database was opened, and present sizes; see [`crate::Database::stats`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Committed transactions, those without writes included.
+    pub commits: u64,
+    /// Transactions that failed with a conflict.
+    pub conflicts: u64,
+    /// Published checkpoints.
+    pub checkpoints: u64,
+    /// Open snapshots.
+    pub snapshots: usize,
+    /// The number of the oldest open snapshot.
+    pub oldest_snapshot: Option<u64>,
+    /// Old versions and tombstones that wait to be collected.
+    pub garbage: usize,
+    /// The number up to which all transactions are durable.
+    pub durable_horizon: u64,
+    /// The log's counters.
+    pub log: LogStats,
+    /// The store's counters.
+    pub store: StoreStats,
+}
+
+/// Whether a database can be written to; see [`crate::Database::health`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Health {
+    /// Everything works.
+    Good,
+    /// The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
+    CheckpointFailing {
+        /// Why it failed.
+        error: Error,
+    },
+    /// A write or sync failed: reads go on, writes fail until the database is reopened.
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+    /// The database was closed.
+    Closed,
+}
+
+impl Inner {
+    pub(crate) fn stats(&self) -> Stats {
+        let (snapshots, oldest_snapshot) = self.snapshots.census();
+        Stats {
+            commits: self.counters.sum(|s| &s.commits),
+            conflicts: self.counters.sum(|s| &s.conflicts),
+            checkpoints: self.counters.sum(|s| &s.checkpoints),
+            snapshots,
+            oldest_snapshot,
+            garbage: self.garbage.len(),
+            durable_horizon: self.log.horizon(),
+            log: self.log.stats(),
+            store: self.store.stats(),
+        }
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if let Some(cause) = self.poisoned() {
+            return Health::Poisoned { cause };
+        }
+        if self.is_closed() {
+            return Health::Closed;
+        }
+        match self.maintenance.last_error.lock().clone() {
+            Some(error) => Health::CheckpointFailing { error },
+            None => Health::Good,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Handles to tables.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use braid_store::Tree;
+
+use crate::error::{Error, Result};
+use crate::types::{Key, Value};
+
+/// A table without its types; shared by all handles.
+#[derive(Debug)]
+pub(crate) struct TableCore {
+    /// Names the table in the log and its tree in the store; never used again after a drop.
+    pub(crate) id: u32,
+    /// The opened database that the handle belongs to.
+    pub(crate) database: u64,
+    pub(crate) tree: Tree,
+    /// `key type -> value type`, as stored.
+    pub(crate) types: String,
+    pub(crate) name: RwLock<String>,
+    dropped: AtomicBool,
+}
+
+impl TableCore {
+    pub(crate) fn new(id: u32, database: u64, tree: Tree, name: &str, types: String) -> Self {
+        let name = RwLock::new(name.to_owned());
+        Self {
+            id,
+            database,
+            tree,
+            types,
+            name,
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets whether the table is dropped. A drop sets it before it draws its order number, and a commit
+    /// looks after it drew its own: so a commit that does not see it comes before the drop.
+    pub(crate) fn set_dropped(&self, dropped: bool) {
+        // SeqCst: in one order with both draws.
+        self.dropped.store(dropped, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.is_dropped() {
+            return Err(Error::TableDropped {
+                name: self.name.read().clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A handle to a table of ordered keys `K` with values `V`.
+///
+/// Handles come from [`crate::Database::table`], are cheap to clone, and can be used in any transaction
+/// or snapshot of the same database, from any thread.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::in_memory()?;
+/// let ages: braid::Table<String, u32> = db.table("ages")?;
+/// db.transact(|tx| tx.insert(&ages, "Ada", &36))?;
+/// assert_eq!(db.get(&ages, "Ada")?, Some(36));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Table<K: Key = Bytes, V: Value = Bytes> {
+    pub(crate) core: Arc<TableCore>,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Key, V: Value> Table<K, V> {
+    pub(crate) fn new(core: Arc<TableCore>) -> Self {
+        Self {
+            core,
+            types: PhantomData,
+        }
+    }
+
+    /// The types as they are stored with the table.
+    pub(crate) fn types() -> String {
+        format!("{} -> {}", K::TYPE_NAME, V::TYPE_NAME)
+    }
+
+    /// The table's present name.
+    pub fn name(&self) -> String {
+        self.core.name.read().clone()
+    }
+}
+
+impl<K: Key, V: Value> Clone for Table<K, V> {
+    fn clone(&self) -> Self {
+        Self::new(self.core.clone())
+    }
+}
+
+impl<K: Key, V: Value> fmt::Debug for Table<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table({:?}: {})", self.name(), self.core.types)
+    }
+}

@@ -1,0 +1,474 @@
+//! Read-write transactions: private writes under key locks, optimistic reads.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use braid_store::RecordMeta;
+
+use crate::commit::{Commit, Ticket};
+use crate::context::{Context, hash_key};
+use crate::database::{Inner, PooledContext};
+use crate::error::{ConflictKind, Error, Result};
+use crate::locks::Locked;
+use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::redo;
+use crate::scan::{Range, RawRange, View};
+use crate::snapshot::Readable;
+use crate::table::{Table, TableCore};
+use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+
+/// A read-write transaction; see [`crate::Database::begin`].
+///
+/// Writes stay private until the commit and are seen by the transaction's own reads. A write locks its
+/// key at once, so two transactions that write the same key follow each other; plain reads lock nothing
+/// and are validated at commit. Dropping a transaction aborts it.
+pub struct Transaction {
+    /// There until the transaction ends.
+    context: Option<PooledContext>,
+    pub(crate) options: TransactionOptions,
+}
+
+impl Transaction {
+    pub(crate) fn new(context: PooledContext, options: TransactionOptions) -> Self {
+        let this = Self {
+            context: Some(context),
+            options,
+        };
+        if options.isolation == Isolation::Snapshot {
+            let registration = this.inner().open_applied_snapshot();
+            this.state().borrow_mut().snapshot = Some(registration);
+        }
+        this
+    }
+
+    fn context(&self) -> &PooledContext {
+        self.context
+            .as_ref()
+            .expect("only the transaction's end takes its context")
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.context().inner
+    }
+
+    fn state(&self) -> &RefCell<Box<Context>> {
+        &self.context().state
+    }
+
+    /// Sets when the commit is safe; see [`Durability`].
+    pub fn set_durability(&mut self, durability: Durability) {
+        self.options.durability = durability;
+    }
+
+    // Reading -----------------------------------------------------------------------------------------
+
+    fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let inner = self.inner();
+        inner.check_table(core)?;
+        let hash = hash_key(core.id, key);
+        let mut state = self.state().borrow_mut();
+        let state = &mut **state;
+        let table = state.table_index(core);
+        if !state.writes.is_empty()
+            && let Some(own) = state.writes.find(hash, table, key)
+        {
+            return Ok(own.map(Bytes::copy_from_slice));
+        }
+        if let Some(snapshot) = &state.snapshot {
+            state.reads.newest = state.reads.newest.max(snapshot.number());
+            return inner.get_at(core, key, snapshot.number());
+        }
+        let (found, stamp) = core.tree.get(key, |_| true)?;
+        let (version, value) = match found {
+            None => (0, None),
+            Some(found) => {
+                // The absence that a removal left must last, too.
+                state.reads.newest = state.reads.newest.max(found.meta.version);
+                let version = if found.meta.tombstone {
+                    0
+                } else {
+                    found.meta.version
+                };
+                (version, found.value)
+            }
+        };
+        state
+            .reads
+            .add_point(table, inner.locks.stripe_of(hash), key, version, stamp);
+        Ok(value)
+    }
+
+    /// The newest value of a key, which stays the newest until this transaction ends.
+    fn read_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        check_key(key)?;
+        let hash = hash_key(core.id, key);
+        self.lock(core, key, hash)?;
+        let mut state = self.state().borrow_mut();
+        let table = state.table_index(core);
+        if let Some(own) = state.writes.find(hash, table, key) {
+            return Ok(own.map(Bytes::copy_from_slice));
+        }
+        let (found, _) = core.tree.get(key, |_| true)?;
+        let Some(found) = found else { return Ok(None) };
+        state.reads.newest = state.reads.newest.max(found.meta.version);
+        Ok(found.value)
+    }
+
+    /// The value of a key, locked against other writers until this transaction ends: for a value that
+    /// is about to be written, so that hot keys queue instead of conflicting.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] on a deadlock; otherwise as [`Readable::get`].
+    pub fn get_for_update<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        let found = key.with_key_bytes(|key| self.read_locked(&table.core, key))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    // Writing -----------------------------------------------------------------------------------------
+
+    fn lock(&self, core: &Arc<TableCore>, key: &[u8], hash: u64) -> Result<()> {
+        let inner = self.inner();
+        inner.check_writable()?;
+        inner.check_table(core)?;
+        let mut state = self.state().borrow_mut();
+        let stripe = inner.locks.stripe_of(hash);
+        match inner.lock_stripe(stripe, state.owner) {
+            Ok(Locked::Already) => {}
+            Ok(Locked::Now) => state.locks.push(stripe),
+            Err(_) => {
+                inner.counters.conflict();
+                return Err(Error::Conflict(ConflictKind::Deadlock));
+            }
+        }
+        if let Some(snapshot) = &state.snapshot {
+            // First committer wins: what was changed after the snapshot can't be written over.
+            let number = snapshot.number();
+            let (found, _) = core.tree.get(key, |_| false)?;
+            if found.is_some_and(|found| found.meta.version > number) {
+                inner.counters.conflict();
+                return Err(Error::Conflict(ConflictKind::Write));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, core: &Arc<TableCore>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        check_key(key)?;
+        let value_len = value.map_or(0, <[u8]>::len);
+        if value_len > MAX_VALUE_LEN {
+            return Err(Error::ValueTooLong {
+                len: value_len,
+                max: MAX_VALUE_LEN,
+            });
+        }
+        let max = self.inner().transaction_bytes_max;
+        let needed = key.len() + value_len + redo::OVERHEAD_MAX;
+        if self.state().borrow().writes.bytes() + needed > max {
+            return Err(Error::TransactionTooLarge { max });
+        }
+        let hash = hash_key(core.id, key);
+        self.lock(core, key, hash)?;
+        let mut state = self.state().borrow_mut();
+        let table = state.table_index(core);
+        state.writes.put(hash, table, core.id, key, value);
+        Ok(())
+    }
+
+    /// Sets the value of a key, whether it was there or not. Reads nothing.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
+    /// [`Error::Conflict`] on a deadlock, [`Error::TableDropped`], [`Error::ForeignTable`],
+    /// [`Error::Poisoned`].
+    pub fn insert<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        value: &(impl AsValue<V> + ?Sized),
+    ) -> Result<()> {
+        key.with_key_bytes(|key| {
+            value.with_value_bytes(|value| self.write(&table.core, key, Some(value)))
+        })
+    }
+
+    /// Sets the value of a key and returns the one before.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`Readable::get`].
+    pub fn replace<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        value: &(impl AsValue<V> + ?Sized),
+    ) -> Result<Option<V>> {
+        let before = self.get_for_update(table, key)?;
+        self.insert(table, key, value)?;
+        Ok(before)
+    }
+
+    /// Sets the value of a key that is not there; says whether it did.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`].
+    pub fn insert_if_absent<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        value: &(impl AsValue<V> + ?Sized),
+    ) -> Result<bool> {
+        key.with_key_bytes(|key| {
+            if self.read_locked(&table.core, key)?.is_some() {
+                return Ok(false);
+            }
+            value.with_value_bytes(|value| self.write(&table.core, key, Some(value)))?;
+            Ok(true)
+        })
+    }
+
+    /// Removes a key; says whether it was there.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`].
+    pub fn remove<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<bool> {
+        key.with_key_bytes(|key| {
+            if self.read_locked(&table.core, key)?.is_none() {
+                return Ok(false);
+            }
+            self.write(&table.core, key, None)?;
+            Ok(true)
+        })
+    }
+
+    /// Removes a key and returns its value.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`Readable::get`].
+    pub fn take<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        key.with_key_bytes(|key| {
+            let Some(before) = self.read_locked(&table.core, key)? else {
+                return Ok(None);
+            };
+            self.write(&table.core, key, None)?;
+            V::from_value_bytes(before).map(Some)
+        })
+    }
+
+    /// Sets (`Some`) or removes (`None`) a key if its present value is `expected` (`None`: it is not
+    /// there); says whether it did.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`].
+    pub fn compare_and_set<K: Key, V: Value + AsValue<V>>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        expected: Option<&V>,
+        new: Option<&V>,
+    ) -> Result<bool> {
+        key.with_key_bytes(|key| {
+            let present = self.read_locked(&table.core, key)?;
+            let equal = match (&present, expected) {
+                (None, None) => true,
+                (Some(present), Some(expected)) => expected.with_value_bytes(|e| e == &present[..]),
+                _ => false,
+            };
+            if !equal {
+                return Ok(false);
+            }
+            match new {
+                Some(new) => {
+                    new.with_value_bytes(|new| self.write(&table.core, key, Some(new)))?;
+                }
+                None if present.is_some() => self.write(&table.core, key, None)?,
+                None => {}
+            }
+            Ok(true)
+        })
+    }
+
+    /// Replaces the value of a key by what `update` makes of it (`None`: not there) and returns the value
+    /// before.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`Readable::get`].
+    pub fn fetch_update<K: Key, V: Value + AsValue<V> + Clone>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        update: impl FnOnce(Option<V>) -> Option<V>,
+    ) -> Result<Option<V>> {
+        key.with_key_bytes(|key| {
+            let before = self.read_locked(&table.core, key)?;
+            let before = before.map(V::from_value_bytes).transpose()?;
+            match update(before.clone()) {
+                Some(new) => new.with_value_bytes(|new| self.write(&table.core, key, Some(new)))?,
+                None if before.is_some() => self.write(&table.core, key, None)?,
+                None => {}
+            }
+            Ok(before)
+        })
+    }
+
+    // Ending ------------------------------------------------------------------------------------------
+
+    fn into_context(mut self) -> PooledContext {
+        self.context
+            .take()
+            .expect("only the transaction's end takes its context")
+    }
+
+    /// Makes the writes visible and durable, together or not at all. What it returns says that they are
+    /// on the device, or, with [`Durability::Buffered`] or [`Durability::None`], that they are visible.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`], after which nothing of the transaction remains; [`Error::OutOfSpace`], the
+    /// same; [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
+    /// after reopening.
+    pub fn commit(self) -> Result<Commit> {
+        let options = self.options;
+        self.into_context().commit(options)
+    }
+
+    /// Makes the writes visible and returns a ticket that tells when they are durable.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`]; a failure to become durable is the ticket's.
+    pub fn commit_async(self) -> Result<Ticket> {
+        let options = self.options;
+        self.into_context().commit_async(options)
+    }
+
+    /// Ends the transaction without a trace; the same as dropping it.
+    pub fn abort(self) {
+        drop(self);
+    }
+
+    fn raw_range(
+        &self,
+        core: &Arc<TableCore>,
+        bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> Result<RawRange<'_>> {
+        let inner = self.inner();
+        inner.check_table(core)?;
+        let mut state = self.state().borrow_mut();
+        let table = state.table_index(core);
+        let slices = (
+            bounds.0.as_ref().map(|b| &b[..]),
+            bounds.1.as_ref().map(|b| &b[..]),
+        );
+        let own = state.writes.sorted_range(table, slices.0, slices.1);
+        let snapshot = state.snapshot.as_ref().map(|s| s.number());
+        let (view, tracked) = match snapshot {
+            Some(number) => {
+                state.reads.newest = state.reads.newest.max(number);
+                (View::At(number), None)
+            }
+            None => (View::Latest, Some((self.state(), table))),
+        };
+        drop(state);
+        Ok(RawRange::new(
+            inner,
+            core.clone(),
+            view,
+            bounds,
+            own,
+            tracked,
+        ))
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_LEN {
+        return Err(Error::KeyTooLong {
+            len: key.len(),
+            max: MAX_KEY_LEN,
+        });
+    }
+    Ok(())
+}
+
+impl Readable for Transaction {
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        let found = key.with_key_bytes(|key| self.read(&table.core, key))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    fn contains_key<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<bool> {
+        Ok(key
+            .with_key_bytes(|key| self.read(&table.core, key))?
+            .is_some())
+    }
+
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>> {
+        Ok(Range::new(
+            self.raw_range(&table.core, range.into_key_bounds())?,
+            table,
+        ))
+    }
+
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>> {
+        let bounds = prefix.with_key_bytes(prefix_bounds);
+        Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state().borrow();
+        f.debug_struct("Transaction")
+            .field("writes", &state.writes.live_len())
+            .field(
+                "reads",
+                &(state.reads.points.len() + state.reads.ranges.len()),
+            )
+            .field("locks", &state.locks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a record's newest version is what a read saw; tombstones and absence are the same.
+pub(crate) fn version_seen(meta: Option<RecordMeta>) -> u64 {
+    meta.filter(|meta| !meta.tombstone)
+        .map_or(0, |meta| meta.version)
+}

@@ -1,0 +1,157 @@
+//! Looking at a database that is not open: checking it, printing it.
+
+use std::fmt;
+use std::path::Path;
+
+use braid_io::{DeviceChoice, DirectoryLock, LockError};
+use braid_log::{Log, LogOptions};
+use braid_store::{Store, StoreOptions};
+
+use crate::error::{Error, Result};
+use crate::meta::Meta;
+use crate::redo;
+
+/// What [`verify`] looked at, and how much it found wrong.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Pages of the data file.
+    pub pages: u64,
+    /// Records in them, tombstones included.
+    pub records: u64,
+    /// Tables, the catalog included.
+    pub tables: u64,
+    /// Bytes of log behind the newest checkpoint.
+    pub log_bytes: u64,
+    /// Transactions in it.
+    pub log_transactions: u64,
+    /// Findings.
+    pub damages: u64,
+}
+
+const POOL_BYTES: usize = 64 << 20;
+
+struct Offline {
+    _lock: DirectoryLock,
+    store: Store,
+    recovered: braid_log::Recovered,
+    meta: Meta,
+}
+
+fn open(path: &Path) -> Result<Offline> {
+    if !path.join("data.braid").is_file() {
+        return Err(Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "there is no data.braid in it".into(),
+        });
+    }
+    let lock = DirectoryLock::acquire(path).map_err(|error| match error {
+        LockError::Held => Error::Locked {
+            path: path.to_owned(),
+        },
+        LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
+    })?;
+    let device = braid_io::open_directory(path, DeviceChoice::Auto)
+        .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+    let (store, meta) = Store::open(
+        device.clone(),
+        StoreOptions {
+            pool_bytes: POOL_BYTES,
+        },
+    )?;
+    let (meta, start) = Meta::decode(&meta)?;
+    let options = LogOptions {
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        ..LogOptions::default()
+    };
+    let recovered = Log::recover(device, options, &start, &|_| {})?;
+    Ok(Offline {
+        _lock: lock,
+        store,
+        recovered,
+        meta,
+    })
+}
+
+/// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of
+/// space, the chains of the log. Writes nothing. Each finding goes to `sink`.
+///
+/// # Errors
+/// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which keep it
+/// from looking at all.
+pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let offline = match open(path.as_ref()) {
+        Ok(offline) => offline,
+        Err(error @ Error::Corrupted { .. }) => {
+            sink(error.to_string());
+            report.damages = 1;
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    let store = offline.store.verify(&mut |damage| sink(damage.what))?;
+    report.pages = store.pages;
+    report.records = store.records;
+    report.tables = store.trees;
+    report.damages = store.damages;
+    report.log_bytes = offline.recovered.scanned_bytes();
+    let mut damaged_pieces = Vec::new();
+    let scanned = offline.recovered.for_each(|piece| {
+        report.log_transactions += 1;
+        if redo::decode(piece.payload).any(|redo| redo.is_err()) {
+            damaged_pieces.push(piece.number);
+        }
+    });
+    if let Err(error) = scanned {
+        report.damages += 1;
+        sink(error.to_string());
+    }
+    for number in damaged_pieces {
+        report.damages += 1;
+        sink(format!(
+            "log: the records of transaction {number} do not fit its length"
+        ));
+    }
+    Ok(report)
+}
+
+/// Prints a database that nobody has open: its properties, its pages, and the transactions of its log.
+///
+/// # Errors
+/// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
+pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
+    let failed = |_| Error::io("writing the dump", std::io::ErrorKind::BrokenPipe.into());
+    let offline = open(path.as_ref())?;
+    let Meta {
+        protocol,
+        strands,
+        lanes,
+    } = offline.meta;
+    writeln!(out, "protocol {protocol}, {strands} strands, {lanes} lanes").map_err(failed)?;
+    offline.store.dump(out)?;
+    let start = offline.recovered.start();
+    let (bytes, cut) = (offline.recovered.scanned_bytes(), offline.recovered.cut);
+    writeln!(
+        out,
+        "log behind number {}: {bytes} bytes, valid up to {cut}",
+        start.number
+    )
+    .map_err(failed)?;
+    // The callback can't hold `out`, which may not be sent between threads.
+    let mut lines = String::new();
+    offline.recovered.for_each(|piece| {
+        lines.push_str(&format!("  transaction {}\n", piece.number));
+        for record in redo::decode(piece.payload).map_while(Result::ok) {
+            let key = record.key.escape_ascii();
+            let what = match record.value {
+                Some(value) => format!("put, {} bytes", value.len()),
+                None => "remove".to_owned(),
+            };
+            lines.push_str(&format!("    table {} key {key}: {what}\n", record.table));
+        }
+    })?;
+    out.write_str(&lines).map_err(failed)
+}
