@@ -188,11 +188,16 @@ impl<'a> Demo<'a> {
     /// How long the next worker runs: about an equal share of the time left, at random.
     fn next_run(&mut self, kill: u32) -> Duration {
         // One share more than kills for the clean end.
-        let runs_left = self.args.kills - kill + 2;
+        let runs_left = self.args.kills + 2 - kill;
         let left = self.args.seconds.saturating_sub(self.started.elapsed());
         // What a round costs beyond its run shows in the rounds so far.
         let share = (left / runs_left).saturating_sub(self.summary.last_overhead());
-        share.mul_f64(0.5 + self.rng.f64()).max(SHORTEST_RUN)
+        let luck = if runs_left > 1 {
+            0.5 + self.rng.f64()
+        } else {
+            1.0
+        };
+        share.mul_f64(luck).max(SHORTEST_RUN)
     }
 
     fn start_worker(&mut self, name: &str) -> Result<Worker, Failure> {
