@@ -22,7 +22,7 @@ pub struct Engine {
     /// Flushes of one lane that may be in flight.
     pub flushes: Option<usize>,
     /// Bytes of the buffer pool.
-    pub pool_bytes: u64,
+    pub pool_bytes: usize,
 }
 
 impl Engine {
@@ -35,7 +35,9 @@ impl Engine {
             strands: None,
             lanes: None,
             flushes: None,
-            pool_bytes: spec.data_bytes().saturating_mul(2).max(256 << 20),
+            pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(2))
+                .unwrap_or(usize::MAX)
+                .max(256 << 20),
         }
     }
 
@@ -93,7 +95,7 @@ impl Counters {
     pub(crate) fn of(db: &Database) -> Self {
         let stats = db.stats();
         Counters {
-            log_bytes: stats.log.bytes_written,
+            log_bytes: stats.log.written_bytes,
             flushes: stats.log.flushes,
             checkpoints: stats.checkpoints,
         }

@@ -35,3 +35,8 @@ pub use spec::Spec;
 pub use usage::Usage;
 pub use workload::{MAX_SCAN, Workload};
 pub use zipf::{Zipf, scatter};
+
+/// Compiles the examples of the project's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;

@@ -101,7 +101,7 @@ pub(crate) struct WorkloadArgs {
 
     /// Buffer pool in MiB [default: twice the data, at least 256]
     #[arg(long, value_name = "M")]
-    pool_mib: Option<u64>,
+    pool_mib: Option<usize>,
 
     /// Also run a bare group-commit log with the same threads and print the ratio to it
     #[arg(long)]
