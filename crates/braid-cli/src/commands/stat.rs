@@ -18,7 +18,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     let db = Database::builder()
         .create_if_missing(false)
         .open(&args.dir)?;
-    let recovery = db.recovery();
+    let recovery = db.recovery().clone();
     let mut row = |name: &str, value: String| output.line(format_args!("{name:<16}{value}"));
     row("database", args.dir.display().to_string())?;
     row("health", format!("{:?}", db.health()))?;

@@ -250,7 +250,7 @@ impl<'a> Demo<'a> {
         let begin = Instant::now();
         let db = self.open()?;
         let recovery_time = begin.elapsed();
-        let recovery = db.recovery();
+        let (replayed, log_bytes) = (db.recovery().transactions, db.recovery().log_bytes);
         let begin = Instant::now();
         let findings = self.check(&db)?;
         let check_time = begin.elapsed();
@@ -260,8 +260,8 @@ impl<'a> Demo<'a> {
             killed_while_recovering: again,
             rate: self.live.rate(),
             recovery_time,
-            replayed: recovery.transactions,
-            log_bytes: recovery.log_bytes,
+            replayed,
+            log_bytes,
             check_time,
             findings,
         })
