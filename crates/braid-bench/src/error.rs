@@ -17,7 +17,21 @@ pub enum BenchError {
         /// What was given.
         given: String,
     },
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The device's error.
+        source: std::io::Error,
+    },
     /// A thread of the run panicked: a defect of the benchmark or of the engine.
     #[error("a benchmark thread panicked")]
     Panicked,
+}
+
+impl BenchError {
+    pub(crate) fn io(what: &'static str, source: std::io::Error) -> Self {
+        BenchError::Io { what, source }
+    }
 }

@@ -15,6 +15,8 @@
 //! # Ok::<(), braid_bench::BenchError>(())
 //! ```
 
+mod bare_log;
+mod device;
 mod engine;
 mod error;
 mod load;
@@ -26,6 +28,8 @@ mod worker;
 mod workload;
 mod zipf;
 
+pub use bare_log::{BareLogReport, bare_log};
+pub use device::{DeviceReport, DeviceRow, measure_device};
 pub use engine::Engine;
 pub use error::BenchError;
 pub use load::{LoadProgress, load};

@@ -100,11 +100,11 @@ impl Tally {
 }
 
 /// 64 ns to 1,000 s with three digits; a longer wait counts as the longest.
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(64, 1_000_000_000_000, 3).expect("the bounds are in order")
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
