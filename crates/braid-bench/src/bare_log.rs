@@ -23,8 +23,8 @@ use crate::usage::Usage;
 use crate::worker::{histogram, nanos};
 use crate::{BenchError, Spec};
 
-/// The file's length, twice that of all buffers: what is in flight is never overwritten.
-const FILE_BYTES: u64 = 64 << 20;
+/// The file's length: many groups, so that what is in flight is never overwritten.
+const FILE_BYTES: u64 = 32 << 20;
 
 /// One group at most.
 const BUFFER_BYTES: usize = 1 << 20;

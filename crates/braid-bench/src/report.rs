@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::Spec;
+use crate::bare_log::BareLogReport;
 use crate::engine::{Counters, Engine};
 use crate::runner::Reading;
 use crate::worker::Tally;
@@ -162,11 +163,11 @@ impl Report {
     }
 
     /// Sets the limit beside which this run stands.
-    pub fn set_limit(&mut self, tx_per_s: f64, cpu_us_per_tx: f64) {
+    pub fn set_limit(&mut self, limit: &BareLogReport) {
         self.limit = Some(Limit {
-            limit_tx_per_s: tx_per_s,
-            limit_cpu_us_per_tx: cpu_us_per_tx,
-            limit_ratio: ratio(self.tx_per_s, tx_per_s),
+            limit_tx_per_s: limit.tx_per_s,
+            limit_cpu_us_per_tx: limit.cpu_us_per_tx,
+            limit_ratio: ratio(self.tx_per_s, limit.tx_per_s),
         });
     }
 

@@ -50,6 +50,15 @@ impl Spec {
         self.records.saturating_mul(self.value_size as u64 + 8)
     }
 
+    /// About what one writing transaction puts into a log: the record size of a bare log beside it.
+    #[must_use]
+    pub fn log_record_bytes(&self) -> usize {
+        // Key, lengths and the transaction's own header.
+        self.workload
+            .writes()
+            .saturating_mul(self.value_size.saturating_add(20))
+    }
+
     /// Whether the numbers make sense.
     ///
     /// # Errors

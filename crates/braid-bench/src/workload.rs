@@ -120,6 +120,11 @@ impl Workload {
         }
     }
 
+    /// Records that a writing transaction writes.
+    pub(crate) fn writes(self) -> usize {
+        self.updates().max(1)
+    }
+
     fn mix(self) -> Mix {
         let (read, modify, scan) = match self {
             Workload::U1 | Workload::U10 => (0, 100, 0),

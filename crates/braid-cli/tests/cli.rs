@@ -183,6 +183,46 @@ fn bench_json_has_every_field() {
 }
 
 #[test]
+fn the_limit_stands_beside_the_run() {
+    let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let (rate, limit) = (&report["tx_per_s"], &report["limit_tx_per_s"]);
+    let ratio = rate.as_f64().unwrap() / limit.as_f64().unwrap();
+    assert!(
+        (report["limit_ratio"].as_f64().unwrap() - ratio).abs() < 1e-6,
+        "{report}"
+    );
+}
+
+#[test]
+fn bench_device_measures_durable_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["bench", "device", "--seconds", "0.01"];
+    let output = braid_in(dir.path(), &[&args[..], &["--json"]].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(
+        report["durable_4k_per_s"].as_f64().unwrap() > 0.0,
+        "{report}"
+    );
+    assert!(report["rows"].as_array().unwrap().len() > 10, "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+
+    let output = braid(&[&args[..], &["--device", "memory"]].concat());
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("strands-gathered"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
 fn bench_for_people_is_a_table() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
     expect_code(&output, 0);

@@ -1,12 +1,14 @@
 //! `braid bench`: measures a workload, or the device.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::{DeviceChoice, Protocol};
-use braid_bench::{Engine, Report, Spec, Workload};
+use braid_bench::{BareLogReport, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::bench_device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::numbers::{grouped, parse, parse_seconds};
 use crate::output::{self, Output};
@@ -27,21 +29,6 @@ pub(crate) struct BenchArgs {
 enum Target {
     /// Measure what the disk itself can do, and a bare group-commit log on it
     Device(DeviceArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct DeviceArgs {
-    /// Where to measure [default: a fresh directory in TMPDIR or here, removed afterwards]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-
-    /// Print one JSON object on one line
-    #[arg(long)]
-    json: bool,
-
-    /// Seconds for each of the measurements
-    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
-    seconds: Duration,
 }
 
 #[derive(Debug, clap::Args)]
@@ -149,7 +136,7 @@ impl WorkloadArgs {
 
 pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> {
     match (&args.target, &args.workload) {
-        (Some(Target::Device(device)), _) => run_device(device, output),
+        (Some(Target::Device(device)), _) => bench_device::run(device, output),
         (None, Some(workload)) => run_workload(workload, output),
         (None, None) => Err(Failure::Usage(
             "a workload is missing; see braid bench --help".into(),
@@ -162,7 +149,10 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
     spec.check()?;
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
     let engine = args.engine(scratch.path().to_owned(), &spec);
-    let report = measure(&engine, &spec)?;
+    let mut report = measure(&engine, &spec)?;
+    if args.with_limit {
+        report.set_limit(&measure_limit(scratch.path(), args, &spec)?);
+    }
     if args.json {
         let json = report
             .to_json()
@@ -192,6 +182,22 @@ fn measure(engine: &Engine, spec: &Spec) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn run_device(_args: &DeviceArgs, _output: &mut Output) -> Result<(), Failure> {
-    Err(Failure::Failed("not yet".into()))
+/// Measures the bare log beside the database, on the same device.
+fn measure_limit(dir: &Path, args: &WorkloadArgs, spec: &Spec) -> Result<BareLogReport, Failure> {
+    let place = dir.join("bare-log");
+    fs::create_dir_all(&place)
+        .map_err(|error| Failure::io(format_args!("cannot create {}", place.display()), &error))?;
+    let device = braid_io::open_directory(&place, args.device)
+        .map_err(|error| Failure::io(format_args!("cannot open {}", place.display()), &error))?;
+    let report = braid_bench::bare_log(
+        &device,
+        spec.threads,
+        spec.in_flight,
+        spec.log_record_bytes(),
+        spec.measure,
+    )?;
+    drop(device);
+    fs::remove_dir_all(&place)
+        .map_err(|error| Failure::io(format_args!("cannot remove {}", place.display()), &error))?;
+    Ok(report)
 }
