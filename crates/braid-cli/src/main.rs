@@ -1,2 +1,73 @@
-//! The `braid` command.
-fn main() {}
+//! `braid`, the command line of the Braid storage engine.
+
+mod commands;
+mod failure;
+mod numbers;
+mod output;
+mod scratch;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{bench, demo, dump, stat, verify};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The command line of the Braid storage engine.
+#[derive(Debug, Parser)]
+#[command(name = "braid", version, about, long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Move money between accounts, kill the process again and again, and check what is recovered
+    ///
+    /// A child process runs concurrent durable transfers. It is killed with SIGKILL at random
+    /// moments; each time the database is recovered and checked: no acknowledged transfer is lost,
+    /// none is doubled or half done, and the sum of all balances is unchanged. Exits with 1 if any
+    /// check fails.
+    Demo(demo::DemoArgs),
+    /// Measure a workload, or the device
+    Bench(bench::BenchArgs),
+    /// Show a database's tables, sizes and counters
+    ///
+    /// Opens the database, which recovers it if it was not closed cleanly.
+    Stat(stat::StatArgs),
+    /// Check every checksum and structure of a closed database; exit with 1 and a list on damage
+    Verify(verify::VerifyArgs),
+    /// List the log and the pages of a closed database for people to read
+    Dump(dump::DumpArgs),
+    /// The child process of `demo`
+    #[command(hide = true)]
+    DemoWorker(demo::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    // Clap prints its own errors and exits with 2.
+    let cli = Cli::parse();
+    let mut output = Output::stdout();
+    let result = match cli.command {
+        Command::Demo(args) => demo::run(&args, &mut output),
+        Command::Bench(args) => bench::run(&args, &mut output),
+        Command::Stat(args) => stat::run(&args, &mut output),
+        Command::Verify(args) => verify::run(&args, &mut output),
+        Command::Dump(args) => dump::run(&args, &mut output),
+        Command::DemoWorker(args) => demo::run_worker(&args),
+    };
+    let result = result.and_then(|()| output.flush());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has had enough of it: not an error.
+        Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // If even standard error is gone there is nobody left to tell.
+            let _ = output.flush();
+            output::complain(&failure.to_string());
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! How the database under test is opened, and what it counts.
+
+use std::path::PathBuf;
+
+use braid::{Database, DeviceChoice, Protocol};
+
+use crate::{BenchError, Spec};
+
+/// The engine's options for a benchmark; `None` leaves the engine's default.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// The database's directory; created if missing.
+    pub dir: PathBuf,
+    /// The commit protocol.
+    pub protocol: Option<Protocol>,
+    /// What the database is stored on.
+    pub device: DeviceChoice,
+    /// Log strands.
+    pub strands: Option<usize>,
+    /// Log lanes.
+    pub lanes: Option<usize>,
+    /// Flushes of one lane that may be in flight.
+    pub flushes: Option<usize>,
+    /// Bytes of the buffer pool.
+    pub pool_bytes: usize,
+}
+
+impl Engine {
+    /// The engine's defaults in `dir`, with a buffer pool that holds the data of `spec` twice.
+    pub fn new(dir: impl Into<PathBuf>, spec: &Spec) -> Self {
+        Engine {
+            dir: dir.into(),
+            protocol: None,
+            device: DeviceChoice::Auto,
+            strands: None,
+            lanes: None,
+            flushes: None,
+            pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(2))
+                .unwrap_or(usize::MAX)
+                .max(256 << 20),
+        }
+    }
+
+    /// Opens the database, creating it if it is missing.
+    ///
+    /// # Errors
+    /// The database's own.
+    pub fn open(&self) -> Result<Database, BenchError> {
+        let mut builder = Database::builder()
+            .device(self.device)
+            .pool_bytes(self.pool_bytes)
+            .create_if_missing(true);
+        if let Some(protocol) = self.protocol {
+            builder = builder.protocol(protocol);
+        }
+        if let Some(strands) = self.strands {
+            builder = builder.strands(strands);
+        }
+        if let Some(lanes) = self.lanes {
+            builder = builder.lanes(lanes);
+        }
+        if let Some(flushes) = self.flushes {
+            builder = builder.flushes_in_flight(flushes);
+        }
+        Ok(builder.open(&self.dir)?)
+    }
+
+    /// Whether the database lives in memory, so that nothing reaches a device.
+    pub(crate) fn in_memory(&self) -> bool {
+        self.device == DeviceChoice::Memory
+    }
+
+    pub(crate) fn protocol_name(&self) -> String {
+        self.protocol
+            .map_or_else(|| "glsn".into(), |protocol| protocol.to_string())
+    }
+
+    pub(crate) fn device_name(&self) -> String {
+        self.device.to_string()
+    }
+}
+
+/// The counters of an open database that a report needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Bytes written to the log's device, headers and padding included.
+    pub(crate) log_bytes: u64,
+    /// Durable writes or syncs of the log.
+    pub(crate) flushes: u64,
+    /// Checkpoints published.
+    pub(crate) checkpoints: u64,
+}
+
+impl Counters {
+    pub(crate) fn of(db: &Database) -> Self {
+        let stats = db.stats();
+        Counters {
+            log_bytes: stats.log.written_bytes,
+            flushes: stats.log.flushes,
+            checkpoints: stats.checkpoints,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What can go wrong in a benchmark.
+
+/// An error of a load or a run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The database failed; a retryable conflict is never reported here but retried.
+    #[error(transparent)]
+    Database(#[from] braid::Error),
+    /// An option has a value that no run can use.
+    #[error("{option} must be {wanted}, not {given}")]
+    Option {
+        /// The option's name.
+        option: &'static str,
+        /// What would be accepted.
+        wanted: String,
+        /// What was given.
+        given: String,
+    },
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The device's error.
+        source: std::io::Error,
+    },
+    /// A thread of the run panicked: a defect of the benchmark or of the engine.
+    #[error("a benchmark thread panicked")]
+    Panicked,
+}
+
+impl BenchError {
+    pub(crate) fn io(what: &'static str, source: std::io::Error) -> Self {
+        BenchError::Io { what, source }
+    }
+}

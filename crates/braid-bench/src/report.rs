@@ -1,0 +1,303 @@
+//! What a run measured.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::Spec;
+use crate::bare_log::BareLogReport;
+use crate::engine::{Counters, Engine};
+use crate::runner::Reading;
+use crate::worker::Tally;
+
+/// The result of [`run`](crate::run). Serialized, it is one flat object.
+///
+/// The latencies `p50_us` to `max_us` are those of commits, from the call to durable; for a workload
+/// that commits nothing they are those of reads, of which one in sixteen is timed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The workload's name.
+    pub workload: String,
+    /// The commit protocol's name.
+    pub protocol: String,
+    /// What the database is stored on.
+    pub device: String,
+    /// Threads that issued transactions.
+    pub threads: usize,
+    /// Commits that each thread kept outstanding.
+    pub in_flight: usize,
+    /// Records that were loaded.
+    pub records: u64,
+    /// Bytes of each value.
+    pub value_size: usize,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Transactions a second: durable commits and read-only transactions.
+    pub tx_per_s: f64,
+    /// Durable commits measured.
+    pub commits: u64,
+    /// Read-only transactions measured.
+    pub reads: u64,
+    /// Attempts that ended in a conflict and were retried.
+    pub aborts: u64,
+    /// Reads that found nothing.
+    pub missing: u64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile in microseconds.
+    pub p999_us: f64,
+    /// Mean latency in microseconds.
+    pub mean_us: f64,
+    /// Longest latency in microseconds.
+    pub max_us: f64,
+    /// Median latency of reads and scans in microseconds; zero if there were none.
+    pub read_p50_us: f64,
+    /// 99th percentile of reads and scans in microseconds; zero if there were none.
+    pub read_p99_us: f64,
+    /// Bytes written to the log a transaction, headers and padding included.
+    pub log_bytes_per_tx: f64,
+    /// Bytes that reached the device a transaction, checkpoints included (on memory: of the log).
+    pub device_bytes_per_tx: f64,
+    /// Processor time of the whole process a transaction in microseconds.
+    pub cpu_us_per_tx: f64,
+    /// Flushes of the log a second.
+    pub flushes_per_s: f64,
+    /// Durable commits a flush.
+    pub tx_per_flush: f64,
+    /// Checkpoints that were published while measuring.
+    pub checkpoints: u64,
+    /// Resident memory at the start of the measured time in MiB.
+    pub rss_start_mib: f64,
+    /// Resident memory at its end in MiB.
+    pub rss_end_mib: f64,
+    /// The limit measured beside it, if that was asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+}
+
+/// A bare group-commit log without any table under the same load: the practical limit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Limit {
+    /// Its transactions a second.
+    pub limit_tx_per_s: f64,
+    /// Its processor time a transaction in microseconds.
+    pub limit_cpu_us_per_tx: f64,
+    /// The run's transactions a second divided by it.
+    pub limit_ratio: f64,
+}
+
+/// `part / whole`, or zero of nothing.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn micros(nanos: f64) -> f64 {
+    nanos / 1_000.0
+}
+
+fn quantile_us(latency: &Histogram<u64>, quantile: f64) -> f64 {
+    micros(latency.value_at_quantile(quantile) as f64)
+}
+
+fn mib(bytes: Option<u64>) -> f64 {
+    bytes.unwrap_or(0) as f64 / f64::from(1 << 20)
+}
+
+impl Report {
+    pub(crate) fn new(
+        engine: &Engine,
+        spec: &Spec,
+        tally: &Tally,
+        start: &Reading,
+        end: &Reading,
+    ) -> Self {
+        let seconds = end.at.duration_since(start.at).as_secs_f64();
+        let transactions = (tally.commits + tally.reads) as f64;
+        let log_bytes = growth(start, end, |c| c.log_bytes);
+        let flushes = growth(start, end, |c| c.flushes);
+        let device_bytes = match (start.usage.device_bytes, end.usage.device_bytes) {
+            (Some(from), Some(to)) if !engine.in_memory() => (to - from) as f64,
+            _ => log_bytes,
+        };
+        let cpu: Duration = end.usage.cpu.saturating_sub(start.usage.cpu);
+        let latency = if tally.commits > 0 {
+            &tally.commit_latency
+        } else {
+            &tally.read_latency
+        };
+        Report {
+            workload: spec.workload.to_string(),
+            protocol: engine.protocol_name(),
+            device: engine.device_name(),
+            threads: spec.threads,
+            in_flight: spec.in_flight,
+            records: spec.records,
+            value_size: spec.value_size,
+            seconds,
+            tx_per_s: ratio(transactions, seconds),
+            commits: tally.commits,
+            reads: tally.reads,
+            aborts: tally.aborts,
+            missing: tally.missing,
+            p50_us: quantile_us(latency, 0.50),
+            p99_us: quantile_us(latency, 0.99),
+            p999_us: quantile_us(latency, 0.999),
+            mean_us: micros(latency.mean()),
+            max_us: micros(latency.max() as f64),
+            read_p50_us: quantile_us(&tally.read_latency, 0.50),
+            read_p99_us: quantile_us(&tally.read_latency, 0.99),
+            log_bytes_per_tx: ratio(log_bytes, transactions),
+            device_bytes_per_tx: ratio(device_bytes, transactions),
+            cpu_us_per_tx: ratio(cpu.as_secs_f64() * 1e6, transactions),
+            flushes_per_s: ratio(flushes, seconds),
+            tx_per_flush: ratio(tally.commits as f64, flushes),
+            checkpoints: end.counters.checkpoints - start.counters.checkpoints,
+            rss_start_mib: mib(start.usage.resident),
+            rss_end_mib: mib(end.usage.resident),
+            limit: None,
+        }
+    }
+
+    /// Sets the limit beside which this run stands.
+    pub fn set_limit(&mut self, limit: &BareLogReport) {
+        self.limit = Some(Limit {
+            limit_tx_per_s: limit.tx_per_s,
+            limit_cpu_us_per_tx: limit.cpu_us_per_tx,
+            limit_ratio: ratio(self.tx_per_s, limit.tx_per_s),
+        });
+    }
+
+    /// One JSON object on one line, without the line's end.
+    ///
+    /// # Errors
+    /// None in practice: every field can be written as JSON.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+}
+
+fn growth(start: &Reading, end: &Reading, counter: impl Fn(&Counters) -> u64) -> f64 {
+    counter(&end.counters).saturating_sub(counter(&start.counters)) as f64
+}
+
+/// A table of two columns for people.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |name: &str, value: String| writeln!(f, "  {name:<22}{value}");
+        row(
+            "workload",
+            format!(
+                "{}, {} records of {} bytes",
+                self.workload, self.records, self.value_size
+            ),
+        )?;
+        row(
+            "setting",
+            format!(
+                "{} on {}, {} threads, {} in flight each, {:.1} s",
+                self.protocol, self.device, self.threads, self.in_flight, self.seconds
+            ),
+        )?;
+        row("transactions/s", group(self.tx_per_s))?;
+        let kind = if self.commits > 0 {
+            "commit latency"
+        } else {
+            "read latency"
+        };
+        row(
+            kind,
+            format!(
+                "p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, mean {:.1} us",
+                self.p50_us, self.p99_us, self.p999_us, self.mean_us
+            ),
+        )?;
+        if self.commits > 0 && self.reads > 0 {
+            row(
+                "read latency",
+                format!(
+                    "p50 {:.1} us, p99 {:.1} us",
+                    self.read_p50_us, self.read_p99_us
+                ),
+            )?;
+        }
+        row(
+            "processor",
+            format!("{:.2} us a transaction", self.cpu_us_per_tx),
+        )?;
+        if self.commits > 0 {
+            row(
+                "log",
+                format!(
+                    "{:.0} bytes a transaction, {} flushes/s, {:.1} commits a flush",
+                    self.log_bytes_per_tx,
+                    group(self.flushes_per_s),
+                    self.tx_per_flush
+                ),
+            )?;
+            row(
+                "device",
+                format!("{:.0} bytes a transaction", self.device_bytes_per_tx),
+            )?;
+            row("conflicts retried", group(self.aborts as f64))?;
+            row("checkpoints", self.checkpoints.to_string())?;
+        }
+        row(
+            "resident memory",
+            format!(
+                "{:.0} MiB, then {:.0} MiB",
+                self.rss_start_mib, self.rss_end_mib
+            ),
+        )?;
+        if let Some(limit) = &self.limit {
+            row(
+                "bare log (the limit)",
+                format!(
+                    "{} tx/s, {:.2} us a transaction; this run reaches {:.2} of it",
+                    group(limit.limit_tx_per_s),
+                    limit.limit_cpu_us_per_tx,
+                    limit.limit_ratio
+                ),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A number rounded to an integer, with a comma between thousands.
+fn group(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (value, text) in [
+            (0.4, "0"),
+            (999.6, "1,000"),
+            (12.0, "12"),
+            (1_234_567.0, "1,234,567"),
+        ] {
+            assert_eq!(group(value), text);
+        }
+    }
+
+    #[test]
+    fn nothing_divided_by_nothing_is_zero() {
+        assert!(ratio(0.0, 0.0) == 0.0 && ratio(6.0, 3.0) == 2.0);
+    }
+}

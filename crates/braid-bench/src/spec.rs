@@ -1,0 +1,144 @@
+//! What a run measures.
+
+use std::time::Duration;
+
+use crate::{BenchError, Workload};
+
+/// The parameters of a load and a run.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Which operations, on what data.
+    pub workload: Workload,
+    /// Threads that issue transactions.
+    pub threads: usize,
+    /// Commits that each thread keeps outstanding; with 1 it waits for each.
+    pub in_flight: usize,
+    /// Time that runs before anything is counted.
+    pub warm_up: Duration,
+    /// Time that is measured.
+    pub measure: Duration,
+    /// Records that are loaded.
+    pub records: u64,
+    /// Bytes of each value.
+    pub value_size: usize,
+    /// Seed of all draws; each thread derives its own.
+    pub seed: u64,
+}
+
+impl Spec {
+    /// The largest number of threads accepted.
+    pub const MAX_THREADS: usize = 4_096;
+
+    /// One waiting thread, one second of warm-up, ten seconds measured, the workload's own data.
+    #[must_use]
+    pub fn new(workload: Workload) -> Self {
+        Spec {
+            workload,
+            threads: 1,
+            in_flight: 1,
+            warm_up: Duration::from_secs(1),
+            measure: Duration::from_secs(10),
+            records: workload.default_records(),
+            value_size: workload.default_value_size(),
+            seed: 42,
+        }
+    }
+
+    /// Bytes of all loaded keys and values.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.records.saturating_mul(self.value_size as u64 + 8)
+    }
+
+    /// About what one writing transaction puts into a log: the record size of a bare log beside it.
+    #[must_use]
+    pub fn log_record_bytes(&self) -> usize {
+        // Key, lengths and the transaction's own header.
+        self.workload
+            .writes()
+            .saturating_mul(self.value_size.saturating_add(20))
+    }
+
+    /// Whether the numbers make sense.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] names the first that does not.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let range = |option, given: usize, from: usize, to: usize| {
+            if (from..=to).contains(&given) {
+                Ok(())
+            } else {
+                Err(BenchError::Option {
+                    option,
+                    wanted: format!("from {from} to {to}"),
+                    given: given.to_string(),
+                })
+            }
+        };
+        range("threads", self.threads, 1, Self::MAX_THREADS)?;
+        range("in-flight", self.in_flight, 1, 1 << 20)?;
+        // Eight bytes of each value are a counter, so that no two writes are alike.
+        range("value-size", self.value_size, 8, 16 << 20)?;
+        let records = usize::try_from(self.records).unwrap_or(usize::MAX);
+        range("records", records, 1, 1 << 40)?;
+        if self.measure.is_zero() {
+            return Err(BenchError::Option {
+                option: "seconds",
+                wanted: "positive".into(),
+                given: "0".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_named() {
+        let good = Spec::new(Workload::U1);
+        good.check().unwrap();
+        for (spec, name) in [
+            (
+                Spec {
+                    threads: 0,
+                    ..good.clone()
+                },
+                "threads",
+            ),
+            (
+                Spec {
+                    in_flight: 0,
+                    ..good.clone()
+                },
+                "in-flight",
+            ),
+            (
+                Spec {
+                    value_size: 7,
+                    ..good.clone()
+                },
+                "value-size",
+            ),
+            (
+                Spec {
+                    records: 0,
+                    ..good.clone()
+                },
+                "records",
+            ),
+            (
+                Spec {
+                    measure: Duration::ZERO,
+                    ..good.clone()
+                },
+                "seconds",
+            ),
+        ] {
+            let error = spec.check().unwrap_err().to_string();
+            assert!(error.starts_with(name), "{error}");
+        }
+    }
+}

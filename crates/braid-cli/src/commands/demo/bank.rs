@@ -1,0 +1,188 @@
+//! The bank that the demo plays: its tables and its one kind of transaction.
+
+use braid::{Database, DeviceChoice, Protocol, RecoveryProgress, Table, Transaction};
+use fastrand::Rng;
+
+use crate::failure::Failure;
+
+/// What every account starts with.
+pub(super) const INITIAL_BALANCE: i64 = 1_000;
+
+/// The most that one transfer moves.
+const MAX_AMOUNT: i64 = 100;
+
+/// The tables; handles are cheap to clone.
+#[derive(Clone)]
+pub(super) struct Bank {
+    /// Account number to balance.
+    pub(super) accounts: Table<u32, i64>,
+    /// One record a transfer, by [`Transfer::key`].
+    pub(super) ledger: Table<[u8; 12], [u8; 20]>,
+    /// Thread number to the sequence number of its last transfer.
+    pub(super) counters: Table<u32, u64>,
+}
+
+/// A ledger record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    /// The thread that made it; thread numbers go on after a crash.
+    pub(super) thread: u32,
+    /// Its place among the thread's transfers, from 1 without gaps.
+    pub(super) sequence: u64,
+    /// How many workers had been started before.
+    pub(super) epoch: u32,
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) amount: i64,
+}
+
+impl Transfer {
+    /// The ledger key: thread, then sequence, in an order that scans in that order.
+    pub(super) fn key(&self) -> [u8; 12] {
+        let mut key = [0; 12];
+        key[..4].copy_from_slice(&self.thread.to_be_bytes());
+        key[4..].copy_from_slice(&self.sequence.to_be_bytes());
+        key
+    }
+
+    pub(super) fn value(&self) -> [u8; 20] {
+        let mut value = [0; 20];
+        value[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        value[4..8].copy_from_slice(&self.from.to_be_bytes());
+        value[8..12].copy_from_slice(&self.to.to_be_bytes());
+        value[12..].copy_from_slice(&self.amount.to_be_bytes());
+        value
+    }
+
+    pub(super) fn decode(key: &[u8; 12], value: &[u8; 20]) -> Self {
+        let word = |bytes: &[u8], at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let long = |bytes: &[u8], at: usize| {
+            (u64::from(word(bytes, at)) << 32) | u64::from(word(bytes, at + 4))
+        };
+        Transfer {
+            thread: word(key, 0),
+            sequence: long(key, 4),
+            epoch: word(value, 0),
+            from: word(value, 4),
+            to: word(value, 8),
+            amount: long(value, 12).cast_signed(),
+        }
+    }
+}
+
+/// Opens the demo's database.
+pub(super) fn open(
+    dir: &std::path::Path,
+    protocol: Option<Protocol>,
+    device: DeviceChoice,
+    progress: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
+) -> Result<Database, Failure> {
+    let mut builder = Database::builder()
+        .device(device)
+        .create_if_missing(true)
+        .recovery_progress(progress);
+    if let Some(protocol) = protocol {
+        builder = builder.protocol(protocol);
+    }
+    Ok(builder.open(dir)?)
+}
+
+impl Bank {
+    pub(super) fn open(db: &Database) -> Result<Self, Failure> {
+        Ok(Bank {
+            accounts: db.table("accounts")?,
+            ledger: db.table("ledger")?,
+            counters: db.table("counters")?,
+        })
+    }
+
+    /// Creates the accounts, all in one transaction.
+    pub(super) fn create_accounts(&self, db: &Database, accounts: u32) -> Result<(), Failure> {
+        let mut tx = db.begin();
+        for account in 0..accounts {
+            tx.insert(&self.accounts, &account, &INITIAL_BALANCE)?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Does one transfer in `tx` and enters it in the ledger.
+    ///
+    /// The inner error says that the database returned something that no serial execution could
+    /// have left there.
+    pub(super) fn transfer(
+        &self,
+        tx: &mut Transaction,
+        draft: &Transfer,
+    ) -> braid::Result<Result<(), String>> {
+        let (thread, sequence) = (draft.thread, draft.sequence);
+        let last = tx.get_for_update(&self.counters, &thread)?.unwrap_or(0);
+        if last + 1 != sequence {
+            return Ok(Err(format!(
+                "thread {thread} is at transfer {sequence} but its counter says {last}"
+            )));
+        }
+        let Some(source) = tx.get_for_update(&self.accounts, &draft.from)? else {
+            return Ok(Err(format!("account {} is missing", draft.from)));
+        };
+        let Some(target) = tx.get_for_update(&self.accounts, &draft.to)? else {
+            return Ok(Err(format!("account {} is missing", draft.to)));
+        };
+        // No account is overdrawn: an empty one moves nothing, but the ledger says so.
+        let amount = draft.amount.min(source);
+        tx.insert(&self.accounts, &draft.from, &(source - amount))?;
+        tx.insert(&self.accounts, &draft.to, &(target + amount))?;
+        let entry = Transfer { amount, ..*draft };
+        if !tx.insert_if_absent(&self.ledger, &entry.key(), &entry.value())? {
+            return Ok(Err(format!(
+                "transfer {sequence} of thread {thread} is there already"
+            )));
+        }
+        tx.insert(&self.counters, &thread, &sequence)?;
+        Ok(Ok(()))
+    }
+}
+
+/// Draws two different accounts (there are at least two) and an amount.
+pub(super) fn draw(
+    rng: &mut Rng,
+    accounts: u32,
+    thread: u32,
+    sequence: u64,
+    epoch: u32,
+) -> Transfer {
+    let from = rng.u32(0..accounts);
+    let to = (from + rng.u32(1..accounts)) % accounts;
+    Transfer {
+        thread,
+        sequence,
+        epoch,
+        from,
+        to,
+        amount: rng.i64(1..=MAX_AMOUNT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ledger_records_keep_everything_and_sort_by_thread_and_sequence() {
+        let mut rng = Rng::with_seed(1);
+        let mut last = [0; 12];
+        for thread in 0..3 {
+            for sequence in [1, 2, 255, 256, 1 << 40] {
+                let transfer = draw(&mut rng, 10, thread, sequence, 7);
+                assert_ne!(transfer.from, transfer.to);
+                assert!((1..=MAX_AMOUNT).contains(&transfer.amount));
+                let key = transfer.key();
+                assert_eq!(Transfer::decode(&key, &transfer.value()), transfer);
+                assert!(key > last);
+                last = key;
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! `braid dump`: the log and the pages for people to read.
+
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// The database's directory; no process may have it open
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &DumpArgs, output: &mut Output) -> Result<(), Failure> {
+    let result = braid::dump(&args.dir, output);
+    // A closed pipe stops the dump with a formatting error; the flush knows the true reason.
+    output.flush()?;
+    Ok(result?)
+}

@@ -1,0 +1,40 @@
+//! `braid verify`: is everything on the disk as it was written?
+
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+use crate::numbers::grouped;
+use crate::output::Output;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The database's directory; no process may have it open
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure> {
+    let mut damages = 0_u64;
+    let mut written = Ok(());
+    let report = braid::verify(&args.dir, &mut |damage| {
+        damages += 1;
+        // The rest is still counted when the reader has gone away.
+        if written.is_ok() {
+            written = output.line(format_args!("damaged: {damage}"));
+        }
+    })?;
+    written?;
+    if damages > 0 {
+        let plural = if damages == 1 { "" } else { "s" };
+        let count = grouped(damages);
+        return Err(Failure::Failed(format!(
+            "{}: {count} place{plural} damaged",
+            args.dir.display()
+        )));
+    }
+    output.line(format_args!(
+        "{}: sound ({} pages, {} chunks of log)",
+        args.dir.display(),
+        grouped(report.pages),
+        grouped(report.chunks)
+    ))
+}

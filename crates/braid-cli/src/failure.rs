@@ -1,0 +1,54 @@
+//! How a command ends badly.
+
+use std::fmt;
+use std::io;
+
+/// The end of a command that did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The reader of standard output has gone away.
+    BrokenPipe,
+    /// The options make no sense together; exit code 2.
+    Usage(String),
+    /// Anything else; exit code 1.
+    Failed(String),
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::BrokenPipe => 0,
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) => 1,
+        }
+    }
+
+    /// An error of the operating system while doing `what`.
+    pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Failure::Failed(format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::BrokenPipe => f.write_str("the output was closed"),
+            Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<braid::Error> for Failure {
+    fn from(error: braid::Error) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<braid_bench::BenchError> for Failure {
+    fn from(error: braid_bench::BenchError) -> Self {
+        match error {
+            braid_bench::BenchError::Option { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}

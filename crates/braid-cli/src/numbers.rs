@@ -1,0 +1,74 @@
+//! Numbers and option values as people write and read them.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// An integer with a comma between thousands.
+pub(crate) fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes as MiB with one digit.
+pub(crate) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Nanoseconds as milliseconds with two digits.
+pub(crate) fn millis(nanos: u64) -> String {
+    format!("{:.2} ms", nanos as f64 / 1e6)
+}
+
+/// Parses any option value with the type's own words on what is wrong.
+pub(crate) fn parse<T>(text: &str) -> Result<T, String>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// Parses a positive number of seconds, at most a day.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds > 0.0 && seconds <= 86_400.0 {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("must be more than 0 and at most 86400 seconds".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_grouped_by_thousands() {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(value), text);
+        }
+    }
+
+    #[test]
+    fn seconds_are_positive_and_finite() {
+        assert_eq!(parse_seconds("0.25"), Ok(Duration::from_millis(250)));
+        for bad in ["0", "-1", "NaN", "inf", "1e9", "ten"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

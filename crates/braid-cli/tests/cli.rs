@@ -1,0 +1,362 @@
+//! The `braid` binary as its users meet it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Runs `braid` with these arguments in a fresh directory and collects what it says.
+fn braid_in(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(args)
+        .current_dir(dir)
+        .env_remove("TMPDIR")
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary starts")
+}
+
+fn braid(args: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    braid_in(dir.path(), args)
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[track_caller]
+fn expect_code(output: &Output, code: i32) {
+    let (out, err) = (stdout(output), stderr(output));
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "stdout:\n{out}\nstderr:\n{err}"
+    );
+    assert!(!err.contains("panicked"), "{err}");
+}
+
+/// A small database on the disk in `dir`.
+fn make_database(dir: &Path) {
+    let path = dir.to_str().unwrap();
+    let output = braid(&[
+        "bench",
+        "u1",
+        "--seconds",
+        "0.2",
+        "--records",
+        "2000",
+        "--dir",
+        path,
+        "--json",
+    ]);
+    expect_code(&output, 0);
+}
+
+/// The database's file whose name starts with `prefix`.
+fn file_of(dir: &Path, prefix: &str) -> std::path::PathBuf {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(prefix)
+        })
+        .collect();
+    names.sort();
+    names
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| panic!("no {prefix} file in {}", dir.display()))
+}
+
+#[test]
+fn demo_survives_its_kills() {
+    for protocol in ["glsn", "serial"] {
+        let dir = tempfile::tempdir().unwrap();
+        let args = [
+            "demo",
+            "--seconds",
+            "4",
+            "--kills",
+            "3",
+            "--threads",
+            "4",
+            "--protocol",
+            protocol,
+        ];
+        let output = braid_in(dir.path(), &args);
+        expect_code(&output, 0);
+        let text = stdout(&output);
+        assert!(
+            text.contains("kill 3") && text.contains("4 passed"),
+            "{text}"
+        );
+        assert!(!text.contains("VIOLATED"), "{text}");
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+        assert!(
+            left.is_empty(),
+            "the temporary directory is removed: {left:?}"
+        );
+    }
+}
+
+#[test]
+fn bench_json_has_every_field() {
+    for args in [
+        &[
+            "bench",
+            "u1",
+            "--protocol",
+            "glsn",
+            "--threads",
+            "2",
+            "--in-flight",
+            "8",
+        ][..],
+        &[
+            "bench",
+            "ycsb-a",
+            "--protocol",
+            "serial",
+            "--records",
+            "3000",
+        ],
+        &[
+            "bench",
+            "ycsb-c",
+            "--device",
+            "memory",
+            "--records",
+            "3000",
+            "--threads",
+            "2",
+        ],
+        &["bench", "u10", "--device", "file", "--value-size", "64"],
+    ] {
+        let args = [args, &["--seconds", "0.3", "--json"]].concat();
+        let output = braid(&args);
+        expect_code(&output, 0);
+        let text = stdout(&output);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["workload"], args[1]);
+        for field in ["protocol", "device"] {
+            assert!(
+                report[field].as_str().is_some_and(|s| !s.is_empty()),
+                "{field}: {text}"
+            );
+        }
+        for field in [
+            "threads",
+            "in_flight",
+            "tx_per_s",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "mean_us",
+            "log_bytes_per_tx",
+            "device_bytes_per_tx",
+            "cpu_us_per_tx",
+            "aborts",
+            "flushes_per_s",
+            "tx_per_flush",
+        ] {
+            assert!(
+                report[field].as_f64().is_some_and(|n| n >= 0.0),
+                "{field}: {text}"
+            );
+        }
+        assert!(report["tx_per_s"].as_f64().unwrap() > 0.0, "{text}");
+        if args[1] != "ycsb-c" {
+            assert!(report["log_bytes_per_tx"].as_f64().unwrap() > 0.0, "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_limit_stands_beside_the_run() {
+    let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let (rate, limit) = (&report["tx_per_s"], &report["limit_tx_per_s"]);
+    let ratio = rate.as_f64().unwrap() / limit.as_f64().unwrap();
+    assert!(
+        (report["limit_ratio"].as_f64().unwrap() - ratio).abs() < 1e-6,
+        "{report}"
+    );
+}
+
+#[test]
+fn bench_device_measures_durable_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["bench", "device", "--seconds", "0.01"];
+    let output = braid_in(dir.path(), &[&args[..], &["--json"]].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(
+        report["durable_4k_per_s"].as_f64().unwrap() > 0.0,
+        "{report}"
+    );
+    assert!(report["rows"].as_array().unwrap().len() > 10, "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+
+    let output = braid(&[&args[..], &["--device", "memory"]].concat());
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("strands-gathered"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn bench_for_people_is_a_table() {
+    let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    for row in [
+        "workload",
+        "transactions/s",
+        "commit latency",
+        "log",
+        "conflicts retried",
+    ] {
+        assert!(text.contains(row), "{row}: {text}");
+    }
+}
+
+#[test]
+fn a_sound_database_is_shown_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    let stat = braid(&["stat", path]);
+    expect_code(&stat, 0);
+    assert!(
+        stdout(&stat).contains("bench-uniform-2000-100"),
+        "{}",
+        stdout(&stat)
+    );
+    let verify = braid(&["verify", path]);
+    expect_code(&verify, 0);
+    assert!(stdout(&verify).contains("sound"), "{}", stdout(&verify));
+    let dump = braid(&["dump", path]);
+    expect_code(&dump, 0);
+    assert!(stdout(&dump).lines().count() > 3, "{}", stdout(&dump));
+}
+
+#[test]
+fn verify_names_the_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let data = file_of(dir.path(), "data");
+    let mut bytes = fs::read(&data).unwrap();
+    // Beyond the superblocks every block of this freshly written file is in use.
+    let middle = bytes.len() / 2;
+    for byte in &mut bytes[middle..middle + 64] {
+        *byte ^= 0x5a;
+    }
+    fs::write(&data, bytes).unwrap();
+    let output = braid(&["verify", dir.path().to_str().unwrap()]);
+    expect_code(&output, 1);
+    let text = stdout(&output);
+    assert!(text.contains("damaged") && text.contains("data"), "{text}");
+    assert!(stderr(&output).contains("damaged"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_no_database_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("letter.txt"), "Dear engine").unwrap();
+    let missing = dir.path().join("missing");
+    for place in [dir.path(), &missing] {
+        for command in ["stat", "verify", "dump"] {
+            let output = braid(&[command, place.to_str().unwrap()]);
+            expect_code(&output, 1);
+            let text = stderr(&output);
+            assert!(text.starts_with("braid: "), "{command}: {text}");
+            assert!(text.contains(place.to_str().unwrap()), "{command}: {text}");
+        }
+    }
+    assert!(!missing.exists(), "nothing is created");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "nothing is added"
+    );
+}
+
+#[test]
+fn bad_usage_exits_with_2() {
+    for args in [
+        &["frobnicate"][..],
+        &["bench"],
+        &["bench", "u2"],
+        &["bench", "u1", "--threads", "0"],
+        &["bench", "u1", "--in-flight", "-1"],
+        &["bench", "u1", "--seconds", "0"],
+        &["bench", "u1", "--seconds", "soon"],
+        &["bench", "u1", "--protocol", "paxos"],
+        &["bench", "u1", "--device", "tape"],
+        &["bench", "u1", "--records", "0"],
+        &["bench", "u1", "--value-size", "1"],
+        &["demo", "--device", "memory"],
+        &["demo", "--accounts", "1"],
+        &["stat"],
+    ] {
+        let output = braid(args);
+        expect_code(&output, 2);
+        assert!(!stderr(&output).is_empty(), "{args:?}");
+        assert!(stdout(&output).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_an_error() {
+    let output = braid(&["bench", "u1", "--seconds", "0.1", "--dir", "/proc/nowhere"]);
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).starts_with("braid: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["dump", dir.path().to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    expect_code(&child.wait_with_output().unwrap(), 0);
+}
+
+#[test]
+fn help_names_every_command() {
+    let output = braid(&["--help"]);
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    for command in ["demo", "bench", "stat", "verify", "dump"] {
+        assert!(text.contains(command), "{command}: {text}");
+        expect_code(&braid(&[command, "--help"]), 0);
+    }
+    assert!(!text.contains("demo-worker"), "{text}");
+}
