@@ -18,7 +18,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     let db = Database::builder()
         .create_if_missing(false)
         .open(&args.dir)?;
-    let recovery = db.recovery().clone();
+    let recovery = *db.recovery();
     let mut row = |name: &str, value: String| output.line(format_args!("{name:<16}{value}"));
     row("database", args.dir.display().to_string())?;
     row("health", format!("{:?}", db.health()))?;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
             "{} transactions from {} of log in {:.2} s",
             grouped(recovery.transactions),
             mib(recovery.log_bytes),
-            recovery.seconds
+            recovery.duration.as_secs_f64()
         ),
     )?;
     db.close()?;

@@ -32,9 +32,10 @@ pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure>
         )));
     }
     output.line(format_args!(
-        "{}: sound ({} pages, {} chunks of log)",
+        "{}: sound ({} pages, {} records, {} transactions of log)",
         args.dir.display(),
         grouped(report.pages),
-        grouped(report.chunks)
+        grouped(report.records),
+        grouped(report.log_transactions)
     ))
 }
