@@ -74,8 +74,13 @@ impl History {
                 Err(_) => self.power_comes_back(),
             }
         }
-        self.open()
-            .unwrap_or_else(|e| panic!("seed {}: recovery fails: {e}", self.seed))
+        loop {
+            match self.open() {
+                Ok(db) => return db,
+                Err(_) if self.device.has_crashed() => self.power_comes_back(),
+                Err(error) => panic!("seed {}: recovery fails: {error}", self.seed),
+            }
+        }
     }
 
     fn power_comes_back(&mut self) {
