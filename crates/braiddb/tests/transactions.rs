@@ -1,0 +1,495 @@
+//! What transactions promise to each other and to their callers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid::{
+    Bytes, ConflictKind, Database, Durability, Error, Health, Isolation, MAX_KEY_LEN, Protocol,
+    Readable, Table, TransactionOptions,
+};
+
+fn both(test: impl Fn(&Database)) {
+    for protocol in [Protocol::Glsn, Protocol::Serial] {
+        let builder = Database::builder().protocol(protocol).pool_bytes(16 << 20);
+        let device = std::sync::Arc::new(braid::MemoryDevice::new());
+        test(&builder.open_on(device).unwrap());
+    }
+}
+
+const SNAPSHOT: TransactionOptions = TransactionOptions {
+    isolation: Isolation::Snapshot,
+    durability: Durability::Immediate,
+};
+
+#[test]
+fn operations_read_their_own_writes() {
+    both(|db| {
+        let t: Table<u64, String> = db.table("t").unwrap();
+        let mut tx = db.begin();
+        tx.insert(&t, &1, "one").unwrap();
+        assert_eq!(tx.replace(&t, &1, "uno").unwrap().as_deref(), Some("one"));
+        assert!(tx.insert_if_absent(&t, &2, "two").unwrap());
+        assert!(!tx.insert_if_absent(&t, &2, "zwei").unwrap());
+        assert!(tx.remove(&t, &1).unwrap() && !tx.remove(&t, &1).unwrap());
+        assert_eq!(tx.get(&t, &1).unwrap(), None);
+        assert_eq!(tx.take(&t, &2).unwrap().as_deref(), Some("two"));
+        let (a, b) = ("a".to_owned(), "b".to_owned());
+        assert!(tx.compare_and_set(&t, &3, None, Some(&a)).unwrap());
+        assert!(!tx.compare_and_set(&t, &3, Some(&b), Some(&a)).unwrap());
+        assert!(tx.compare_and_set(&t, &3, Some(&a), Some(&b)).unwrap());
+        let before = tx.fetch_update(&t, &3, |v| v.map(|v| v + "!")).unwrap();
+        assert_eq!(before.as_deref(), Some("b"));
+        tx.commit().unwrap();
+        assert_eq!(db.get(&t, &3).unwrap().as_deref(), Some("b!"));
+        assert_eq!(db.snapshot().first(&t).unwrap(), Some((3, "b!".to_owned())));
+        drop(db.begin().insert(&t, &9, "dropped"));
+        assert!(!db.snapshot().contains_key(&t, &9).unwrap());
+    });
+}
+
+#[test]
+fn ranges_merge_the_tree_with_own_writes_from_both_ends() {
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let db = Database::builder()
+            .pool_bytes(1 << 20)
+            .background_threads(false)
+            .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+            .unwrap();
+        let t: Table<u16, Bytes> = db.table("t").unwrap();
+        let mut model = BTreeMap::new();
+        let mut tx = db.begin();
+        for i in 0..rng.u16(0..400) {
+            if rng.u8(..) < 8 {
+                tx.commit().unwrap();
+                tx = db.begin();
+            }
+            let key = rng.u16(..600);
+            if rng.bool() {
+                let value = vec![i as u8; rng.usize(..200)];
+                tx.insert(&t, &key, &value).unwrap();
+                model.insert(key, value);
+            } else {
+                assert_eq!(tx.remove(&t, &key).unwrap(), model.remove(&key).is_some());
+            }
+        }
+        for _ in 0..10 {
+            let (a, b) = (rng.u16(..600), rng.u16(..600));
+            let expected: Vec<u16> = if a <= b {
+                model.range(a..b).map(|(k, _)| *k).collect()
+            } else {
+                Vec::new()
+            };
+            let mut range = tx.range(&t, a..b).unwrap();
+            let (mut front, mut back) = (Vec::new(), Vec::new());
+            loop {
+                let from_front = rng.bool();
+                let item = if from_front {
+                    range.next()
+                } else {
+                    range.next_back()
+                };
+                let Some(item) = item else { break };
+                let (key, value) = item.unwrap();
+                assert_eq!(&value[..], &model[&key][..], "seed {seed}");
+                if from_front {
+                    front.push(key)
+                } else {
+                    back.push(key)
+                }
+            }
+            assert!(range.next().is_none() && range.next_back().is_none());
+            front.extend(back.into_iter().rev());
+            assert_eq!(front, expected, "seed {seed}");
+        }
+        let last = tx.last(&t).unwrap().map(|(key, _)| key);
+        assert_eq!(last, model.keys().next_back().copied());
+        tx.commit().unwrap();
+        let all: Vec<u16> = db
+            .snapshot()
+            .iter(&t)
+            .unwrap()
+            .map(|e| e.unwrap().0)
+            .collect();
+        assert!(all.iter().eq(model.keys()), "seed {seed}");
+    }
+}
+
+#[test]
+fn prefixes_are_ranges_of_strings() {
+    both(|db| {
+        let t: Table<String, u64> = db.table("t").unwrap();
+        db.transact(|tx| {
+            for (i, name) in ["a", "ab", "ab1", "ab2", "ac", "b"].iter().enumerate() {
+                tx.insert(&t, *name, &(i as u64))?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        let snapshot = db.snapshot();
+        let found: Vec<u64> = snapshot
+            .prefix(&t, "ab")
+            .unwrap()
+            .rev()
+            .map(|e| e.unwrap().1)
+            .collect();
+        assert_eq!(found, [3, 2, 1]);
+        let found = snapshot.range(&t, "ab"..="ab2").unwrap().count();
+        assert_eq!(found, 3);
+    });
+}
+
+/// Berenson et al. 1995, A5B: under serializability one of the two fails, under snapshots both pass.
+#[test]
+fn write_skew_is_a_conflict_unless_asked_for() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        for (options, both_commit) in [(TransactionOptions::default(), false), (SNAPSHOT, true)] {
+            db.transact(|tx| tx.insert(&t, &1, &1).and(tx.insert(&t, &2, &1)))
+                .unwrap();
+            let (mut a, mut b) = (db.begin_with(options), db.begin_with(options));
+            assert_eq!(a.get(&t, &1).unwrap(), Some(1));
+            assert_eq!(b.get(&t, &2).unwrap(), Some(1));
+            a.insert(&t, &2, &0).unwrap();
+            b.insert(&t, &1, &0).unwrap();
+            a.commit().unwrap();
+            let second = b.commit();
+            assert_eq!(second.is_ok(), both_commit);
+            if let Err(error) = second {
+                assert!(
+                    matches!(error, Error::Conflict(ConflictKind::Read)),
+                    "{error}"
+                );
+                assert!(error.is_retryable());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_phantom_is_a_conflict() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        db.transact(|tx| tx.insert(&t, &100, &0)).unwrap();
+        let mut a = db.begin();
+        assert_eq!(a.range(&t, 10..20).unwrap().count(), 0);
+        a.insert(&t, &200, &1).unwrap();
+        // Outside of the range, in the same leaf: no conflict.
+        db.transact(|tx| tx.insert(&t, &50, &1)).unwrap();
+        a.commit().unwrap();
+        let mut a = db.begin();
+        assert_eq!(a.range(&t, 10..20).unwrap().count(), 0);
+        a.insert(&t, &200, &2).unwrap();
+        db.transact(|tx| tx.insert(&t, &15, &1)).unwrap();
+        assert!(matches!(
+            a.commit(),
+            Err(Error::Conflict(ConflictKind::Range))
+        ));
+    });
+}
+
+#[test]
+fn under_snapshot_isolation_the_first_committer_wins() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
+        let mut late = db.begin_with(SNAPSHOT);
+        assert_eq!(late.get(&t, &1).unwrap(), Some(1));
+        db.transact(|tx| tx.insert(&t, &1, &2)).unwrap();
+        assert_eq!(
+            late.get(&t, &1).unwrap(),
+            Some(1),
+            "reads stay at the snapshot"
+        );
+        let error = late.insert(&t, &1, &3).unwrap_err();
+        assert!(matches!(error, Error::Conflict(ConflictKind::Write)));
+    });
+}
+
+#[test]
+fn snapshots_keep_their_view_while_everything_changes() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        db.transact(|tx| (0..500).try_for_each(|k| tx.insert(&t, &k, &0)))
+            .unwrap();
+        let old = db.snapshot();
+        for round in 1..20 {
+            db.transact(|tx| {
+                for k in 0..500 {
+                    if (k + round) % 7 == 0 {
+                        tx.remove(&t, &k)?;
+                    } else {
+                        tx.insert(&t, &k, &round)?;
+                    }
+                }
+                tx.insert(&t, &(1_000 + round), &round)
+            })
+            .unwrap();
+        }
+        let seen: Vec<(u64, u64)> = old.iter(&t).unwrap().map(Result::unwrap).collect();
+        assert!(seen.iter().copied().eq((0..500).map(|k| (k, 0))));
+        assert_eq!(old.get(&t, &3).unwrap(), Some(0));
+        assert_eq!(old.get(&t, &1_001).unwrap(), None);
+        assert!(db.stats().garbage > 0);
+        drop(old);
+        db.sync().unwrap();
+        let now: Vec<(u64, u64)> = db
+            .snapshot()
+            .iter(&t)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert!(now.iter().all(|(_, v)| *v > 0));
+    });
+}
+
+/// Transfers by read-modify-write in both styles, audits by scanning transactions and by snapshots.
+#[test]
+fn concurrent_transfers_keep_the_sum_in_every_view() {
+    const ACCOUNTS: u64 = 20;
+    both(|db| {
+        let t: Table<u64, u64> = db.table("accounts").unwrap();
+        db.transact(|tx| (0..ACCOUNTS).try_for_each(|k| tx.insert(&t, &k, &100)))
+            .unwrap();
+        let stop = AtomicBool::new(false);
+        let audits = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for auditor in 0..2 {
+                let (t, stop, audits) = (&t, &stop, &audits);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let sum: u64 = if auditor == 0 {
+                            let snapshot = db.snapshot();
+                            snapshot.iter(t).unwrap().map(|e| e.unwrap().1).sum()
+                        } else {
+                            let audit = |tx: &mut braid::Transaction| {
+                                tx.iter(t)?
+                                    .map(|e| e.map(|(_, v)| v))
+                                    .sum::<Result<u64, Error>>()
+                            };
+                            match db.transact(audit) {
+                                Ok(sum) => sum,
+                                Err(error) if error.is_retryable() => continue,
+                                Err(error) => panic!("{error}"),
+                            }
+                        };
+                        assert_eq!(sum, ACCOUNTS * 100);
+                        audits.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let movers: Vec<_> = (0..4)
+                .map(|mover| {
+                    let t = &t;
+                    scope.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(mover);
+                        for _ in 0..1_500 {
+                            let (from, to) = (rng.u64(..ACCOUNTS), rng.u64(..ACCOUNTS));
+                            let locked = rng.bool();
+                            db.transact(|tx| {
+                                let read = |tx: &mut braid::Transaction, k| {
+                                    let value = if locked {
+                                        tx.get_for_update(t, &k)
+                                    } else {
+                                        tx.get(t, &k)
+                                    };
+                                    value.map(|v: Option<u64>| v.unwrap())
+                                };
+                                let balance = read(tx, from)?;
+                                let amount = balance.min(7);
+                                tx.insert(t, &from, &(balance - amount))?;
+                                let balance = read(tx, to)?;
+                                tx.insert(t, &to, &(balance + amount))
+                            })
+                            .unwrap();
+                        }
+                    })
+                })
+                .collect();
+            movers.into_iter().for_each(|mover| mover.join().unwrap());
+            while audits.load(Ordering::Relaxed) < 4 {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn pipelined_commits_are_durable_when_their_tickets_say_so() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        let mut tickets = Vec::new();
+        for k in 0..500 {
+            let mut tx = db.begin();
+            tx.insert(&t, &k, &k).unwrap();
+            tickets.push(tx.commit_async().unwrap());
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        tickets
+            .pop()
+            .unwrap()
+            .on_durable(move |outcome| sender.send(outcome.is_ok()).unwrap());
+        assert!(receiver.recv().unwrap());
+        for ticket in tickets {
+            assert!(ticket.wait().unwrap().number() <= db.durable_horizon());
+            assert!(ticket.is_durable() && ticket.try_wait().unwrap().is_ok());
+        }
+        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 500);
+    });
+}
+
+#[test]
+fn buffered_commits_become_durable_by_themselves() {
+    let db = Database::in_memory().unwrap();
+    let t: Table<u64, u64> = db.table("t").unwrap();
+    let mut tx = db.begin();
+    tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
+    tx.insert(&t, &1, &1).unwrap();
+    let number = tx.commit().unwrap().number();
+    while db.durable_horizon() < number {
+        std::thread::yield_now();
+    }
+    assert_eq!(db.get(&t, &1).unwrap(), Some(1));
+}
+
+#[test]
+fn deadlocks_end_and_retries_get_everything_through() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let t = &t;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(thread);
+                    for _ in 0..300 {
+                        let mut keys: Vec<u64> = (0..4).collect();
+                        rng.shuffle(&mut keys);
+                        db.transact(|tx| {
+                            for k in &keys[..3] {
+                                tx.fetch_update(t, k, |v| Some(v.unwrap_or(0) + 1))?;
+                                std::thread::yield_now();
+                            }
+                            Ok(())
+                        })
+                        .unwrap();
+                    }
+                });
+            }
+        });
+        let sum: u64 = db.snapshot().iter(&t).unwrap().map(|e| e.unwrap().1).sum();
+        assert_eq!(sum, 4 * 300 * 3);
+    });
+}
+
+#[test]
+fn tables_are_created_renamed_dropped_and_typed() {
+    both(|db| {
+        let a: Table<u64, String> = db.table("a").unwrap();
+        db.transact(|tx| tx.insert(&a, &1, "x")).unwrap();
+        assert!(matches!(
+            db.table::<String, String>("a"),
+            Err(Error::TableType { .. })
+        ));
+        db.rename_table("a", "b").unwrap();
+        assert_eq!(
+            (a.name(), db.table_names().unwrap()),
+            ("b".to_owned(), vec!["b".to_owned()])
+        );
+        assert!(matches!(
+            db.rename_table("a", "c"),
+            Err(Error::TableMissing { .. })
+        ));
+        db.table::<u64, String>("c").unwrap();
+        assert!(matches!(
+            db.rename_table("b", "c"),
+            Err(Error::TableExists { .. })
+        ));
+        let mut tx = db.begin();
+        tx.insert(&a, &2, "y").unwrap();
+        assert!(db.drop_table("b").unwrap() && !db.drop_table("b").unwrap());
+        assert!(matches!(tx.commit(), Err(Error::TableDropped { .. })));
+        assert!(matches!(db.get(&a, &1), Err(Error::TableDropped { .. })));
+        let again: Table<u64, String> = db.table("b").unwrap();
+        assert_eq!(db.get(&again, &1).unwrap(), None);
+        assert!(matches!(
+            db.table::<u64, u64>(""),
+            Err(Error::TableName { .. })
+        ));
+        let other = Database::in_memory().unwrap();
+        assert!(matches!(
+            other.get(&again, &1),
+            Err(Error::ForeignTable { .. })
+        ));
+    });
+}
+
+#[test]
+fn limits_are_errors_at_the_call() {
+    let db = Database::builder()
+        .transaction_bytes_max(10_000)
+        .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+        .unwrap();
+    let t: Table = db.table("t").unwrap();
+    let mut tx = db.begin();
+    let long = vec![0; MAX_KEY_LEN + 1];
+    assert!(matches!(
+        tx.insert(&t, &long, "v"),
+        Err(Error::KeyTooLong { .. })
+    ));
+    tx.insert(&t, &long[1..], "v").unwrap();
+    let large = vec![0; 9_500];
+    assert!(matches!(
+        tx.insert(&t, "k", &large),
+        Err(Error::TransactionTooLarge { .. })
+    ));
+    tx.commit().unwrap();
+    assert_eq!(
+        db.get(&t, &long[1..]).unwrap(),
+        Some(Bytes::from_static(b"v"))
+    );
+    for (builder, option) in [
+        (Database::builder().pool_bytes(1), "pool_bytes"),
+        (Database::builder().strands(0), "strands"),
+        (Database::builder().strands(2).lanes(3), "lanes"),
+    ] {
+        let error = builder
+            .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+            .unwrap_err();
+        assert!(matches!(error, Error::Options { option: named, .. } if named == option));
+    }
+}
+
+#[test]
+fn values_of_64_mib_are_committed_and_recovered() {
+    let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    let open = || {
+        Database::builder()
+            .pool_bytes(8 << 20)
+            .open_on(device.clone())
+            .unwrap()
+    };
+    let large: Vec<u8> = (0..64u32 << 20).map(|i| (i >> 7) as u8).collect();
+    let db = open();
+    let t: Table = db.table("t").unwrap();
+    db.transact(|tx| tx.insert(&t, "large", &large)).unwrap();
+    assert!(db.get(&t, "large").unwrap().unwrap()[..] == large[..]);
+    drop((t, db));
+    let db = open();
+    let t: Table = db.table("t").unwrap();
+    assert!(db.get(&t, "large").unwrap().unwrap()[..] == large[..]);
+}
+
+#[test]
+fn a_closed_database_says_so() {
+    let db = Database::in_memory().unwrap();
+    let t: Table<u64, u64> = db.table("t").unwrap();
+    let other = db.clone();
+    let mut open = db.begin();
+    open.insert(&t, &1, &1).unwrap();
+    db.close().unwrap();
+    assert!(matches!(other.health(), Health::Closed));
+    assert!(matches!(open.commit(), Err(Error::Closed)));
+    assert!(matches!(other.get(&t, &1), Err(Error::Closed)));
+}
