@@ -252,12 +252,23 @@ impl Inner {
         let result = self
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
+        self.release();
+        result
+    }
+
+    /// Lets go of everything without writing anything, after opening failed half way.
+    pub(crate) fn abandon(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.release();
+    }
+
+    /// Empties the pool, whose contexts refer back to the database, and unlocks the directory.
+    fn release(&self) {
         for shard in &self.contexts {
             let contexts = std::mem::take(&mut *shard.lock());
             drop(contexts);
         }
         *self.lock.lock() = None;
-        result
     }
 
     fn final_checkpoint(&self) -> Result<()> {

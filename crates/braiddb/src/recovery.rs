@@ -141,7 +141,7 @@ impl Database {
             false => recover(device, lock, &options, began)?,
         };
         if options.background {
-            inner.start_maintenance()?;
+            inner.start_maintenance().inspect_err(|_| inner.abandon())?;
         }
         Ok(Self::from_inner(inner))
     }
@@ -398,7 +398,7 @@ fn recover(
         .maintenance
         .replayed_bytes
         .store(scanned_bytes, Ordering::Relaxed);
-    remove_dead_tables(&inner)?;
+    remove_dead_tables(&inner).inspect_err(|_| inner.abandon())?;
     retire_tombstones(&inner, tombstones.into_inner());
     Ok(inner)
 }

@@ -1,0 +1,305 @@
+//! What happens when the medium, the files or the caller are not as they should be: every fault its own
+//! error, and nothing acknowledged is lost.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+
+use braid::{Bytes, Database, Error, Health, Protocol, Table};
+use braid_io::{Device, OpenMode, SimDevice};
+
+fn open_sim(device: &SimDevice) -> Result<Database, Error> {
+    Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(64 << 10)
+        .open_on(Arc::new(device.clone()))
+}
+
+/// Commits numbered keys until one fails; returns those acknowledged, and the error.
+fn fill(db: &Database, value_len: usize, most: u64) -> (BTreeSet<u64>, Option<Error>) {
+    let mut acknowledged = BTreeSet::new();
+    let t: Table<u64, Bytes> = match db.table("t") {
+        Ok(t) => t,
+        Err(error) => return (acknowledged, Some(error)),
+    };
+    for k in 0..most {
+        let mut tx = db.begin();
+        if let Err(error) = tx
+            .insert(&t, &k, &vec![k as u8; value_len])
+            .and_then(|()| tx.commit())
+        {
+            return (acknowledged, Some(error));
+        }
+        acknowledged.insert(k);
+    }
+    (acknowledged, None)
+}
+
+fn assert_holds(db: &Database, keys: &BTreeSet<u64>) {
+    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    for k in keys {
+        assert!(
+            db.get(&t, k).unwrap().is_some(),
+            "key {k} was acknowledged and is lost"
+        );
+    }
+}
+
+#[test]
+fn a_failed_log_write_poisons_and_loses_nothing() {
+    for n in 1..120 {
+        let device = SimDevice::new(n);
+        let db = open_sim(&device).unwrap();
+        device.fail_write_after(n);
+        let (acknowledged, error) = fill(&db, 50, 200);
+        let error = error.expect("the write fails");
+        assert!(
+            matches!(error, Error::Poisoned { .. } | Error::Io { .. }),
+            "{error}"
+        );
+        if matches!(error, Error::Poisoned { .. }) {
+            // I8: nothing is acknowledged any more, reads go on.
+            assert!(matches!(db.health(), Health::Poisoned { .. }));
+            let (more, error) = fill(&db, 50, 1);
+            assert!(more.is_empty() && matches!(error, Some(Error::Poisoned { .. })));
+            assert_holds(&db, &acknowledged);
+        }
+        drop(db);
+        assert_holds(&open_sim(&device.after_crash()).unwrap(), &acknowledged);
+    }
+}
+
+#[test]
+fn a_failed_sync_of_a_checkpoint_keeps_the_one_before() {
+    for n in 1..8 {
+        let device = SimDevice::new(n);
+        let db = open_sim(&device).unwrap();
+        let (acknowledged, _) = fill(&db, 300, 60);
+        device.fail_sync_after(n);
+        let failed = db.checkpoint();
+        if let Err(error) = failed {
+            assert!(matches!(error, Error::Io { .. }), "{error}");
+            assert!(
+                matches!(db.checkpoint(), Err(Error::Poisoned { .. })),
+                "no second try"
+            );
+        }
+        drop(db);
+        assert_holds(&open_sim(&device.after_crash()).unwrap(), &acknowledged);
+    }
+}
+
+#[test]
+fn a_full_device_stops_writes_with_its_error_and_space_brings_them_back() {
+    let device = SimDevice::new(1);
+    let db = open_sim(&device).unwrap();
+    device.set_capacity(Some(device.used() + (1 << 20)));
+    let (acknowledged, error) = fill(&db, 1_000, 5_000);
+    assert!(matches!(error, Some(Error::OutOfSpace { .. })), "{error:?}");
+    assert!(!acknowledged.is_empty());
+    assert_holds(&db, &acknowledged);
+    device.set_capacity(None);
+    let (more, error) = fill(&db, 1_000, 50);
+    assert!(error.is_none() && more.len() == 50);
+    drop(db);
+    let db = open_sim(&device.after_crash()).unwrap();
+    assert_holds(&db, &acknowledged);
+}
+
+#[test]
+fn a_log_limit_is_lifted_by_a_checkpoint() {
+    let device = SimDevice::new(1);
+    let db = Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(1 << 20)
+        .strands(1)
+        .checkpoint_log_bytes(1 << 20)
+        .max_log_bytes(8 << 20)
+        .open_on(Arc::new(device.clone()))
+        .unwrap();
+    let (acknowledged, error) = fill(&db, 8_000, 5_000);
+    assert!(matches!(error, Some(Error::OutOfSpace { .. })), "{error:?}");
+    assert_holds(&db, &acknowledged);
+    db.checkpoint().unwrap();
+    let (more, error) = fill(&db, 8_000, 100);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(more.len(), 100);
+}
+
+fn directory_with_database() -> tempfile::TempDir {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let db = Database::builder()
+        .pool_bytes(4 << 20)
+        .segment_bytes(256 << 10)
+        .open(dir.path())
+        .unwrap();
+    fill(&db, 100, 300);
+    db.close().unwrap();
+    dir
+}
+
+#[test]
+fn what_is_no_database_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("letter.txt"), "Dear engine").unwrap();
+    let error = Database::open(dir.path()).unwrap_err();
+    assert!(matches!(&error, Error::NotADatabase { reason, .. } if reason.contains("letter")));
+    assert_eq!(
+        fs::read(dir.path().join("letter.txt")).unwrap(),
+        b"Dear engine"
+    );
+    let missing = dir.path().join("missing");
+    let error = Database::builder()
+        .create_if_missing(false)
+        .open(&missing)
+        .unwrap_err();
+    assert!(matches!(error, Error::NotADatabase { .. }));
+    assert!(!missing.exists());
+    let error = Database::open(dir.path().join("letter.txt")).unwrap_err();
+    assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let dir = directory_with_database();
+    let db = Database::open(dir.path()).unwrap();
+    assert!(matches!(
+        Database::open(dir.path()),
+        Err(Error::Locked { .. })
+    ));
+    assert!(matches!(
+        braid::verify(dir.path(), &mut |_| {}),
+        Err(Error::Locked { .. })
+    ));
+    drop(db);
+    Database::open(dir.path()).unwrap();
+}
+
+#[test]
+fn another_protocol_or_format_is_named() {
+    let dir = directory_with_database();
+    let error = Database::builder()
+        .protocol(Protocol::Serial)
+        .open(dir.path())
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Incompatible { what } if what.contains("glsn")),
+        "{error}"
+    );
+    // Both superblocks claim a newer format, with good checksums.
+    let path = dir.path().join("data.braid");
+    let mut bytes = fs::read(&path).unwrap();
+    for block in bytes.chunks_mut(8192).take(2) {
+        block[16] = 9;
+        let crc = crc32c::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&path, bytes).unwrap();
+    let error = Database::open(dir.path()).unwrap_err();
+    assert!(
+        matches!(&error, Error::Incompatible { what } if what.contains("format 9")),
+        "{error}"
+    );
+}
+
+/// Every byte range of the data file, damaged, gives a typed error or is found by `verify`; nothing
+/// panics, nothing wrong is returned.
+#[test]
+fn damaged_pages_and_superblocks_are_typed_errors() {
+    let dir = directory_with_database();
+    let path = dir.path().join("data.braid");
+    let intact = fs::read(&path).unwrap();
+    let mut found = 0;
+    for block in 0..intact.len() / 8192 {
+        let mut bytes = intact.clone();
+        bytes[block * 8192 + 4_000..][..512].fill(0xa5);
+        fs::write(&path, &bytes).unwrap();
+        let mut damages = 0;
+        match braid::verify(dir.path(), &mut |_| damages += 1) {
+            Ok(report) => assert_eq!(report.damages, damages),
+            Err(error) => panic!("block {block}: {error}"),
+        }
+        found += usize::from(damages > 0);
+        let read = Database::open(dir.path()).and_then(|db| {
+            let t: Table<u64, Bytes> = db.table("t")?;
+            let keys: BTreeSet<u64> = (0..300).collect();
+            keys.iter().try_for_each(|k| {
+                assert_eq!(db.get(&t, k)?, Some(vec![*k as u8; 100].into()));
+                Ok(())
+            })
+        });
+        if let Err(error) = read {
+            assert!(
+                matches!(error, Error::Corrupted { .. }),
+                "block {block}: {error}"
+            );
+        }
+        fs::write(&path, &intact).unwrap();
+    }
+    assert!(found > 5, "only {found} damages found");
+}
+
+#[test]
+fn a_damaged_log_never_yields_what_was_not_written() {
+    for seed in 0..150 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let device = SimDevice::new(seed);
+        let db = open_sim(&device).unwrap();
+        let (acknowledged, _) = fill(&db, 60, 40);
+        std::mem::forget(db);
+        let image = device.after_crash();
+        let names: Vec<_> = image.list().unwrap();
+        let log = names
+            .iter()
+            .filter(|e| e.name.starts_with("log-"))
+            .collect::<Vec<_>>();
+        let entry = rng.choice(&log).unwrap();
+        let at = rng.usize(..(entry.len as usize).min(40 * 4096));
+        assert!(image.flip_bit(&entry.name, at, rng.u32(..8)));
+        match open_sim(&image) {
+            Err(error) => assert!(
+                matches!(error, Error::Corrupted { .. }),
+                "seed {seed}: {error}"
+            ),
+            Ok(db) => {
+                // Damage at the very end can't be told from a torn write; what is there is right.
+                let t: Table<u64, Bytes> = db.table("t").unwrap();
+                for k in &acknowledged {
+                    if let Some(value) = db.get(&t, k).unwrap() {
+                        assert_eq!(value, vec![*k as u8; 60], "seed {seed}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_creation_is_begun_anew() {
+    for n in 1..40 {
+        let device = SimDevice::new(n);
+        device.crash_after(n);
+        if open_sim(&device).is_ok() {
+            continue;
+        }
+        let image = device.after_crash();
+        let db = open_sim(&image).unwrap_or_else(|e| panic!("crash at step {n}: {e}"));
+        assert_eq!(fill(&db, 10, 5).0.len(), 5);
+    }
+}
+
+#[test]
+fn files_of_an_open_database_are_few_and_known() {
+    let device = SimDevice::new(1);
+    let db = open_sim(&device).unwrap();
+    fill(&db, 100, 10);
+    for entry in device.list().unwrap() {
+        assert!(
+            entry.name == "data.braid" || entry.name.ends_with(".seg"),
+            "{entry:?}"
+        );
+        device.open(&entry.name, OpenMode::Existing).unwrap();
+    }
+}
