@@ -7,12 +7,15 @@ use braid::{Database, DeviceChoice, Protocol};
 use crate::{BenchError, Spec};
 
 /// The engine's options for a benchmark; `None` leaves the engine's default.
+///
+/// An existing database keeps its protocol, and opening it with another is an error: so the report
+/// names the right one.
 #[derive(Clone, Debug)]
 pub struct Engine {
     /// The database's directory; created if missing.
     pub dir: PathBuf,
     /// The commit protocol.
-    pub protocol: Option<Protocol>,
+    pub protocol: Protocol,
     /// What the database is stored on.
     pub device: DeviceChoice,
     /// Log strands.
@@ -30,7 +33,7 @@ impl Engine {
     pub fn new(dir: impl Into<PathBuf>, spec: &Spec) -> Self {
         Engine {
             dir: dir.into(),
-            protocol: None,
+            protocol: Protocol::default(),
             device: DeviceChoice::Auto,
             strands: None,
             lanes: None,
@@ -47,12 +50,10 @@ impl Engine {
     /// The database's own.
     pub fn open(&self) -> Result<Database, BenchError> {
         let mut builder = Database::builder()
+            .protocol(self.protocol)
             .device(self.device)
             .pool_bytes(self.pool_bytes)
             .create_if_missing(true);
-        if let Some(protocol) = self.protocol {
-            builder = builder.protocol(protocol);
-        }
         if let Some(strands) = self.strands {
             builder = builder.strands(strands);
         }
@@ -70,13 +71,12 @@ impl Engine {
         self.device == DeviceChoice::Memory
     }
 
-    pub(crate) fn protocol_name(&self) -> String {
-        self.protocol
-            .map_or_else(|| "glsn".into(), |protocol| protocol.to_string())
-    }
-
+    /// The name of the device that stands behind the choice.
     pub(crate) fn device_name(&self) -> String {
-        self.device.to_string()
+        braid_io::open_directory(&self.dir, self.device).map_or_else(
+            |_| self.device.to_string(),
+            |device| device.kind().to_string(),
+        )
     }
 }
 

@@ -37,9 +37,9 @@ pub(crate) struct WorkloadArgs {
     #[arg(value_parser = workload_parser())]
     workload: Workload,
 
-    /// Commit protocol: serial or glsn [default: the database's]
-    #[arg(long, value_parser = parse::<Protocol>)]
-    protocol: Option<Protocol>,
+    /// Commit protocol: serial or glsn; an existing database keeps its own
+    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    protocol: Protocol,
 
     /// Threads that issue transactions
     #[arg(long, value_name = "N", default_value_t = 1)]

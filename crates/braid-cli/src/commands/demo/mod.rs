@@ -51,9 +51,9 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "S", default_value = "30", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Commit protocol: serial or glsn [default: the engine's]
-    #[arg(long, value_parser = parse::<Protocol>)]
-    protocol: Option<Protocol>,
+    /// Commit protocol: serial or glsn
+    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    protocol: Protocol,
 
     /// What to store on: auto, uring or file
     #[arg(long, default_value = "auto", value_parser = parse_lasting_device)]
