@@ -258,23 +258,58 @@ fn a_sound_database_is_shown_and_verified() {
     assert!(stdout(&dump).lines().count() > 3, "{}", stdout(&dump));
 }
 
-#[test]
-fn verify_names_the_damage() {
-    let dir = tempfile::tempdir().unwrap();
-    make_database(dir.path());
-    let data = file_of(dir.path(), "data");
-    let mut bytes = fs::read(&data).unwrap();
-    // Beyond the superblocks every block of this freshly written file is in use.
-    let middle = bytes.len() / 2;
-    for byte in &mut bytes[middle..middle + 64] {
+/// Flips bits in `len` bytes of a file.
+fn damage(path: &Path, offset: usize, len: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    for byte in &mut bytes[offset..offset + len] {
         *byte ^= 0x5a;
     }
-    fs::write(&data, bytes).unwrap();
-    let output = braid(&["verify", dir.path().to_str().unwrap()]);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn verify_names_a_damaged_page() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    // The dump says where pages are; the last one is a leaf of the loaded records.
+    let dump = stdout(&braid(&["dump", path]));
+    let place = dump
+        .lines()
+        .filter_map(|line| line.split_once(" at block "))
+        .last();
+    let (page, rest) = place.expect("the dump lists pages");
+    let page = page.trim();
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let block: usize = digits.parse().unwrap();
+    damage(&file_of(dir.path(), "data"), block * 8192 + 4000, 16);
+    let output = braid(&["verify", path]);
     expect_code(&output, 1);
     let text = stdout(&output);
-    assert!(text.contains("damaged") && text.contains("data"), "{text}");
+    assert!(text.starts_with("damaged: "), "{text}");
+    assert!(text.contains(page), "{page} is named: {text}");
     assert!(stderr(&output).contains("damaged"), "{}", stderr(&output));
+}
+
+#[test]
+fn verify_names_damaged_superblocks() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    let data = file_of(dir.path(), "data");
+    damage(&data, 100, 8);
+    damage(&data, 8192 + 100, 8);
+    let output = braid(&["verify", path]);
+    expect_code(&output, 1);
+    let text = stdout(&output) + &stderr(&output);
+    assert!(text.contains("superblock"), "{text}");
+    let output = braid(&["stat", path]);
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).contains("superblock"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
