@@ -277,7 +277,7 @@ fn verify_names_a_damaged_page() {
     let place = dump
         .lines()
         .filter_map(|line| line.split_once(" at block "))
-        .last();
+        .next_back();
     let (page, rest) = place.expect("the dump lists pages");
     let page = page.trim();
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
