@@ -26,6 +26,8 @@ pub struct Engine {
     pub flushes: Option<usize>,
     /// Bytes of the buffer pool.
     pub pool_bytes: usize,
+    /// Bytes of log after which a checkpoint begins.
+    pub checkpoint_log_bytes: Option<u64>,
 }
 
 impl Engine {
@@ -41,6 +43,7 @@ impl Engine {
             pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(2))
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
+            checkpoint_log_bytes: None,
         }
     }
 
@@ -54,6 +57,9 @@ impl Engine {
             .device(self.device)
             .pool_bytes(self.pool_bytes)
             .create_if_missing(true);
+        if let Some(bytes) = self.checkpoint_log_bytes {
+            builder = builder.checkpoint_log_bytes(bytes);
+        }
         if let Some(strands) = self.strands {
             builder = builder.strands(strands);
         }

@@ -223,6 +223,22 @@ fn bench_device_measures_durable_writes() {
 }
 
 #[test]
+fn bench_recovery_replays_what_a_kill_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["bench", "recovery", "--log-mib", "128", "--json"];
+    let output = braid_in(dir.path(), &args);
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(report["transactions"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["mib_per_s"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+}
+
+#[test]
 fn bench_for_people_is_a_table() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
     expect_code(&output, 0);
@@ -348,6 +364,9 @@ fn bad_usage_exits_with_2() {
         &["bench", "u1", "--device", "tape"],
         &["bench", "u1", "--records", "0"],
         &["bench", "u1", "--value-size", "1"],
+        &["bench", "ycsb-c", "--with-limit"],
+        &["bench", "recovery", "--device", "memory"],
+        &["bench", "recovery", "--workload", "ycsb-c"],
         &["demo", "--device", "memory"],
         &["demo", "--accounts", "1"],
         &["stat"],
