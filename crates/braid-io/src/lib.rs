@@ -19,6 +19,7 @@ mod memory;
 mod open;
 #[cfg(unix)]
 mod posix;
+mod sim;
 
 pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
@@ -26,3 +27,4 @@ pub use memory::MemoryDevice;
 pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_directory};
 #[cfg(unix)]
 pub use posix::FileDevice;
+pub use sim::SimDevice;

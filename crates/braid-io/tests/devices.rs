@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use braid_io::{
     AlignedBuf, Device, DeviceChoice, DirectoryLock, LockError, MemoryDevice, OpenMode, ReadOp,
-    WriteOp, open_directory,
+    SimDevice, WriteOp, open_directory,
 };
 
 fn on_each(test: impl Fn(&dyn Device)) {
     test(&MemoryDevice::new());
+    test(&SimDevice::new(1));
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let device: Arc<dyn Device> = open_directory(directory.path(), DeviceChoice::File).unwrap();
     test(&*device);
