@@ -7,12 +7,15 @@ use braid::{Database, DeviceChoice, Protocol};
 use crate::{BenchError, Spec};
 
 /// The engine's options for a benchmark; `None` leaves the engine's default.
+///
+/// An existing database keeps its protocol, and opening it with another is an error: so the report
+/// names the right one.
 #[derive(Clone, Debug)]
 pub struct Engine {
     /// The database's directory; created if missing.
     pub dir: PathBuf,
     /// The commit protocol.
-    pub protocol: Option<Protocol>,
+    pub protocol: Protocol,
     /// What the database is stored on.
     pub device: DeviceChoice,
     /// Log strands.
@@ -23,6 +26,8 @@ pub struct Engine {
     pub flushes: Option<usize>,
     /// Bytes of the buffer pool.
     pub pool_bytes: usize,
+    /// Bytes of log after which a checkpoint begins.
+    pub checkpoint_log_bytes: Option<u64>,
 }
 
 impl Engine {
@@ -30,7 +35,7 @@ impl Engine {
     pub fn new(dir: impl Into<PathBuf>, spec: &Spec) -> Self {
         Engine {
             dir: dir.into(),
-            protocol: None,
+            protocol: Protocol::default(),
             device: DeviceChoice::Auto,
             strands: None,
             lanes: None,
@@ -38,6 +43,7 @@ impl Engine {
             pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(2))
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
+            checkpoint_log_bytes: None,
         }
     }
 
@@ -47,11 +53,12 @@ impl Engine {
     /// The database's own.
     pub fn open(&self) -> Result<Database, BenchError> {
         let mut builder = Database::builder()
+            .protocol(self.protocol)
             .device(self.device)
             .pool_bytes(self.pool_bytes)
             .create_if_missing(true);
-        if let Some(protocol) = self.protocol {
-            builder = builder.protocol(protocol);
+        if let Some(bytes) = self.checkpoint_log_bytes {
+            builder = builder.checkpoint_log_bytes(bytes);
         }
         if let Some(strands) = self.strands {
             builder = builder.strands(strands);
@@ -70,13 +77,12 @@ impl Engine {
         self.device == DeviceChoice::Memory
     }
 
-    pub(crate) fn protocol_name(&self) -> String {
-        self.protocol
-            .map_or_else(|| "glsn".into(), |protocol| protocol.to_string())
-    }
-
+    /// The name of the device that stands behind the choice.
     pub(crate) fn device_name(&self) -> String {
-        self.device.to_string()
+        braid_io::open_directory(&self.dir, self.device).map_or_else(
+            |_| self.device.to_string(),
+            |device| device.kind().to_string(),
+        )
     }
 }
 

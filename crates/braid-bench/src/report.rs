@@ -131,7 +131,7 @@ impl Report {
         };
         Report {
             workload: spec.workload.to_string(),
-            protocol: engine.protocol_name(),
+            protocol: engine.protocol.to_string(),
             device: engine.device_name(),
             threads: spec.threads,
             in_flight: spec.in_flight,

@@ -31,7 +31,7 @@ enum Command {
     /// none is doubled or half done, and the sum of all balances is unchanged. Exits with 1 if any
     /// check fails.
     Demo(demo::DemoArgs),
-    /// Measure a workload, or the device
+    /// Measure a workload, the device, or recovery
     Bench(bench::BenchArgs),
     /// Show a database's tables, sizes and counters
     ///

@@ -223,6 +223,22 @@ fn bench_device_measures_durable_writes() {
 }
 
 #[test]
+fn bench_recovery_replays_what_a_kill_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["bench", "recovery", "--log-mib", "128", "--json"];
+    let output = braid_in(dir.path(), &args);
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(report["transactions"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["mib_per_s"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+}
+
+#[test]
 fn bench_for_people_is_a_table() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
     expect_code(&output, 0);
@@ -258,22 +274,58 @@ fn a_sound_database_is_shown_and_verified() {
     assert!(stdout(&dump).lines().count() > 3, "{}", stdout(&dump));
 }
 
+/// Flips bits in `len` bytes of a file.
+fn damage(path: &Path, offset: usize, len: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    for byte in &mut bytes[offset..offset + len] {
+        *byte ^= 0x5a;
+    }
+    fs::write(path, bytes).unwrap();
+}
+
 #[test]
-fn verify_names_the_damage() {
+fn verify_names_a_damaged_page() {
     let dir = tempfile::tempdir().unwrap();
     make_database(dir.path());
-    let data = file_of(dir.path(), "data");
-    let mut bytes = fs::read(&data).unwrap();
-    // Some blocks are free and may hold anything, so every one gets a scratch.
-    for block in bytes.chunks_mut(8192).skip(2) {
-        block[4_000] ^= 0x5a;
-    }
-    fs::write(&data, bytes).unwrap();
-    let output = braid(&["verify", dir.path().to_str().unwrap()]);
+    let path = dir.path().to_str().unwrap();
+    // The dump says where pages are; the last one is a leaf of the loaded records.
+    let dump = stdout(&braid(&["dump", path]));
+    let place = dump
+        .lines()
+        .filter_map(|line| line.split_once(" at block "))
+        .next_back();
+    let (page, rest) = place.expect("the dump lists pages");
+    let page = page.trim();
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let block: usize = digits.parse().unwrap();
+    damage(&file_of(dir.path(), "data"), block * 8192 + 4000, 16);
+    let output = braid(&["verify", path]);
     expect_code(&output, 1);
     let text = stdout(&output);
-    assert!(text.contains("damaged") && text.contains("data"), "{text}");
+    assert!(text.starts_with("damaged: "), "{text}");
+    assert!(text.contains(page), "{page} is named: {text}");
     assert!(stderr(&output).contains("damaged"), "{}", stderr(&output));
+}
+
+#[test]
+fn verify_names_damaged_superblocks() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    let data = file_of(dir.path(), "data");
+    damage(&data, 100, 8);
+    damage(&data, 8192 + 100, 8);
+    let output = braid(&["verify", path]);
+    expect_code(&output, 1);
+    let text = stdout(&output) + &stderr(&output);
+    assert!(text.contains("superblock"), "{text}");
+    let output = braid(&["stat", path]);
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).contains("superblock"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -312,6 +364,9 @@ fn bad_usage_exits_with_2() {
         &["bench", "u1", "--device", "tape"],
         &["bench", "u1", "--records", "0"],
         &["bench", "u1", "--value-size", "1"],
+        &["bench", "ycsb-c", "--with-limit"],
+        &["bench", "recovery", "--device", "memory"],
+        &["bench", "recovery", "--workload", "ycsb-c"],
         &["demo", "--device", "memory"],
         &["demo", "--accounts", "1"],
         &["stat"],

@@ -1,4 +1,4 @@
-//! `braid bench`: measures a workload, or the device.
+//! `braid bench`: measures a workload, the device, or recovery.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use braid_bench::{BareLogReport, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::bench_device::{self, DeviceArgs};
+use super::bench_recovery::{self, RecoveryArgs};
 use crate::failure::Failure;
 use crate::numbers::{grouped, parse, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
-/// Measure a workload with every commit durable, or the device itself
+/// Measure a workload with every commit durable, the device itself, or recovery
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
@@ -29,6 +30,8 @@ pub(crate) struct BenchArgs {
 enum Target {
     /// Measure what the disk itself can do, and a bare group-commit log on it
     Device(DeviceArgs),
+    /// Fill the log, kill the process, and measure how fast the database opens again
+    Recovery(RecoveryArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -37,9 +40,9 @@ pub(crate) struct WorkloadArgs {
     #[arg(value_parser = workload_parser())]
     workload: Workload,
 
-    /// Commit protocol: serial or glsn [default: the database's]
-    #[arg(long, value_parser = parse::<Protocol>)]
-    protocol: Option<Protocol>,
+    /// Commit protocol: serial or glsn; an existing database keeps its own
+    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    protocol: Protocol,
 
     /// Threads that issue transactions
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -90,6 +93,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "M")]
     pool_mib: Option<usize>,
 
+    /// Log in MiB after which a checkpoint begins [default: the engine's]
+    #[arg(long, value_name = "M")]
+    checkpoint_mib: Option<u64>,
+
     /// Also run a bare group-commit log with the same threads and print the ratio to it
     #[arg(long)]
     with_limit: bool,
@@ -127,6 +134,7 @@ impl WorkloadArgs {
         engine.strands = self.strands;
         engine.lanes = self.lanes;
         engine.flushes = self.flushes;
+        engine.checkpoint_log_bytes = self.checkpoint_mib.map(|mib| mib.saturating_mul(1 << 20));
         if let Some(mib) = self.pool_mib {
             engine.pool_bytes = mib.saturating_mul(1 << 20);
         }
@@ -137,6 +145,7 @@ impl WorkloadArgs {
 pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> {
     match (&args.target, &args.workload) {
         (Some(Target::Device(device)), _) => bench_device::run(device, output),
+        (Some(Target::Recovery(recovery)), _) => bench_recovery::run(recovery, output),
         (None, Some(workload)) => run_workload(workload, output),
         (None, None) => Err(Failure::Usage(
             "a workload is missing; see braid bench --help".into(),
@@ -147,6 +156,11 @@ pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> 
 fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure> {
     let spec = args.spec();
     spec.check()?;
+    if args.with_limit && spec.workload.is_read_only() {
+        return Err(Failure::Usage(
+            "--with-limit needs a workload that writes".into(),
+        ));
+    }
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
     let engine = args.engine(scratch.path().to_owned(), &spec);
     let mut report = measure(&engine, &spec)?;

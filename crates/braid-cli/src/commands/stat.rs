@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use braid::Database;
+use braid::{Database, Health};
 
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
@@ -18,24 +18,72 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     let db = Database::builder()
         .create_if_missing(false)
         .open(&args.dir)?;
-    let recovery = *db.recovery();
-    let mut row = |name: &str, value: String| output.line(format_args!("{name:<16}{value}"));
-    row("database", args.dir.display().to_string())?;
-    row("health", format!("{:?}", db.health()))?;
-    let tables = db.table_names()?;
-    row("tables", grouped(tables.len() as u64))?;
-    for table in tables {
-        row("", table)?;
+    let rows = rows(&db)?;
+    output.line(format_args!("{:<14}{}", "database", args.dir.display()))?;
+    for (name, value) in rows {
+        output.line(format_args!("{name:<14}{value}"))?;
     }
-    row(
-        "recovery",
-        format!(
-            "{} transactions from {} of log in {:.2} s",
-            grouped(recovery.transactions),
-            mib(recovery.log_bytes),
-            recovery.duration.as_secs_f64()
-        ),
-    )?;
     db.close()?;
     Ok(())
+}
+
+fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
+    let (recovery, stats) = (db.recovery(), db.stats());
+    let (log, store) = (&stats.log, &stats.store);
+    let health = match db.health() {
+        Health::Good => "good".to_owned(),
+        Health::CheckpointFailing { error } => format!("checkpoints fail: {error}"),
+        Health::Poisoned { cause } => format!("read-only after a failure: {cause}"),
+        other => format!("{other:?}"),
+    };
+    let tables = db.table_names()?;
+    let mut rows = vec![("health", health), ("tables", grouped(tables.len() as u64))];
+    rows.extend(tables.into_iter().map(|table| ("", table)));
+    rows.extend([
+        (
+            "data file",
+            format!(
+                "{}, {} of it free",
+                mib(store.file_bytes),
+                mib(store.file_free_bytes)
+            ),
+        ),
+        (
+            "pages",
+            format!(
+                "{} of {} bytes; {} of at most {} in memory",
+                grouped(store.pages),
+                grouped(store.page_size as u64),
+                grouped(store.resident_pages as u64),
+                grouped(store.pool_pages as u64)
+            ),
+        ),
+        (
+            "checkpoint",
+            format!("number {}", grouped(store.checkpoint_sequence)),
+        ),
+        (
+            "log",
+            format!(
+                "{} segments, {} of them ready for use",
+                grouped(log.segments),
+                grouped(log.segments_ready)
+            ),
+        ),
+        (
+            "durable up to",
+            format!("transaction number {}", grouped(stats.durable_horizon)),
+        ),
+        (
+            "recovery",
+            format!(
+                "{} transactions from {} of log in {:.3} s; {} discarded that nobody was promised",
+                grouped(recovery.transactions),
+                mib(recovery.log_bytes),
+                recovery.duration.as_secs_f64(),
+                grouped(recovery.discarded)
+            ),
+        ),
+    ]);
+    Ok(rows)
 }

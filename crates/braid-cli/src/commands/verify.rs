@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::failure::Failure;
-use crate::numbers::grouped;
+use crate::numbers::{grouped, mib};
 use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
@@ -32,10 +32,12 @@ pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure>
         )));
     }
     output.line(format_args!(
-        "{}: sound ({} pages, {} records, {} transactions of log)",
+        "{}: sound ({} tables, {} records on {} pages; {} transactions in {} of log)",
         args.dir.display(),
-        grouped(report.pages),
+        grouped(report.tables),
         grouped(report.records),
-        grouped(report.log_transactions)
+        grouped(report.pages),
+        grouped(report.log_transactions),
+        mib(report.log_bytes)
     ))
 }

@@ -75,17 +75,15 @@ impl Transfer {
 /// Opens the demo's database.
 pub(super) fn open(
     dir: &std::path::Path,
-    protocol: Option<Protocol>,
+    protocol: Protocol,
     device: DeviceChoice,
     progress: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
 ) -> Result<Database, Failure> {
-    let mut builder = Database::builder()
+    let builder = Database::builder()
+        .protocol(protocol)
         .device(device)
         .create_if_missing(true)
         .recovery_progress(progress);
-    if let Some(protocol) = protocol {
-        builder = builder.protocol(protocol);
-    }
     Ok(builder.open(dir)?)
 }
 

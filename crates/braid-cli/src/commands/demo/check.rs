@@ -162,7 +162,7 @@ fn check_balances(
 mod tests {
     use super::*;
     use crate::commands::demo::bank;
-    use braid::DeviceChoice;
+    use braid::{DeviceChoice, Protocol};
     use fastrand::Rng;
 
     const ACCOUNTS: u32 = 10;
@@ -173,7 +173,7 @@ mod tests {
         damage: impl FnOnce(&Bank, &mut braid::Transaction),
     ) -> Findings {
         let dir = tempfile::tempdir().unwrap();
-        let db = bank::open(dir.path(), None, DeviceChoice::Memory, |_| ()).unwrap();
+        let db = bank::open(dir.path(), Protocol::Glsn, DeviceChoice::Memory, |_| ()).unwrap();
         let bank = Bank::open(&db).unwrap();
         bank.create_accounts(&db, ACCOUNTS).unwrap();
         let mut rng = Rng::with_seed(9);

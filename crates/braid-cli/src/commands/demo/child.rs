@@ -34,10 +34,8 @@ impl Worker {
             .map_err(|error| Failure::io("cannot find this program's own file", &error))?;
         let mut command = Command::new(program);
         command.arg("demo-worker").arg("--dir").arg(dir);
-        if let Some(protocol) = &args.protocol {
-            command.arg("--protocol").arg(protocol.to_string());
-        }
         for (name, value) in [
+            ("--protocol", args.protocol.to_string()),
             ("--device", args.device.to_string()),
             ("--threads", args.threads.to_string()),
             ("--accounts", args.accounts.to_string()),

@@ -37,6 +37,9 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 /// The least that a worker runs before it is killed.
 const SHORTEST_RUN: Duration = Duration::from_millis(150);
 
+/// The part of a round that a worker runs at least, however long the checks take.
+const SMALLEST_PART: f64 = 0.25;
+
 /// The most that a worker is let alone when it is to be killed while it recovers.
 const RECOVERY_KILL_MS: u64 = 60;
 
@@ -51,9 +54,9 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "S", default_value = "30", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Commit protocol: serial or glsn [default: the engine's]
-    #[arg(long, value_parser = parse::<Protocol>)]
-    protocol: Option<Protocol>,
+    /// Commit protocol: serial or glsn
+    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    protocol: Protocol,
 
     /// What to store on: auto, uring or file
     #[arg(long, default_value = "auto", value_parser = parse_lasting_device)]
@@ -190,14 +193,18 @@ impl<'a> Demo<'a> {
         // One share more than kills for the clean end.
         let runs_left = self.args.kills + 2 - kill;
         let left = self.args.seconds.saturating_sub(self.started.elapsed());
-        // What a round costs beyond its run shows in the rounds so far.
-        let share = (left / runs_left).saturating_sub(self.summary.last_overhead());
+        let share = left / runs_left;
+        // What a round costs beyond its run shows in the rounds so far; but later runs must be worth
+        // their kill, too.
+        let run = share
+            .saturating_sub(self.summary.last_overhead())
+            .max(share.mul_f64(SMALLEST_PART));
         let luck = if runs_left > 1 {
             0.5 + self.rng.f64()
         } else {
             1.0
         };
-        share.mul_f64(luck).max(SHORTEST_RUN)
+        run.mul_f64(luck).max(SHORTEST_RUN)
     }
 
     fn start_worker(&mut self, name: &str) -> Result<Worker, Failure> {

@@ -24,7 +24,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     pub(super) dir: PathBuf,
     #[arg(long, value_parser = parse::<Protocol>)]
-    pub(super) protocol: Option<Protocol>,
+    pub(super) protocol: Protocol,
     #[arg(long, value_parser = parse::<DeviceChoice>)]
     pub(super) device: DeviceChoice,
     #[arg(long)]

@@ -1,0 +1,196 @@
+//! `braid bench recovery`: how fast a database opens after a kill.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use braid::{Database, DeviceChoice, Protocol, RecoveryReport};
+use braid_bench::Workload;
+
+use crate::failure::Failure;
+use crate::numbers::{grouped, mib, parse};
+use crate::output::{self, Output};
+use crate::scratch::Scratch;
+
+/// How often the log's size is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The buffer pool of both processes: the data of the workloads fits.
+const POOL_MIB: usize = 2048;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RecoveryArgs {
+    /// MiB of log to be recovered
+    #[arg(long, value_name = "M", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    log_mib: u64,
+
+    /// The workload that writes the log
+    #[arg(long, default_value = "u1", value_parser = parse::<Workload>)]
+    workload: Workload,
+
+    /// Commit protocol: serial or glsn
+    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    protocol: Protocol,
+
+    /// What to store on: auto, uring or file
+    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    device: DeviceChoice,
+
+    /// Database directory; must be new [default: a fresh one in TMPDIR or here, removed afterwards]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+
+    /// Print one JSON object on one line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &RecoveryArgs, output: &mut Output) -> Result<(), Failure> {
+    if args.workload.is_read_only() || args.device == DeviceChoice::Memory {
+        return Err(Failure::Usage(
+            "recovery needs a workload that writes to a disk".into(),
+        ));
+    }
+    let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
+    if log_bytes(scratch.path())? > 0 {
+        return Err(Failure::Usage(format!(
+            "{} already holds a database; name a new directory",
+            scratch.path().display()
+        )));
+    }
+    let mut writer = Writer(start_writer(args, scratch.path())?);
+    fill(&mut writer, args.log_mib, scratch.path())?;
+    drop(writer);
+    let db = Database::builder()
+        .device(args.device)
+        .pool_bytes(POOL_MIB << 20)
+        .checkpoint_log_bytes(checkpoint_mib(args.log_mib) << 20)
+        .create_if_missing(false)
+        .open(scratch.path())?;
+    let report = *db.recovery();
+    db.close()?;
+    print(args, &report, output)?;
+    scratch.remove()
+}
+
+/// The process that writes; killed when it goes out of scope.
+struct Writer(Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // An error means that it is gone already, which `fill` has noticed or nobody needs to.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// No checkpoint may shorten the log before the kill.
+fn checkpoint_mib(log_mib: u64) -> u64 {
+    log_mib * 4
+}
+
+fn start_writer(args: &RecoveryArgs, dir: &Path) -> Result<Child, Failure> {
+    let program = env::current_exe()
+        .map_err(|error| Failure::io("cannot find this program's own file", &error))?;
+    Command::new(program)
+        .args([
+            "bench",
+            args.workload.name(),
+            "--threads",
+            "2",
+            "--in-flight",
+            "1000",
+        ])
+        .args([
+            "--seconds",
+            "86400",
+            "--protocol",
+            &args.protocol.to_string(),
+        ])
+        .args([
+            "--device",
+            &args.device.to_string(),
+            "--pool-mib",
+            &POOL_MIB.to_string(),
+        ])
+        .args([
+            "--checkpoint-mib",
+            &checkpoint_mib(args.log_mib).to_string(),
+        ])
+        .arg("--dir")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| Failure::io("cannot start the writing process", &error))
+}
+
+/// Waits until the writer has added enough log since its load, which ends with a checkpoint.
+fn fill(writer: &mut Writer, log_mib: u64, dir: &Path) -> Result<(), Failure> {
+    let bar = output::bar(log_mib, "writing");
+    loop {
+        let mib = log_bytes(dir)? >> 20;
+        bar.set_position(mib.min(log_mib));
+        if mib >= log_mib {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        if let Some(status) = writer
+            .0
+            .try_wait()
+            .map_err(|error| Failure::io("cannot wait for the writing process", &error))?
+        {
+            return Err(Failure::Failed(format!(
+                "the writing process ended: {status}"
+            )));
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// The size of all log files, which grow by whole segments.
+fn log_bytes(dir: &Path) -> Result<u64, Failure> {
+    let read =
+        |error: &io::Error| Failure::io(format_args!("cannot list {}", dir.display()), error);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(read(&error)),
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry.map_err(|error| read(&error))?;
+        if entry.file_name().to_string_lossy().starts_with("log-") {
+            // A file may be renamed while it is looked at; it counts the next time.
+            bytes += entry.metadata().map_or(0, |metadata| metadata.len());
+        }
+    }
+    Ok(bytes)
+}
+
+fn print(args: &RecoveryArgs, report: &RecoveryReport, output: &mut Output) -> Result<(), Failure> {
+    let seconds = report.duration.as_secs_f64().max(1e-9);
+    let mib_per_s = report.log_bytes as f64 / f64::from(1 << 20) / seconds;
+    let tx_per_s = report.transactions as f64 / seconds;
+    if args.json {
+        return output.line(format_args!(
+            "{{\"workload\":\"{}\",\"protocol\":\"{}\",\"log_bytes\":{},\"transactions\":{},\
+             \"seconds\":{seconds},\"mib_per_s\":{mib_per_s},\"tx_per_s\":{tx_per_s}}}",
+            args.workload, args.protocol, report.log_bytes, report.transactions
+        ));
+    }
+    output.line(format_args!(
+        "{} ({}): opened in {seconds:.2} s after a kill: {} transactions from {} of log, \
+         {mib_per_s:.0} MiB/s, {} transactions/s",
+        args.workload,
+        args.protocol,
+        grouped(report.transactions),
+        mib(report.log_bytes),
+        grouped(tx_per_s as u64)
+    ))
+}
