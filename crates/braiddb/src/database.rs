@@ -39,6 +39,18 @@ const POOLED_MAX: usize = 64;
 /// After this many conflicts in a row [`Database::transact`] gives up.
 const RETRIES_MAX: u32 = 1_000;
 
+/// Keeps those who collided apart. A victim that began anew at once could take its locks again before the
+/// one that waits for them is awake, and collide with it for ever; so the pauses grow, differently for
+/// each thread.
+fn back_off(tries: u32) {
+    if tries < 3 {
+        std::thread::yield_now();
+    } else {
+        let steps = 1 + (thread_index() as u64 * 7 + u64::from(tries)) % 8;
+        std::thread::sleep(Duration::from_micros(steps << tries.min(9)));
+    }
+}
+
 /// A small number for this thread, to spread threads over shards.
 pub(crate) fn thread_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -392,10 +404,7 @@ impl Database {
             match outcome {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
                     tries += 1;
-                    // Those who collided go on at different times.
-                    for _ in 0..thread_index() % 8 * tries.min(16) as usize {
-                        std::thread::yield_now();
-                    }
+                    back_off(tries);
                 }
                 outcome => return outcome,
             }

@@ -54,6 +54,7 @@ mod meta;
 mod options;
 mod recovery;
 mod redo;
+mod replay;
 mod scan;
 mod snapshot;
 mod stats;

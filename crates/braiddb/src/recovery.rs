@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
 use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece, ProtocolKind};
-use braid_store::{Change, Store, StoreOptions, Tree};
+use braid_store::{Store, StoreOptions};
 
 use crate::catalog::CATALOG_ID;
 use crate::database::{Database, Inner, Parts};
@@ -19,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::garbage::Retired;
 use crate::meta::Meta;
 use crate::options::Builder;
-use crate::redo;
+use crate::replay::{Removal, Replay};
 use crate::table::TableCore;
 
 const DATA_FILE: &str = "data.braid";
@@ -345,15 +343,14 @@ fn recover(
         });
     })?;
     let scanned_bytes = recovered.scanned_bytes();
-    let trees = Trees::new(&store);
+    let replay = Replay::new(&store);
     let transactions = AtomicU64::new(0);
-    let tombstones = Mutex::new(Vec::new());
     let threads = match options.background {
         true => std::thread::available_parallelism().map_or(1, |n| n.get()),
         false => 1,
     };
     recovered.for_each_parallel(threads, |piece: Piece<'_>| {
-        replay(&trees, piece, &tombstones)?;
+        replay.add(piece)?;
         let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(REPORT_EVERY) {
             report(RecoveryProgress {
@@ -365,7 +362,7 @@ fn recover(
         }
         Ok::<(), Error>(())
     })?;
-    drop(trees);
+    let removals = replay.finish(threads)?;
     let discarded = recovered.discarded_pieces();
     let opened_at = recovered.cut;
     let log = recovered.into_log()?;
@@ -399,64 +396,8 @@ fn recover(
         .replayed_bytes
         .store(scanned_bytes, Ordering::Relaxed);
     remove_dead_tables(&inner).inspect_err(|_| inner.abandon())?;
-    retire_tombstones(&inner, tombstones.into_inner());
+    retire_tombstones(&inner, removals);
     Ok(inner)
-}
-
-/// The store's trees by table number, looked up once each.
-struct Trees<'a> {
-    store: &'a Store,
-    small: Box<[OnceLock<Tree>]>,
-}
-
-impl<'a> Trees<'a> {
-    fn new(store: &'a Store) -> Self {
-        Self {
-            store,
-            small: (0..256).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    fn with<R>(&self, id: u32, f: impl FnOnce(&Tree) -> Result<R>) -> Result<R> {
-        match self.small.get(id as usize) {
-            Some(slot) => {
-                if slot.get().is_none() {
-                    let tree = self.store.tree(id)?;
-                    slot.get_or_init(|| tree);
-                }
-                f(slot.get().expect("set just now"))
-            }
-            None => f(&self.store.tree(id)?),
-        }
-    }
-}
-
-type Tombstones = Mutex<Vec<(u32, Box<[u8]>, u64)>>;
-
-/// Repeats a transaction's writes. A newer version of a key stays, so the order of the transactions does
-/// not matter (I7), and a second replay does no harm.
-fn replay(trees: &Trees<'_>, piece: Piece<'_>, tombstones: &Tombstones) -> Result<()> {
-    let version = piece.number;
-    for redo in redo::decode(piece.payload) {
-        let redo = redo?;
-        trees.with(redo.table, |tree| {
-            Ok(tree.modify(redo.key, |old| {
-                let change = match (old, redo.value) {
-                    (Some(old), _) if old.meta().version >= version => Change::Keep,
-                    (_, Some(value)) => Change::Put { version, value },
-                    // Even if the key is not there: an older write of it may be replayed later.
-                    (_, None) => Change::Tombstone { version },
-                };
-                (change, ())
-            })?)
-        })?;
-        if redo.value.is_none() {
-            tombstones
-                .lock()
-                .push((redo.table, redo.key.into(), version));
-        }
-    }
-    Ok(())
 }
 
 /// Frees trees that no table refers to: of dropped tables, whose pages were still in use then.
@@ -471,10 +412,10 @@ fn remove_dead_tables(inner: &Arc<Inner>) -> Result<()> {
     Ok(())
 }
 
-fn retire_tombstones(inner: &Arc<Inner>, tombstones: Vec<(u32, Box<[u8]>, u64)>) {
+fn retire_tombstones(inner: &Arc<Inner>, removals: Vec<Removal>) {
     let alive: HashSet<u32> = inner.store.tree_ids().into_iter().collect();
     let mut cores: Vec<Arc<TableCore>> = Vec::new();
-    for (table, key, version) in tombstones {
+    for (table, key, version) in removals {
         let known = cores.iter().find(|core| core.id == table).cloned();
         let core = known.or_else(|| {
             let tree = alive

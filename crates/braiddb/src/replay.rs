@@ -1,0 +1,192 @@
+//! Replaying the log: only the newest write of each key reaches a tree.
+//!
+//! Writes are gathered in memory, partitioned by the hash of their key, an older one of a key giving way
+//! to a newer one; a full partition is applied in key order. A log that updates the same keys again and
+//! again, as most do between two checkpoints, so costs one descent a key and not one a write, and
+//! neighbours share their pages' caches.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+use braid_log::Piece;
+use braid_store::{Change, Store, Tree};
+
+use crate::context::hash_key;
+use crate::error::{Error, Result};
+use crate::redo::{self, Redo};
+
+const PARTITIONS: usize = 64;
+
+/// All partitions together hold about this many bytes of keys and values.
+const GATHERED_BYTES_MAX: usize = 64 << 20;
+
+/// The newest write of a key so far.
+struct Write {
+    hash: u64,
+    table: u32,
+    version: u64,
+    removes: bool,
+    key_len: u32,
+    /// The key and, behind it, the value.
+    bytes: Vec<u8>,
+}
+
+impl Write {
+    fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_len as usize]
+    }
+
+    fn set(&mut self, redo: Redo<'_>, version: u64) {
+        self.version = version;
+        self.removes = redo.value.is_none();
+        self.bytes.truncate(self.key_len as usize);
+        self.bytes.extend_from_slice(redo.value.unwrap_or_default());
+    }
+}
+
+#[derive(Default)]
+struct Partition {
+    writes: HashTable<Write>,
+    bytes: usize,
+}
+
+/// A removal that was replayed: table, key, version.
+pub(crate) type Removal = (u32, Box<[u8]>, u64);
+
+/// See the module's text.
+pub(crate) struct Replay<'a> {
+    store: &'a Store,
+    partitions: Vec<Mutex<Partition>>,
+    /// The trees of the first tables, looked up once each.
+    trees: Box<[OnceLock<Tree>]>,
+    removals: Mutex<Vec<Removal>>,
+}
+
+impl<'a> Replay<'a> {
+    pub(crate) fn new(store: &'a Store) -> Self {
+        Self {
+            store,
+            partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
+            trees: (0..256).map(|_| OnceLock::new()).collect(),
+            removals: Mutex::default(),
+        }
+    }
+
+    /// Takes a transaction's writes in. I7: by version, so the order of the transactions does not matter
+    /// and a second replay does no harm.
+    pub(crate) fn add(&self, piece: Piece<'_>) -> Result<()> {
+        for redo in redo::decode(piece.payload) {
+            let redo = redo?;
+            let hash = hash_key(redo.table, redo.key);
+            // The table's own index uses the lowest and the highest bits.
+            let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
+            let mut partition = partition.lock();
+            self.gather(&mut partition, hash, redo, piece.number);
+            if partition.bytes > GATHERED_BYTES_MAX / PARTITIONS {
+                self.apply(&mut partition)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: u64) {
+        let same = |w: &Write| w.hash == hash && w.table == redo.table && w.key() == redo.key;
+        if let Some(write) = partition.writes.find_mut(hash, same) {
+            if write.version < version {
+                let before = write.bytes.len();
+                write.set(redo, version);
+                partition.bytes = partition.bytes + write.bytes.len() - before;
+            }
+            return;
+        }
+        let value_len = redo.value.map_or(0, <[u8]>::len);
+        let mut bytes = Vec::with_capacity(redo.key.len() + value_len);
+        bytes.extend_from_slice(redo.key);
+        let key_len = redo.key.len() as u32;
+        let mut write = Write {
+            hash,
+            table: redo.table,
+            version,
+            removes: false,
+            key_len,
+            bytes,
+        };
+        write.set(redo, version);
+        partition.bytes += write.bytes.len() + size_of::<Write>();
+        partition.writes.insert_unique(hash, write, |w| w.hash);
+    }
+
+    fn apply(&self, partition: &mut Partition) -> Result<()> {
+        let mut writes: Vec<Write> = partition.writes.drain().collect();
+        partition.bytes = 0;
+        writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
+        for write in &writes {
+            self.apply_one(write)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(&self, write: &Write) -> Result<()> {
+        let version = write.version;
+        let (key, value) = write.bytes.split_at(write.key_len as usize);
+        self.with_tree(write.table, |tree| {
+            Ok(tree.modify(key, |old| {
+                let change = match old {
+                    Some(old) if old.meta().version >= version => Change::Keep,
+                    // Even if the key is not there: an older write of it may come in a later batch.
+                    _ if write.removes => Change::Tombstone { version },
+                    _ => Change::Put { version, value },
+                };
+                (change, ())
+            })?)
+        })?;
+        if write.removes {
+            self.removals
+                .lock()
+                .push((write.table, key.into(), version));
+        }
+        Ok(())
+    }
+
+    fn with_tree<R>(&self, id: u32, f: impl FnOnce(&Tree) -> Result<R>) -> Result<R> {
+        let Some(slot) = self.trees.get(id as usize) else {
+            return f(&self.store.tree(id)?);
+        };
+        match slot.get() {
+            Some(tree) => f(tree),
+            None => {
+                let tree = self.store.tree(id)?;
+                f(slot.get_or_init(|| tree))
+            }
+        }
+    }
+
+    /// Applies what is still gathered, on several threads; returns the removals.
+    pub(crate) fn finish(self, threads: usize) -> Result<Vec<Removal>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            // Relaxed: the partitions were filled before the threads.
+            while let Some(partition) = self.partitions.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.apply(&mut partition.lock())?;
+            }
+            Ok::<(), Error>(())
+        };
+        if threads <= 1 {
+            work()?;
+        } else {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                workers
+                    .into_iter()
+                    .try_for_each(|worker| match worker.join() {
+                        Ok(done) => done,
+                        Err(panic) => std::panic::resume_unwind(panic),
+                    })
+            })?;
+        }
+        Ok(self.removals.into_inner())
+    }
+}
