@@ -154,6 +154,9 @@ impl Inner {
         });
         drop(gate);
         let mut checkpoint = checkpoint?;
+        if cfg!(braid_mutant = "reuse_log_before_checkpoint") {
+            self.log.release(&start)?;
+        }
         checkpoint.write(&|_| {})?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable
         // superblock refers to them.

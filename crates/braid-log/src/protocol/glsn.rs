@@ -19,6 +19,9 @@ impl Protocol for Glsn {
     /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
     /// appended counts through its entry, so the minimum is exact.
     fn horizon(&self, frontier: &Frontier) -> u64 {
+        if cfg!(braid_mutant = "acknowledge_before_flush") {
+            return frontier.drawn;
+        }
         frontier
             .drawn
             .min(frontier.entries - 1)
@@ -43,7 +46,7 @@ impl Protocol for Glsn {
         }
         let mut cut = start;
         for &(first, last) in &scanned.tail {
-            if first > cut + 1 {
+            if first > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
                 break;
             }
             cut = cut.max(last);
