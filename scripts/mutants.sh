@@ -9,7 +9,6 @@ mutants=(
     acknowledge_before_flush
     skip_gap_rule
     superblock_before_pages
-    checkpoint_before_log
     reuse_log_before_checkpoint
     skip_page_checksum
     skip_chunk_checksum
