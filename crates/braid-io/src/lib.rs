@@ -20,6 +20,8 @@ mod open;
 #[cfg(unix)]
 mod posix;
 mod sim;
+#[cfg(target_os = "linux")]
+mod uring;
 
 pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
@@ -28,3 +30,5 @@ pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_dire
 #[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::SimDevice;
+#[cfg(target_os = "linux")]
+pub use uring::UringDevice;

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use crate::{Device, FileDevice, MemoryDevice};
 
@@ -20,6 +20,8 @@ pub enum DeviceChoice {
     /// The fastest way that works here.
     #[default]
     Auto,
+    /// io_uring with direct I/O; Linux only.
+    Uring,
     /// Positioned reads and writes; see [`FileDevice`].
     File,
     /// Process memory: the directory stays empty and nothing survives.
@@ -32,10 +34,11 @@ impl FromStr for DeviceChoice {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "auto" => Ok(Self::Auto),
+            "uring" => Ok(Self::Uring),
             "file" => Ok(Self::File),
             "memory" => Ok(Self::Memory),
             _ => Err(format!(
-                "unknown device {name:?}; there are auto, file and memory"
+                "unknown device {name:?}; there are auto, uring, file and memory"
             )),
         }
     }
@@ -45,21 +48,46 @@ impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
+            Self::Uring => "uring",
             Self::File => "file",
             Self::Memory => "memory",
         })
     }
 }
 
-/// The device over an existing directory.
+/// The device over an existing directory. [`DeviceChoice::Auto`] takes io_uring where it is allowed, or
+/// else the file device, and says so once on standard error.
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory`, or what the medium refuses.
+/// `NotFound`, `NotADirectory`, `Unsupported` if io_uring was asked for and is not allowed, or what the
+/// medium refuses.
 pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
-        DeviceChoice::Auto | DeviceChoice::File => Ok(Arc::new(FileDevice::new(directory)?)),
+        DeviceChoice::File => Ok(Arc::new(FileDevice::new(directory)?)),
+        DeviceChoice::Uring => open_uring(directory),
+        DeviceChoice::Auto => match open_uring(directory) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| eprintln!("braid: using plain file access ({error})"));
+                Ok(Arc::new(FileDevice::new(directory)?))
+            }
+            opened => opened,
+        },
     }
+}
+
+#[cfg(target_os = "linux")]
+fn open_uring(directory: &Path) -> io::Result<Arc<dyn Device>> {
+    Ok(Arc::new(crate::UringDevice::new(directory)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_uring(_: &Path) -> io::Result<Arc<dyn Device>> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "io_uring is Linux's",
+    ))
 }
 
 /// Why a directory could not be locked.

@@ -39,6 +39,19 @@ impl FileDevice {
         })
     }
 
+    /// Whether files bypass the system's page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub(crate) fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<PosixFile> {
+        let mut options = options(self.direct);
+        options.create_new(mode == OpenMode::CreateNew);
+        Ok(PosixFile {
+            file: options.open(self.path(name)?)?,
+        })
+    }
+
     fn path(&self, name: &str) -> io::Result<PathBuf> {
         if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
             return Err(io::Error::new(
@@ -92,10 +105,7 @@ impl Device for FileDevice {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let mut options = options(self.direct);
-        options.create_new(mode == OpenMode::CreateNew);
-        let file = options.open(self.path(name)?)?;
-        Ok(Arc::new(PosixFile { file }))
+        Ok(Arc::new(self.open_file(name, mode)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -127,12 +137,13 @@ impl Device for FileDevice {
     }
 }
 
+/// An open file.
 #[derive(Debug)]
-struct PosixFile {
+pub(crate) struct PosixFile {
     file: fs::File,
 }
 
-fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+pub(crate) fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
     let is_aligned =
         |buf: &&[u8]| buf.len().is_multiple_of(BLOCK) && buf.as_ptr().addr().is_multiple_of(BLOCK);
     if offset.is_multiple_of(BLOCK as u64) && bufs.iter().all(is_aligned) {
@@ -145,6 +156,11 @@ fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 }
 
 impl PosixFile {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Writes all buffers, continuing after short writes.
     fn write_all(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
         check_aligned(bufs, offset)?;

@@ -14,6 +14,12 @@ fn on_each(test: impl Fn(&dyn Device)) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let device: Arc<dyn Device> = open_directory(directory.path(), DeviceChoice::File).unwrap();
     test(&*device);
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    match open_directory(directory.path(), DeviceChoice::Uring) {
+        Ok(device) => test(&*device),
+        // A sandbox may forbid it; then there is nothing to try.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
+    }
 }
 
 fn block(byte: u8, blocks: usize) -> AlignedBuf {

@@ -65,7 +65,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// What to store on: auto, file or memory
+    /// What to store on: auto, uring, file or memory
     #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 

@@ -17,7 +17,7 @@ pub(crate) struct DeviceArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// How to access it: auto, file or memory
+    /// How to access it: auto, uring, file or memory
     #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 

@@ -58,7 +58,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 
-    /// What to store on: auto or file
+    /// What to store on: auto, uring or file
     #[arg(long, default_value = "auto", value_parser = parse_lasting_device)]
     device: DeviceChoice,
 

@@ -1,0 +1,317 @@
+//! A directory of a file system through io_uring.
+//!
+//! Batches go to the kernel together and are worked off in parallel by the device; single operations are
+//! one submission each. A thread takes a ring from a small pool, submits, waits for its own completions
+//! and gives the ring back: no completion queue is shared, and no lock is held during I/O.
+//!
+//! Buffers are not registered with the rings: they are borrowed for one call, and the pages of an aligned
+//! buffer are pinned by the kernel for as long as the operation takes.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
+
+use crate::posix::{PosixFile, check_aligned};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, WriteOp};
+
+/// Operations in flight in one batch.
+const DEPTH: u32 = 64;
+
+/// Rings kept for reuse.
+const POOLED_MAX: usize = 16;
+
+#[derive(Default)]
+struct Rings(Mutex<Vec<IoUring>>);
+
+/// One operation on one stretch of memory. The memory is borrowed by the caller of [`Rings::run`] until
+/// that returns.
+#[derive(Clone, Copy)]
+struct Operation {
+    write: bool,
+    durable: bool,
+    address: *mut u8,
+    len: usize,
+    offset: u64,
+}
+
+impl Operation {
+    fn entry(&self, fd: RawFd, index: usize) -> squeue::Entry {
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX & !4095);
+        let entry = if self.write {
+            let flags = if self.durable { libc::RWF_DSYNC } else { 0 };
+            opcode::Write::new(types::Fd(fd), self.address, len)
+                .offset(self.offset)
+                .rw_flags(flags)
+                .build()
+        } else {
+            opcode::Read::new(types::Fd(fd), self.address, len)
+                .offset(self.offset)
+                .build()
+        };
+        entry.user_data(index as u64)
+    }
+
+    /// Takes off what a short completion has done.
+    fn advance(&mut self, done: usize) {
+        self.address = self.address.wrapping_add(done);
+        self.len -= done;
+        self.offset += done as u64;
+    }
+}
+
+impl Rings {
+    fn take(&self) -> io::Result<IoUring> {
+        match self.0.lock().pop() {
+            Some(ring) => Ok(ring),
+            None => IoUring::new(DEPTH),
+        }
+    }
+
+    /// Performs all operations; returns once none is in flight.
+    ///
+    /// # Safety
+    /// Each operation's memory must be valid, for writing if it is a read, and not used otherwise until
+    /// this returns.
+    unsafe fn run(&self, fd: RawFd, operations: &mut [Operation]) -> io::Result<()> {
+        let mut ring = self.take()?;
+        let mut waiting: Vec<usize> = (0..operations.len()).rev().collect();
+        let mut in_flight = 0;
+        let mut failure = None;
+        while in_flight > 0 || (failure.is_none() && !waiting.is_empty()) {
+            while failure.is_none() && in_flight < DEPTH as usize {
+                let Some(index) = waiting.pop() else { break };
+                let entry = operations[index].entry(fd, index);
+                // SAFETY: the caller keeps the operation's memory valid until this function returns, and
+                // it does not return while the operation is in flight.
+                if unsafe { ring.submission().push(&entry) }.is_err() {
+                    waiting.push(index);
+                    break;
+                }
+                in_flight += 1;
+            }
+            match ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    // What the kernel already has must come back before the memory may go; what it has
+                    // not taken will be submitted by the next turn.
+                    failure.get_or_insert(error);
+                    std::thread::yield_now();
+                }
+            }
+            let completed: Vec<cqueue::Entry> = ring.completion().collect();
+            for completion in completed {
+                in_flight -= 1;
+                let index = completion.user_data() as usize;
+                let operation = &mut operations[index];
+                match completion.result() {
+                    0 => {
+                        let kind = match operation.write {
+                            true => io::ErrorKind::WriteZero,
+                            false => io::ErrorKind::UnexpectedEof,
+                        };
+                        failure.get_or_insert(kind.into());
+                    }
+                    done if done > 0 => {
+                        operation.advance(done as usize);
+                        if operation.len > 0 {
+                            waiting.push(index);
+                        }
+                    }
+                    errno => {
+                        let error = io::Error::from_raw_os_error(-errno);
+                        if is_passing(&error) {
+                            waiting.push(index);
+                        } else {
+                            failure.get_or_insert(error);
+                        }
+                    }
+                }
+            }
+        }
+        let mut pool = self.0.lock();
+        if pool.len() < POOLED_MAX {
+            pool.push(ring);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+    )
+}
+
+/// A [`Device`] over a directory with direct I/O through io_uring; see the module's text.
+#[derive(Clone)]
+pub struct UringDevice {
+    names: Arc<FileDevice>,
+    rings: Arc<Rings>,
+}
+
+impl UringDevice {
+    /// A device over an existing directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`; `Unsupported` if the kernel or a sandbox does not allow io_uring, or
+    /// the file system no direct I/O.
+    pub fn new(directory: &Path) -> io::Result<Self> {
+        let names = FileDevice::new(directory)?;
+        let unsupported = |what: String| io::Error::new(io::ErrorKind::Unsupported, what);
+        if !names.is_direct() {
+            return Err(unsupported("the file system does not do direct I/O".into()));
+        }
+        let ring = IoUring::new(DEPTH).map_err(|e| unsupported(format!("io_uring: {e}")))?;
+        let rings = Arc::new(Rings(Mutex::new(vec![ring])));
+        Ok(Self {
+            names: Arc::new(names),
+            rings,
+        })
+    }
+}
+
+impl std::fmt::Debug for UringDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UringDevice")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Device for UringDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Uring
+    }
+
+    fn block_size(&self) -> usize {
+        self.names.block_size()
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        AlignedBuf::new(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let file = self.names.open_file(name, mode)?;
+        Ok(Arc::new(UringFile {
+            file,
+            rings: self.rings.clone(),
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.names.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.names.rename(from, to)
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.names.list()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.names.sync_directory()
+    }
+}
+
+struct UringFile {
+    file: PosixFile,
+    rings: Arc<Rings>,
+}
+
+impl std::fmt::Debug for UringFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UringFile")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl File for UringFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.fill_zero(range)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.punch_hole(range)
+    }
+
+    // A single operation that is waited for costs one system call either way; the plain one has less to
+    // set up.
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.file.write_at(bufs, offset)
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.file.write_durable_at(bufs, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        let mut operations = Vec::with_capacity(ops.len());
+        for op in ops.iter_mut().filter(|op| !op.buf.is_empty()) {
+            check_aligned(&[op.buf], op.offset)?;
+            let (address, len) = (op.buf.as_mut_ptr(), op.buf.len());
+            let offset = op.offset;
+            operations.push(Operation {
+                write: false,
+                durable: false,
+                address,
+                len,
+                offset,
+            });
+        }
+        // SAFETY: the buffers are borrowed mutably for this call.
+        unsafe {
+            self.rings
+                .run(self.file.as_fd().as_raw_fd(), &mut operations)
+        }
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        let mut operations = Vec::with_capacity(ops.len());
+        for op in ops.iter().filter(|op| !op.buf.is_empty()) {
+            check_aligned(&[op.buf], op.offset)?;
+            // The kernel only reads from it.
+            let address = op.buf.as_ptr().cast_mut();
+            let (len, offset) = (op.buf.len(), op.offset);
+            operations.push(Operation {
+                write: true,
+                durable: false,
+                address,
+                len,
+                offset,
+            });
+        }
+        // SAFETY: the buffers are borrowed for this call, and a write only reads from them.
+        unsafe {
+            self.rings
+                .run(self.file.as_fd().as_raw_fd(), &mut operations)
+        }
+    }
+}
