@@ -41,7 +41,7 @@ struct Operation {
 
 impl Operation {
     fn entry(&self, fd: RawFd, index: usize) -> squeue::Entry {
-        let len = u32::try_from(self.len).unwrap_or(u32::MAX & !4095);
+        let len = u32::try_from(self.len).unwrap_or(1 << 30);
         let entry = if self.write {
             let flags = if self.durable { libc::RWF_DSYNC } else { 0 };
             opcode::Write::new(types::Fd(fd), self.address, len)
