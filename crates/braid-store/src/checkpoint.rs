@@ -10,8 +10,12 @@ use crate::page::PageId;
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::store::StoreInner;
 
-/// Images written at once.
+/// Images written at once, at most.
 const BATCH: usize = 64;
+
+/// The part of the pool's pages whose images may be under way at once, as a divisor: meanwhile they can't
+/// be put out of memory, and others need frames, too.
+const BATCH_SHARE: usize = 4;
 
 /// How a checkpoint gets on; see [`Checkpoint::write`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +50,8 @@ pub struct Checkpoint {
     meta: Vec<u8>,
     pages_written: u64,
     complete: bool,
+    /// A write failed, and images may be lost with it.
+    failed: bool,
     closed: bool,
 }
 
@@ -73,6 +79,7 @@ impl Checkpoint {
             meta,
             pages_written: 0,
             complete: false,
+            failed: false,
             closed: false,
         })
     }
@@ -81,14 +88,27 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the checkpoint is then to be dropped.
+    ///
+    /// # Panics
+    /// If an earlier call failed.
     pub fn write(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
+        assert!(!self.failed, "a checkpoint that failed is dropped");
+        self.failed = true;
+        self.write_images(progress)?;
+        self.failed = false;
+        self.complete = true;
+        Ok(())
+    }
+
+    fn write_images(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
         self.relocate_tail()?;
         let store = self.store.clone();
         let pool = &store.pool;
         let pages = pool.dirty_before(self.epoch);
         let pages_total = pages.len() as u64;
-        for ids in pages.chunks(BATCH) {
-            let mut batch = Vec::with_capacity(BATCH);
+        let most = BATCH.min(pool.frame_count() / BATCH_SHARE);
+        for ids in pages.chunks(most) {
+            let mut batch = Vec::with_capacity(most);
             for &id in ids {
                 let mut buf = pool.file.buffer();
                 if pool.capture(id, self.epoch, &mut buf) {
@@ -107,9 +127,7 @@ impl Checkpoint {
                 pages_total,
             });
         }
-        self.write_copies()?;
-        self.complete = true;
-        Ok(())
+        self.write_copies()
     }
 
     /// Writes the images that writers put aside.
@@ -156,8 +174,17 @@ impl Checkpoint {
             if from == UNWRITTEN || from < cutoff || pool.file.durable_place(id) != from {
                 continue;
             }
-            pool.file.read_page(id, from, &mut buf)?;
-            let to = pool.file.write_page(id, &mut buf)?;
+            // A smaller file is not worth a checkpoint: what is damaged, or finds no space, stays.
+            match pool.file.read_page(id, from, &mut buf) {
+                Ok(()) => {}
+                Err(StoreError::Corrupted { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            let to = match pool.file.write_page(id, &mut buf) {
+                Ok(to) => to,
+                Err(StoreError::OutOfSpace { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            };
             if to > from || !pool.relocate(id, from, to) {
                 pool.file.space.lock().free(to);
                 continue;
@@ -195,42 +222,55 @@ impl Checkpoint {
             meta: std::mem::take(&mut self.meta),
             blob_blocks: Vec::new(),
         };
-        if let Err(error) = pool.file.write_root(&mut root) {
-            let mut space = pool.file.space.lock();
-            if !matches!(error, StoreError::OutOfSpace { .. }) {
-                // A sync or the superblock itself failed: what is on the medium is unknown, and a later
-                // success would prove nothing about it.
-                store.poison(error.to_string());
-            } else {
-                new_blocks
-                    .iter()
-                    .chain(&root.blob_blocks)
-                    .for_each(|&block| space.free(block));
+        let blob = match pool.file.write_blob(&mut root) {
+            Ok(blob) => blob,
+            Err(error) => {
+                let mut space = pool.file.space.lock();
+                new_blocks.iter().for_each(|&block| space.free(block));
+                return Err(error);
             }
-            return Err(error);
-        }
+        };
+        pool.file.write_superblock(&root, blob)?;
         // From here on the new superblock counts; what only the old one used is free (I6 for blocks).
         let mut checkpoint = pool.checkpoint.lock();
+        let open = checkpoint.take().expect("this checkpoint is open");
+        // In this order; see `DataFile::read_page`.
         pool.file.set_sequence(root.sequence);
+        let place_in = |id: PageId| places.get(id as usize).copied().unwrap_or(ABSENT);
+        let mut freed = Vec::new();
+        // Places as of the flip that nothing durable ever referred to, of pages whose images for this
+        // checkpoint lie elsewhere. Neither superblock leads there, and the page has moved on.
+        for (&id, &place) in &open.frozen {
+            let is_used = place == place_in(id)
+                || place == pool.place(id)
+                || place == pool.file.durable_place(id);
+            if place != ABSENT && place != UNWRITTEN && !is_used {
+                freed.push(place);
+            }
+        }
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         for id in 1..old_len {
-            let new = places.get(id as usize).copied().unwrap_or(ABSENT);
+            let new = place_in(id);
             let old = pool
                 .file
                 .durable
                 .get_or_make(id)
                 .swap(new, Ordering::AcqRel);
             if old != new && old != ABSENT && pool.place(id) != old {
-                pool.file.space.lock().free(old);
+                freed.push(old);
             }
         }
+        {
+            let mut space = pool.file.space.lock();
+            freed.into_iter().for_each(|block| space.free(block));
+        }
         self.free_replaced(&old_root, &root);
-        *checkpoint = None;
         drop(checkpoint);
         self.closed = true;
         let sequence = root.sequence;
         *store.root.lock() = root;
-        pool.file.trim()?;
+        // The checkpoint is published; a file that stays long for now takes nothing from it.
+        let _ = pool.file.trim();
         let pages_written = self.pages_written;
         Ok(CheckpointReport {
             pages_written,

@@ -13,10 +13,18 @@
 //! when the block was written: a block newer than the superblock that leads to it shows that the newest
 //! superblock was lost. The root blob holds the next page id, the places of the
 //! map's leaves, the roots of the trees and the caller's bytes.
+//!
+//! # Which superblock counts, when it is in doubt
+//!
+//! A superblock is written after a sync of all that it leads to. Whether it is durable itself may be
+//! unknown: its write failed, or the process ended before it was flushed, and then the next process reads
+//! it from the system's cache. Until that is settled, the blocks of both states must stay. So a failed
+//! publication freezes the free space (nothing comes free, I8), and a store that was opened writes the
+//! superblock that it found once more, durably, before the first other write ([`DataFile::settle`]).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use braid_io::{AlignedBuf, Device, File, WriteOp};
 use parking_lot::Mutex;
@@ -131,6 +139,11 @@ pub(crate) struct DataFile {
     pub(crate) durable: PageTable,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
+    /// The superblock that was found when the file was opened, as long as it is perhaps not durable.
+    unsettled: Mutex<Option<(u64, AlignedBuf)>>,
+    settled: AtomicBool,
+    /// The first failure after which nothing more is published.
+    poison: OnceLock<String>,
 }
 
 fn damaged(what: &str, location: String) -> StoreError {
@@ -144,32 +157,35 @@ impl DataFile {
     pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let made = device.open(FILE_NAME, braid_io::OpenMode::CreateNew);
         let file = made.map_err(|e| StoreError::io("creating data.braid", e))?;
-        let durable = PageTable::new();
-        let space = Mutex::new(Space::new(std::iter::empty()));
-        Ok(Self {
+        // A published checkpoint is worth nothing in a file whose name is lost.
+        device
+            .sync_directory()
+            .map_err(|e| StoreError::io("syncing the directory of data.braid", e))?;
+        Ok(Self::assemble(device, file))
+    }
+
+    fn assemble(device: Arc<dyn Device>, file: Arc<dyn File>) -> Self {
+        Self {
             device,
             file,
-            space,
-            durable,
+            space: Mutex::new(Space::new(std::iter::empty())),
+            durable: PageTable::new(),
             sequence: AtomicU64::new(0),
-        })
+            unsettled: Mutex::new(None),
+            settled: AtomicBool::new(true),
+            poison: OnceLock::new(),
+        }
     }
 
     /// Opens the file; returns the state of its newest superblock and the page map.
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<(Self, Root, Vec<u64>), StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
-        let durable = PageTable::new();
-        let space = Mutex::new(Space::new(std::iter::empty()));
-        let this = Self {
-            device,
-            file,
-            space,
-            durable,
-            sequence: AtomicU64::new(0),
-        };
-        let root = this.read_root()?;
+        let this = Self::assemble(device, file);
+        let (root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
+        *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
+        this.settled.store(false, Ordering::Release);
         let mut places = Vec::new();
         let mut used = root.blob_blocks.clone();
         let mut buf = this.buffer();
@@ -252,14 +268,12 @@ impl DataFile {
         place: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        let durable = self.sequence.load(Ordering::Acquire);
+        // In this order: a publication raises the sequence before it makes its places the durable ones, so
+        // who sees such a place (Acquire in `durable_place`) sees the sequence that goes with it.
         let is_durable = self.durable_place(id) == place;
-        self.read_block(
-            id,
-            place,
-            if is_durable { durable } else { durable + 1 },
-            buf,
-        )
+        let durable = self.sequence.load(Ordering::Acquire);
+        let newest = if is_durable { durable } else { durable + 1 };
+        self.read_block(id, place, newest, buf)
     }
 
     /// The checkpoint that blocks written now belong to.
@@ -272,8 +286,37 @@ impl DataFile {
         self.sequence.store(sequence, Ordering::Release);
     }
 
+    /// Makes the superblock that the file was opened with durable, before anything else is written; see
+    /// the module's text.
+    fn settle(&self) -> Result<(), StoreError> {
+        // Acquire: pairs with the Release below.
+        if self.settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut unsettled = self.unsettled.lock();
+        if let Some((offset, superblock)) = &*unsettled {
+            let written = self.file.write_durable_at(&[superblock], *offset);
+            written.map_err(|e| StoreError::io("rewriting the superblock of data.braid", e))?;
+        }
+        *unsettled = None;
+        // Release: the superblock is durable before anybody goes on without asking.
+        self.settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends publications: what is durable is not known any more (I8).
+    pub(crate) fn poison(&self, cause: &StoreError) {
+        let _ = self.poison.set(cause.to_string());
+        self.space.lock().freeze();
+    }
+
+    pub(crate) fn poisoned(&self) -> Option<&String> {
+        self.poison.get()
+    }
+
     /// Writes a page to a free block; returns it.
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
+        self.settle()?;
         seal(buf, id, self.next_sequence());
         let place = self.space.lock().allocate();
         let offset = place * PAGE_SIZE as u64;
@@ -289,6 +332,7 @@ impl DataFile {
         &self,
         blocks: &mut [(u64, AlignedBuf)],
     ) -> Result<Vec<u64>, StoreError> {
+        self.settle()?;
         let places: Vec<u64> = {
             let mut space = self.space.lock();
             blocks.iter().map(|_| space.allocate()).collect()
@@ -317,45 +361,62 @@ impl DataFile {
         MAP | index as u64
     }
 
-    pub(crate) fn sync(&self) -> Result<(), StoreError> {
-        self.file
-            .sync()
-            .map_err(|e| StoreError::io("syncing data.braid", e))
-    }
-
-    /// Writes the root blob and, after a sync, the superblock that leads to it. `root` is durable when
-    /// this returns.
-    pub(crate) fn write_root(&self, root: &mut Root) -> Result<(), StoreError> {
+    /// Writes the root blob; returns its first block. On an error nothing stays allocated.
+    pub(crate) fn write_blob(&self, root: &mut Root) -> Result<(u64, u64), StoreError> {
         let bytes = root.encode();
-        let count = bytes.len().div_ceil(BLOB_BYTES);
         let mut next = 0u64;
-        let mut blocks = Vec::new();
         // From the last to the first, since each names the one after it.
         for (i, part) in bytes.chunks(BLOB_BYTES).enumerate().rev() {
             let mut buf = self.buffer();
             buf[16..24].copy_from_slice(&next.to_le_bytes());
             buf[24..24 + part.len()].copy_from_slice(part);
-            next = self.write_blocks(&mut [(BLOB | i as u64, buf)])?[0];
-            blocks.push(next);
+            match self.write_blocks(&mut [(BLOB | i as u64, buf)]) {
+                Ok(places) => next = places[0],
+                Err(error) => {
+                    let mut space = self.space.lock();
+                    root.blob_blocks
+                        .drain(..)
+                        .for_each(|block| space.free(block));
+                    return Err(error);
+                }
+            }
+            root.blob_blocks.push(next);
         }
-        debug_assert_eq!(blocks.len(), count);
-        root.blob_blocks = blocks;
+        Ok((next, bytes.len() as u64))
+    }
+
+    /// Makes everything durable that was written, and then the superblock that leads to a root blob.
+    ///
+    /// Any failure poisons the file, one for lack of space too: a sync that failed says nothing about
+    /// which writes it lost, and a superblock whose write failed may be on the medium all the same.
+    pub(crate) fn write_superblock(
+        &self,
+        root: &Root,
+        (blob, blob_len): (u64, u64),
+    ) -> Result<(), StoreError> {
         if cfg!(not(braid_mutant = "superblock_before_pages")) {
-            self.sync()?;
+            self.file.sync().map_err(|error| {
+                let error = StoreError::io("syncing data.braid", error);
+                self.poison(&error);
+                error
+            })?;
         }
         let mut buf = self.buffer();
         buf[16..24].copy_from_slice(&FORMAT.to_le_bytes());
         buf[24..32].copy_from_slice(&root.sequence.to_le_bytes());
-        buf[32..40].copy_from_slice(&next.to_le_bytes());
-        buf[40..48].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        buf[32..40].copy_from_slice(&blob.to_le_bytes());
+        buf[40..48].copy_from_slice(&blob_len.to_le_bytes());
         seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
-        let written = self.file.write_durable_at(&[&buf], slot);
-        written.map_err(|e| StoreError::io("writing the superblock of data.braid", e))
+        self.file.write_durable_at(&[&buf], slot).map_err(|error| {
+            let error = StoreError::io("writing the superblock of data.braid", error);
+            self.poison(&error);
+            error
+        })
     }
 
-    /// One superblock's sequence number, blob and its length.
-    fn read_superblock(&self, slot: u64) -> Result<(u64, u64, u64), StoreError> {
+    /// One superblock: sequence number, blob and its length, and all its bytes.
+    fn read_superblock(&self, slot: u64) -> Result<(u64, u64, u64, AlignedBuf), StoreError> {
         let location = || format!("data.braid, superblock {slot}");
         let mut buf = self.buffer();
         let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
@@ -373,10 +434,12 @@ impl DataFile {
                 ),
             });
         }
-        Ok((u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40)))
+        let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
+        Ok((sequence, blob, len, buf))
     }
 
-    fn read_root(&self) -> Result<Root, StoreError> {
+    /// The newest root, and its superblock's bytes.
+    fn read_root(&self) -> Result<(Root, AlignedBuf), StoreError> {
         let mut candidates = Vec::new();
         let mut first_error = None;
         for slot in 0..2 {
@@ -386,11 +449,13 @@ impl DataFile {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        candidates.sort_unstable();
+        candidates.sort_unstable_by_key(|(sequence, ..)| *sequence);
         // Only the newest counts: its write was made durable after everything that it leads to, and the
         // other's blocks may have been reused since.
         match (candidates.pop(), first_error) {
-            (Some((sequence, block, len)), _) => self.read_root_blob(sequence, block, len),
+            (Some((sequence, block, len, superblock)), _) => {
+                Ok((self.read_root_blob(sequence, block, len)?, superblock))
+            }
             (None, error) => {
                 Err(error.unwrap_or_else(|| damaged("no superblock", "data.braid".into())))
             }

@@ -252,6 +252,10 @@ impl Pool {
             return Err(error);
         }
         self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        // Release fence: the eviction of the page that was in this frame before the frame's new contents.
+        // Who still reads that page and sees any of them sees its new version, too; pairs with the
+        // Acquire fence in `validate`.
+        fence(Ordering::Release);
         self.frames.page(frame).copy_from(&buf);
         let info = &self.info[frame];
         info.page.store(id, Ordering::Relaxed);
@@ -412,6 +416,10 @@ impl Pool {
             state.store(word, Ordering::Release);
             if last_error.is_some() && step > self.frames.count() {
                 break;
+            }
+            if step > 2 * self.frames.count() && step % 64 == 0 {
+                // Others hold the rest, for a moment.
+                std::thread::yield_now();
             }
         }
         Err(last_error.unwrap_or(StoreError::PoolExhausted))
@@ -583,7 +591,14 @@ impl Pool {
             waits.wait();
         };
         let mut checkpoint = self.checkpoint.lock();
-        let untouched = self.place(id) == from
+        // A dirty page gets another place anyway.
+        let is_dirty = frame_of(word) != NONE
+            && self.info[frame_of(word) as usize]
+                .dirty
+                .load(Ordering::Relaxed)
+                != 0;
+        let untouched = !is_dirty
+            && self.place(id) == from
             && checkpoint.as_ref().is_some_and(|open| {
                 !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
             });

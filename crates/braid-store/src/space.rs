@@ -10,6 +10,8 @@ pub(crate) const FIRST_BLOCK: u64 = 2;
 pub(crate) struct Space {
     free: BTreeSet<u64>,
     end: u64,
+    /// No block comes free any more.
+    frozen: bool,
 }
 
 impl Space {
@@ -18,6 +20,7 @@ impl Space {
         let mut space = Self {
             free: BTreeSet::new(),
             end: FIRST_BLOCK,
+            frozen: false,
         };
         let mut used: Vec<u64> = used.collect();
         used.sort_unstable();
@@ -36,12 +39,20 @@ impl Space {
         })
     }
 
+    /// From now on blocks are taken, but none comes free: it is not known any more which of them the
+    /// medium's newest superblock leads to.
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
     pub(crate) fn free(&mut self, block: u64) {
         assert!(
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"
         );
-        assert!(self.free.insert(block), "block {block} is freed once");
+        if !self.frozen {
+            assert!(self.free.insert(block), "block {block} is freed once");
+        }
     }
 
     /// Drops the free blocks at the end; returns the file's length in blocks.
@@ -56,6 +67,10 @@ impl Space {
     /// The file's length in blocks.
     pub(crate) fn end(&self) -> u64 {
         self.end
+    }
+
+    pub(crate) fn is_free(&self, block: u64) -> bool {
+        block >= self.end || self.free.contains(&block)
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
@@ -79,6 +94,14 @@ mod tests {
         assert_eq!(space.trim(), 5);
         assert_eq!(space.free_blocks(), 1);
         assert_eq!(space.allocate(), 2);
+    }
+
+    #[test]
+    fn frozen_space_gives_nothing_back() {
+        let mut space = Space::new([2, 4].into_iter());
+        space.freeze();
+        space.free(2);
+        assert_eq!((space.allocate(), space.allocate()), (3, 5));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The store: trees over one buffer pool and one data file.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
 use parking_lot::{Mutex, RwLock};
@@ -63,20 +63,15 @@ pub(crate) struct StoreInner {
     pub(crate) pool: Arc<Pool>,
     pub(crate) trees: RwLock<BTreeMap<u32, PageId>>,
     pub(crate) root: Mutex<Root>,
-    poison: OnceLock<String>,
 }
 
 impl StoreInner {
-    pub(crate) fn poison(&self, cause: String) {
-        let _ = self.poison.set(cause);
-    }
-
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.poison.get().is_some()
+        self.pool.file.poisoned().is_some()
     }
 
     pub(crate) fn check_not_poisoned(&self) -> Result<(), StoreError> {
-        match self.poison.get() {
+        match self.pool.file.poisoned() {
             Some(cause) => Err(StoreError::Poisoned {
                 cause: cause.clone(),
             }),
@@ -129,12 +124,7 @@ impl Store {
         let trees = RwLock::new(root.trees.clone());
         let root = Mutex::new(root);
         Ok(Self {
-            inner: Arc::new(StoreInner {
-                pool,
-                trees,
-                root,
-                poison: OnceLock::new(),
-            }),
+            inner: Arc::new(StoreInner { pool, trees, root }),
         })
     }
 

@@ -1,13 +1,14 @@
 //! Checking everything that the data file says against everything else.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::error::StoreError;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::overflow;
 use crate::page::{Page, PageId, private};
-use crate::pool::ABSENT;
+use crate::pool::{ABSENT, UNWRITTEN};
+use crate::space::FIRST_BLOCK;
 use crate::store::Store;
 
 /// Something that [`Store::verify`] found wrong.
@@ -33,7 +34,8 @@ pub struct VerifyReport {
 
 impl Store {
     /// Checks both superblocks, every page's checksum and identity, the order of keys and fences in the
-    /// trees, and that every page belongs to exactly one place of one tree.
+    /// trees, that every page belongs to exactly one place of one tree, and that every block of the file
+    /// is either free or used once.
     ///
     /// Nothing may be modified meanwhile. It looks at the medium's state as of the newest checkpoint, so
     /// it is meant for a store that was just opened.
@@ -84,8 +86,58 @@ impl Store {
             damages += 1;
             damaged(format!("page {id} takes space but belongs to no tree"));
         }
+        for what in self.space_damage() {
+            damages += 1;
+            damaged(what);
+        }
         report.damages = damages;
         Ok(report)
+    }
+
+    /// Blocks that are neither free nor used, or both, or used twice. Says nothing while a checkpoint is
+    /// open, which keeps blocks of its own, or after a failure that made freeing blocks unsafe.
+    fn space_damage(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let pool = &self.inner.pool;
+        let root = self.inner.root.lock().clone();
+        let checkpoint = pool.checkpoint.lock();
+        if checkpoint.is_some() || self.inner.is_poisoned() {
+            return found;
+        }
+        let mut users: HashMap<u64, String> = HashMap::new();
+        let mut uses = |block: u64, user: String| {
+            if let Some(other) = users.insert(block, user.clone()) {
+                found.push(format!("block {block} is used by {other} and by {user}"));
+            }
+        };
+        let next = pool.ids.lock().next.max(root.next_page);
+        for id in 1..next {
+            let (durable, present) = (pool.file.durable_place(id), pool.place(id));
+            if durable != ABSENT {
+                uses(durable, format!("page {id}"));
+            }
+            if present != ABSENT && present != UNWRITTEN && present != durable {
+                uses(present, format!("page {id} since the checkpoint"));
+            }
+        }
+        for (i, &block) in root.leaf_places.iter().enumerate() {
+            uses(block, format!("map leaf {i}"));
+        }
+        for &block in &root.blob_blocks {
+            uses(block, "the root blob".into());
+        }
+        let space = pool.file.space.lock();
+        for (block, user) in &users {
+            if space.is_free(*block) {
+                found.push(format!("block {block} is free, but used by {user}"));
+            }
+        }
+        for block in FIRST_BLOCK..space.end() {
+            if !space.is_free(block) && !users.contains_key(&block) {
+                found.push(format!("block {block} is neither free nor used"));
+            }
+        }
+        found
     }
 
     /// Describes the trees and their pages.

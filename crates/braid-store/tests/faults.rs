@@ -1,0 +1,283 @@
+//! Media that fail in ways of their own: writes that arrive although they failed, a sync without space.
+
+use std::io;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice, WriteOp};
+use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// The smallest pool that there may be.
+const SMALL_POOL: StoreOptions = StoreOptions {
+    pool_bytes: 512 << 10,
+};
+
+/// What [`FaultyDevice`] is to do.
+#[derive(Default)]
+struct Plan {
+    /// The next durable write arrives in the volatile cache and then fails.
+    fail_durable_write: bool,
+    /// The next sync fails so.
+    fail_sync: Option<io::ErrorKind>,
+    /// Called before every batch of writes.
+    before_batch: Option<Box<dyn FnMut() + Send>>,
+}
+
+/// A device in front of another, with faults.
+#[derive(Clone)]
+struct FaultyDevice {
+    inner: SimDevice,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl std::fmt::Debug for FaultyDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FaultyDevice")
+    }
+}
+
+impl FaultyDevice {
+    fn new(seed: u64) -> Self {
+        Self::over(SimDevice::new(seed))
+    }
+
+    fn over(inner: SimDevice) -> Self {
+        Self {
+            inner,
+            plan: Arc::default(),
+        }
+    }
+}
+
+impl Device for FaultyDevice {
+    fn kind(&self) -> DeviceKind {
+        self.inner.kind()
+    }
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        self.inner.allocate(len)
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(FaultyFile {
+            inner: self.inner.open(name, mode)?,
+            device: self.clone(),
+        }))
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.inner.list()
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.inner.sync_directory()
+    }
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    inner: Arc<dyn File>,
+    device: FaultyDevice,
+}
+
+impl File for FaultyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.fill_zero(range)
+    }
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.punch_hole(range)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.inner.write_at(bufs, offset)
+    }
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        if std::mem::take(&mut self.device.plan.lock().fail_durable_write) {
+            self.inner.write_at(bufs, offset)?;
+            return Err(io::Error::other("the flush failed"));
+        }
+        self.inner.write_durable_at(bufs, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        match self.device.plan.lock().fail_sync.take() {
+            Some(kind) => Err(kind.into()),
+            None => self.inner.sync(),
+        }
+    }
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        let hook = self.device.plan.lock().before_batch.take();
+        if let Some(mut hook) = hook {
+            hook();
+            self.device.plan.lock().before_batch = Some(hook);
+        }
+        self.inner.write_batch(ops)
+    }
+}
+
+fn fill(tree: &Tree, keys: Range<u32>, version: u64) {
+    for key in keys {
+        let value = vec![version as u8; 900];
+        tree.modify(&key.to_be_bytes(), |_| {
+            (
+                Change::Put {
+                    version,
+                    value: &value,
+                },
+                (),
+            )
+        })
+        .unwrap();
+    }
+}
+
+fn checkpoint(store: &Store, meta: &str) -> Result<(), StoreError> {
+    let mut checkpoint = store.begin_checkpoint(meta.into())?;
+    checkpoint.write(&|_| {})?;
+    checkpoint.publish().map(drop)
+}
+
+/// Opens the store; returns the checkpoint's name after looking at everything.
+fn opened(device: &FaultyDevice) -> (Store, String) {
+    let (store, meta) = Store::open(Arc::new(device.clone()), SMALL_POOL).unwrap();
+    let mut found = Vec::new();
+    store.verify(&mut |damage| found.push(damage.what)).unwrap();
+    assert_eq!(found, [""; 0]);
+    (store, String::from_utf8(meta).unwrap())
+}
+
+/// The versions of all records.
+fn versions(tree: &Tree) -> Vec<u64> {
+    let mut versions = Vec::new();
+    let mut from = Bound::Unbounded;
+    loop {
+        let lower = from.as_ref().map(|key: &Bytes| &key[..]);
+        let leaf = tree
+            .scan_leaf(lower, Bound::Unbounded, Direction::Forward)
+            .unwrap();
+        versions.extend(leaf.records.iter().map(|record| record.meta.version));
+        match leaf.next {
+            Some(next) => from = next,
+            None => return versions,
+        }
+    }
+}
+
+/// A superblock whose write failed may be on the medium all the same. What it leads to must stay, too.
+#[test]
+fn a_superblock_that_arrives_although_its_write_failed_leads_to_a_whole_state() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..40 {
+        let device = FaultyDevice::new(seed);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        let tree = store.tree(1).unwrap();
+        fill(&tree, 0..1_000, 1);
+        checkpoint(&store, "old").unwrap();
+        fill(&tree, 0..1_000, 2);
+        device.plan.lock().fail_durable_write = true;
+        checkpoint(&store, "new").unwrap_err();
+        // Evictions go on, and must not take the blocks of either state.
+        fill(&tree, 0..1_000, 3);
+        let (store, meta) = opened(&FaultyDevice::over(device.inner.after_crash()));
+        let expected = match &meta[..] {
+            "old" => 1,
+            "new" => 2,
+            meta => panic!("{meta}"),
+        };
+        *if expected == 1 { &mut old } else { &mut new } += 1;
+        assert_eq!(versions(&store.tree(1).unwrap()), [expected; 1_000]);
+    }
+    assert!(old > 0 && new > 0, "{old} old, {new} new");
+}
+
+/// A process that ends between the superblock's write and its flush leaves it in the system's cache. The
+/// next one must not reuse the other superblock's blocks before that is settled.
+#[test]
+fn a_superblock_that_was_never_flushed_is_made_durable_before_blocks_are_reused() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..40 {
+        let device = FaultyDevice::new(seed);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        fill(&store.tree(1).unwrap(), 0..1_000, 1);
+        checkpoint(&store, "old").unwrap();
+        fill(&store.tree(1).unwrap(), 0..1_000, 2);
+        device.plan.lock().fail_durable_write = true;
+        checkpoint(&store, "new").unwrap_err();
+        drop(store);
+        // The process ended here, not the power.
+        let (store, meta) = opened(&device);
+        assert_eq!(meta, "new");
+        if seed % 2 == 0 {
+            fill(&store.tree(1).unwrap(), 0..1_000, 3);
+        }
+        drop(store);
+        let (store, meta) = opened(&FaultyDevice::over(device.inner.after_crash()));
+        let expected = match &meta[..] {
+            "old" => 1,
+            "new" => 2,
+            meta => panic!("{meta}"),
+        };
+        *if expected == 1 { &mut old } else { &mut new } += 1;
+        assert_eq!(versions(&store.tree(1).unwrap()), [expected; 1_000]);
+    }
+    assert!(old > 0 && new > 0, "{old} old, {new} new");
+}
+
+/// A file system that finds out at the sync that it is full has dropped data like any other failed sync.
+#[test]
+fn a_sync_that_fails_for_space_ends_checkpoints_too() {
+    for kind in [
+        io::ErrorKind::StorageFull,
+        io::ErrorKind::QuotaExceeded,
+        io::ErrorKind::Other,
+    ] {
+        let device = FaultyDevice::new(1);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        fill(&store.tree(1).unwrap(), 0..300, 1);
+        checkpoint(&store, "old").unwrap();
+        fill(&store.tree(1).unwrap(), 0..300, 2);
+        device.plan.lock().fail_sync = Some(kind);
+        checkpoint(&store, "new").unwrap_err();
+        let error = checkpoint(&store, "newer").unwrap_err();
+        assert!(
+            matches!(error, StoreError::Poisoned { .. }),
+            "{kind}: {error}"
+        );
+    }
+}
+
+/// Pages whose images are being written stay in memory; in a small pool they must not be all there are.
+#[test]
+fn pages_can_be_loaded_while_a_checkpoint_writes() {
+    let device = FaultyDevice::new(1);
+    let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+    let reader = store.tree(2).unwrap();
+    fill(&reader, 0..2_000, 1);
+    // New pages only, so that none of them is clean.
+    fill(&store.tree(1).unwrap(), 0..2_000, 1);
+    let found = Arc::new(Mutex::new(0));
+    let count = found.clone();
+    device.plan.lock().before_batch = Some(Box::new(move || {
+        for key in (0..2_000u32).step_by(5) {
+            reader.get(&key.to_be_bytes(), |_| true).unwrap();
+            *count.lock() += 1;
+        }
+    }));
+    checkpoint(&store, "").unwrap();
+    device.plan.lock().before_batch = None;
+    assert!(*found.lock() > 0);
+}
