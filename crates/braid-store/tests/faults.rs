@@ -1,5 +1,6 @@
 //! Media that fail in ways of their own: writes that arrive although they failed, a sync without space.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -280,4 +281,108 @@ fn pages_can_be_loaded_while_a_checkpoint_writes() {
     checkpoint(&store, "").unwrap();
     device.plan.lock().before_batch = None;
     assert!(*found.lock() > 0);
+}
+
+/// Random changes to one tree, reads of another that put pages out of memory, and what should be there.
+struct Churn {
+    rng: fastrand::Rng,
+    tree: Tree,
+    other: Tree,
+    /// Versions by key.
+    model: BTreeMap<u32, u64>,
+    version: u64,
+    removals: u8,
+}
+
+impl Churn {
+    fn change(&mut self) {
+        self.version += 1;
+        let key = self.rng.u32(..1_200);
+        let len = match self.rng.u8(..) {
+            0 => 9_000,
+            _ => self.rng.usize(..900),
+        };
+        let value = vec![self.version as u8; len];
+        let change = if self.rng.u8(..) < self.removals {
+            self.model.remove(&key);
+            Change::Remove
+        } else {
+            self.model.insert(key, self.version);
+            Change::Put {
+                version: self.version,
+                value: &value,
+            }
+        };
+        let key = key.to_be_bytes();
+        self.tree.modify(&key, |_| (change, ())).unwrap();
+    }
+
+    fn evict(&mut self) {
+        for _ in 0..self.rng.usize(..80) {
+            let key = self.rng.u32(..400).to_be_bytes();
+            self.other.get(&key, |_| false).unwrap();
+        }
+    }
+
+    fn versions(&self) -> Vec<u64> {
+        self.model.values().copied().collect()
+    }
+}
+
+/// Changes, evictions, removals and new pages in the midst of every batch that a checkpoint writes: of
+/// images, of copies put aside, of its map. Whatever happens to a page while its image is under way, the
+/// checkpoint holds it as of the flip, the store holds its present state, and no block is lost.
+#[test]
+fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
+    for seed in 0..25 {
+        let device = FaultyDevice::new(seed);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        let churn = Arc::new(Mutex::new(Churn {
+            rng: fastrand::Rng::with_seed(seed),
+            tree: store.tree(1).unwrap(),
+            other: store.tree(2).unwrap(),
+            model: BTreeMap::new(),
+            version: 0,
+            removals: 0,
+        }));
+        fill(&churn.lock().other, 0..400, 1);
+        for round in 0..8 {
+            let at_flip = {
+                let mut churn = churn.lock();
+                // Now and then most of the data goes, so that pages move to the file's beginning.
+                churn.removals = if round % 4 >= 2 { 250 } else { 20 };
+                (0..2_500).for_each(|_| churn.change());
+                churn.versions()
+            };
+            let meta = format!("{seed}-{round}");
+            let mut checkpoint = store.begin_checkpoint(meta.clone().into()).unwrap();
+            let during = churn.clone();
+            device.plan.lock().before_batch = Some(Box::new(move || {
+                let mut churn = during.lock();
+                let changes = churn.rng.usize(..60);
+                (0..changes).for_each(|_| churn.change());
+                churn.evict();
+            }));
+            checkpoint.write(&|_| {}).unwrap();
+            checkpoint.publish().unwrap();
+            device.plan.lock().before_batch = None;
+            let churn = churn.lock();
+            assert_eq!(
+                versions(&churn.tree),
+                churn.versions(),
+                "seed {seed}, round {round}"
+            );
+            let (opened, opened_meta) = opened(&FaultyDevice::over(device.inner.after_crash()));
+            assert_eq!(opened_meta, meta);
+            assert_eq!(
+                versions(&opened.tree(1).unwrap()),
+                at_flip,
+                "seed {seed}, round {round}"
+            );
+        }
+        checkpoint(&store, "").unwrap();
+        let mut found = Vec::new();
+        store.verify(&mut |damage| found.push(damage.what)).unwrap();
+        assert_eq!(found, [""; 0], "seed {seed}");
+    }
 }
