@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_io::{AlignedBuf, Device, File, OpenMode, ReadOp};
+use braid_io::{AlignedBuf, Device, File, OpenMode, ReadOp, Topology};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -58,6 +58,8 @@ impl DeviceRow {
 pub struct DeviceReport {
     /// How the device is accessed.
     pub device: String,
+    /// The machine: processors, cores, NUMA nodes.
+    pub machine: String,
     /// 4 KiB durable writes a second, one at a time: the limit of one thread that waits.
     pub durable_4k_per_s: f64,
     /// All measurements.
@@ -104,6 +106,7 @@ pub fn measure_device(
     let durable = rows.iter().find(|row| row.test == Test::Durable.name());
     Ok(DeviceReport {
         device: device.kind().to_string(),
+        machine: Topology::read().to_string(),
         durable_4k_per_s: durable.map_or(0.0, |row| row.ops_per_s),
         rows,
         bare_log: logs,

@@ -20,6 +20,7 @@ mod open;
 #[cfg(unix)]
 mod posix;
 mod sim;
+mod topology;
 #[cfg(target_os = "linux")]
 mod uring;
 
@@ -30,5 +31,6 @@ pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_dire
 #[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::SimDevice;
+pub use topology::{Cpu, Node, Topology};
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;

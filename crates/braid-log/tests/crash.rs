@@ -7,9 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_io::SimDevice;
 use braid_log::{FlushMode, InFlight, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket};
-use common::faulty::FaultyDevice;
-use common::{payload, pieces, small, try_recover};
+use common::{payload, pieces, sim, small, try_recover};
 
 /// What the tester knows of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,12 +131,12 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         discard: rng.bool(),
         ..small(FlushMode::Callers)
     };
-    let mut faulty = FaultyDevice::new(seed);
+    let mut medium = SimDevice::new(seed);
     let mut model = Model::default();
-    let mut log = Log::create(faulty.device(), options.clone()).unwrap();
+    let mut log = Log::create(sim(&medium), options.clone()).unwrap();
     model.start = Some(log.quiesce(|start| start));
     for _ in 0..4 {
-        faulty.power_off_after(rng.u64(..150));
+        medium.crash_after(1 + rng.u64(..150));
         let ended = run(&log, &mut model, &mut rng, 200);
         if ended.is_err() && log.poisoned().is_some() {
             assert!(matches!(log.enter(1), Err(LogError::Poisoned { .. })));
@@ -144,13 +144,13 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         }
         model.acknowledged = model.acknowledged.max(log.horizon());
         drop(log);
-        faulty = faulty.after_crash();
+        medium = medium.after_crash();
         log = loop {
             // The power may go again while recovering.
             if rng.u8(..3) > 0 {
-                faulty.power_off_after(rng.u64(..12));
+                medium.crash_after(1 + rng.u64(..12));
             }
-            let recovered = try_recover(&faulty.device(), &options, &model.start()).unwrap();
+            let recovered = try_recover(&sim(&medium), &options, &model.start()).unwrap();
             let found = pieces(&recovered);
             let cut = recovered.cut;
             model.check(cut, &found, protocol);
@@ -160,7 +160,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
                     break log;
                 }
                 Err(_) => {
-                    faulty = faulty.after_crash();
+                    medium = medium.after_crash();
                 }
             }
         };
@@ -193,16 +193,16 @@ fn acknowledged_transactions_survive() {
 fn concurrent_commits_survive() {
     for seed in 0..60 {
         for (lanes, in_flight) in [(1, 1), (1, 4), (2, 2)] {
-            let faulty = FaultyDevice::new(seed);
+            let medium = SimDevice::new(seed);
             let options = LogOptions {
                 strands: 4,
                 lanes,
                 flushes_in_flight: in_flight,
                 ..small(FlushMode::Background)
             };
-            let log = Log::create(faulty.device(), options.clone()).unwrap();
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
             let start = log.quiesce(|start| start);
-            faulty.power_off_after(fastrand::Rng::with_seed(seed).u64(10..400));
+            medium.crash_after(1 + fastrand::Rng::with_seed(seed).u64(10..400));
             let acknowledged = Arc::new(AtomicU64::new(0));
             std::thread::scope(|scope| {
                 for thread in 0..5u64 {
@@ -239,7 +239,7 @@ fn concurrent_commits_survive() {
                 }
             });
             drop(log);
-            let device = faulty.after_crash().device();
+            let device = sim(&medium.after_crash());
             let recovered = try_recover(&device, &options, &start).unwrap();
             let acknowledged = acknowledged.load(Ordering::SeqCst);
             assert!(
@@ -258,22 +258,22 @@ fn concurrent_commits_survive() {
 #[test]
 fn a_failed_write_poisons() {
     for mode in [FlushMode::Background, FlushMode::Callers] {
-        let faulty = FaultyDevice::new(1);
+        let medium = SimDevice::new(1);
         let options = small(mode);
-        let log = Log::create(faulty.device(), options.clone()).unwrap();
+        let log = Log::create(sim(&medium), options.clone()).unwrap();
         let start = log.quiesce(|start| start);
         log.append(&[b"good"]).unwrap().wait().unwrap();
         let called = Arc::new(AtomicU64::new(0));
         let ticket = log.append(&[b"bad"]).unwrap();
         let (seen, pending) = (called.clone(), log.ticket(ticket.number()));
         // Every write from here on fails.
-        faulty.power_off_after(0);
+        medium.crash_after(1);
         pending.on_durable(move |outcome| {
             seen.store(1 + u64::from(outcome.is_err()), Ordering::SeqCst);
         });
         let error = ticket.wait().unwrap_err();
         assert!(
-            matches!(&error, LogError::Poisoned { cause } if cause.contains("power")),
+            matches!(&error, LogError::Poisoned { cause } if cause.contains("simulated crash")),
             "{error}"
         );
         while called.load(Ordering::SeqCst) == 0 {
@@ -291,7 +291,7 @@ fn a_failed_write_poisons() {
         ));
         assert!(log.poisoned().unwrap().contains("log-00-"));
         assert!(log.close().is_err());
-        let recovered = try_recover(&faulty.after_crash().device(), &options, &start).unwrap();
+        let recovered = try_recover(&sim(&medium.after_crash()), &options, &start).unwrap();
         assert!(pieces(&recovered).contains_key(&1));
     }
 }
@@ -300,16 +300,16 @@ fn a_failed_write_poisons() {
 fn out_of_space_and_back() {
     for mode in [FlushMode::Background, FlushMode::Callers] {
         for device_full in [false, true] {
-            let faulty = FaultyDevice::new(1);
+            let medium = SimDevice::new(1);
             let limit = 20 * (68 << 10);
             let options = LogOptions {
                 max_log_bytes: if device_full { 0 } else { limit },
                 ..small(mode)
             };
             if device_full {
-                faulty.set_capacity(Some(limit));
+                medium.set_capacity(Some(limit));
             }
-            let log = Log::create(faulty.device(), options.clone()).unwrap();
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
             let first = log.quiesce(|start| start);
             let mut number = 0;
             let fill = |number: &mut u64| loop {
@@ -333,7 +333,7 @@ fn out_of_space_and_back() {
             };
             fill(&mut number);
             assert!(number > 50, "{number}");
-            assert!(faulty.used() <= limit);
+            assert!(medium.used() <= limit);
             assert_eq!(log.last_number(), number, "nothing is drawn without space");
             // A full log can be opened, and a checkpoint frees it.
             let start = log.quiesce(|start| start);
@@ -343,10 +343,10 @@ fn out_of_space_and_back() {
             assert!(number > before + 50, "{number} after {before}");
             assert!(log.poisoned().is_none());
             log.close().unwrap();
-            let recovered = try_recover(&faulty.device(), &options, &start).unwrap();
+            let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
             assert_eq!(recovered.cut, number);
             assert!(
-                try_recover(&faulty.device(), &options, &first).is_err(),
+                try_recover(&sim(&medium), &options, &first).is_err(),
                 "it was released"
             );
             if !device_full {
@@ -362,9 +362,9 @@ fn out_of_space_and_back() {
 /// A damaged middle is an error, not a shorter log.
 #[test]
 fn damage_is_told_from_a_torn_end() {
-    let faulty = FaultyDevice::new(1);
+    let medium = SimDevice::new(1);
     let options = small(FlushMode::Callers);
-    let log = Log::create(faulty.device(), options.clone()).unwrap();
+    let log = Log::create(sim(&medium), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     for number in 1..=100 {
         log.append(&[&payload(number, 500)])
@@ -373,8 +373,8 @@ fn damage_is_told_from_a_torn_end() {
             .unwrap();
     }
     log.close().unwrap();
-    faulty.flip("log-00-00000002.seg", 5 * 4096 + 100);
-    let error = try_recover(&faulty.device(), &options, &start).unwrap_err();
+    assert!(medium.flip_bit("log-00-00000002.seg", 5 * 4096 + 100, 0));
+    let error = try_recover(&sim(&medium), &options, &start).unwrap_err();
     assert!(matches!(error, LogError::Corrupted { .. }), "{error}");
     assert!(error.to_string().contains("log-00-"), "{error}");
 }

@@ -58,7 +58,8 @@ pub(crate) fn run(args: &DeviceArgs, output: &mut Output) -> Result<(), Failure>
 
 fn print(report: &DeviceReport, output: &mut Output) -> Result<(), Failure> {
     output.line(format_args!(
-        "device: {}; {} durable 4 KiB writes a second, one at a time",
+        "machine: {}\ndevice: {}; {} durable 4 KiB writes a second, one at a time",
+        report.machine,
         report.device,
         grouped(report.durable_4k_per_s as u64)
     ))?;

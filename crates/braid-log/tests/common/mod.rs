@@ -1,13 +1,16 @@
 //! Helpers of the integration tests.
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
-pub mod faulty;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use braid_io::{Device, MemoryDevice};
+use braid_io::{Device, MemoryDevice, SimDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Recovered};
+
+/// A simulated device as the log takes it.
+pub fn sim(device: &SimDevice) -> Arc<dyn Device> {
+    Arc::new(device.clone())
+}
 
 /// Options that make every structure small, so that its edges are met.
 pub fn small(flush_mode: FlushMode) -> LogOptions {
