@@ -1,6 +1,9 @@
 //! Reading chunks from a segment file through a window.
 
-use braid_io::{AlignedBuf, Device, ReadOp};
+use std::io;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+
+use braid_io::{AlignedBuf, Device, File, ReadOp};
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader};
@@ -30,62 +33,193 @@ pub(crate) struct ReadChunk<'a> {
     pub(crate) crc: u32,
 }
 
+/// Windows that are being read or wait to be used.
+const WINDOWS_AHEAD: usize = 2;
+
+/// Room in front of a window for the chunk that began in the one before it, at most.
+const MARGIN: usize = 1 << 20;
+
+/// The margin and the size of a segment's windows that are read ahead.
+fn margin_and_window(segment: &Segment) -> (usize, usize) {
+    let size = usize::try_from(segment.len).unwrap_or(WINDOW).max(BLOCK);
+    (MARGIN.min(size), WINDOW.min(size))
+}
+
+/// A thread that reads a segment's windows in order while their user works.
+struct ReadAhead {
+    windows: Receiver<io::Result<(AlignedBuf, usize)>>,
+    used: SyncSender<AlignedBuf>,
+}
+
+impl ReadAhead {
+    /// Reads from `offset` to the segment's end. The thread ends when it is through, or when this goes.
+    fn start(device: &dyn Device, segment: &Segment, mut offset: u64) -> Option<Self> {
+        let (send, windows) = mpsc::sync_channel(WINDOWS_AHEAD);
+        // One more than may wait: the window in use, and the one that its user gives back for it.
+        let (used, reuse) = mpsc::sync_channel(WINDOWS_AHEAD + 2);
+        let (margin, window) = margin_and_window(segment);
+        for _ in 0..=WINDOWS_AHEAD {
+            used.send(device.allocate(margin + window)).ok()?;
+        }
+        let (file, end) = (segment.file.clone(), segment.len);
+        let work = move || {
+            while offset < end {
+                let Ok(mut buf): Result<AlignedBuf, _> = reuse.recv() else {
+                    return;
+                };
+                let len = (end - offset).min(window as u64) as usize;
+                let read = read_window(&*file, offset, &mut buf[margin..margin + len]);
+                if send.send(read.map(|()| (buf, len))).is_err() {
+                    return;
+                }
+                offset += len as u64;
+            }
+        };
+        // Without a thread the reader reads for itself.
+        let started = std::thread::Builder::new().name("braid-readahead".into());
+        started.spawn(work).ok()?;
+        Some(Self { windows, used })
+    }
+}
+
+fn read_window(file: &dyn File, mut offset: u64, window: &mut [u8]) -> io::Result<()> {
+    let mut reads: Vec<_> = window
+        .chunks_mut(READ)
+        .map(|buf| {
+            let read = ReadOp { offset, buf };
+            offset += read.buf.len() as u64;
+            read
+        })
+        .collect();
+    file.read_batch(&mut reads)
+}
+
 /// Reads one segment front to back.
 pub(crate) struct SegmentReader<'a> {
     device: &'a dyn Device,
     lane: usize,
     segment: &'a Segment,
     buf: AlignedBuf,
+    /// Where in `buf` the bytes are that lie at `start` of the segment, and how many there are.
+    at: usize,
     start: u64,
     len: usize,
+    ahead: Option<ReadAhead>,
     /// Bytes read from the device.
     pub(crate) bytes: u64,
 }
 
 impl<'a> SegmentReader<'a> {
     pub(crate) fn new(device: &'a dyn Device, lane: usize, segment: &'a Segment) -> Self {
-        let window = WINDOW.min(segment.len as usize).max(BLOCK);
         Self {
             device,
             lane,
             segment,
-            buf: device.allocate(window),
+            buf: device.allocate(BLOCK),
+            at: 0,
             start: 0,
             len: 0,
+            ahead: None,
             bytes: 0,
+        }
+    }
+
+    /// A reader that uses the buffer of one before it, see [`Self::into_buffer`].
+    pub(crate) fn with_buffer(
+        device: &'a dyn Device,
+        lane: usize,
+        segment: &'a Segment,
+        buf: AlignedBuf,
+    ) -> Self {
+        Self {
+            buf,
+            ..Self::new(device, lane, segment)
+        }
+    }
+
+    /// The buffer, whose memory costs more to get than to fill.
+    pub(crate) fn into_buffer(self) -> AlignedBuf {
+        self.buf
+    }
+
+    /// A reader that has a thread read ahead, from `offset` on.
+    pub(crate) fn ahead(
+        device: &'a dyn Device,
+        lane: usize,
+        segment: &'a Segment,
+        offset: u64,
+    ) -> Self {
+        Self {
+            start: offset,
+            ahead: ReadAhead::start(device, segment, offset),
+            ..Self::new(device, lane, segment)
         }
     }
 
     /// `len` bytes at `offset`; the caller made sure that the segment has them.
     pub(crate) fn bytes_at(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
-        let inside = offset >= self.start && offset + len as u64 <= self.start + self.len as u64;
-        if !inside {
-            let base = offset - offset % BLOCK as u64;
-            let need = (offset - base) as usize + len;
-            if self.buf.len() < need {
-                self.buf = self.device.allocate(need.next_multiple_of(BLOCK));
+        while !self.has(offset, len) {
+            if !self.next_window(offset)? {
+                self.read(offset, len)?;
             }
-            let window = (self.buf.len() as u64).min(self.segment.len - base) as usize;
-            self.len = 0;
-            let mut offset = base;
-            let mut reads: Vec<_> = self.buf[..window]
-                .chunks_mut(READ)
-                .map(|buf| {
-                    let read = ReadOp { offset, buf };
-                    offset += read.buf.len() as u64;
-                    read
-                })
-                .collect();
-            self.segment.file.read_batch(&mut reads).map_err(|error| {
-                let name = segment_name(self.lane, self.segment.sequence);
-                LogError::io(format!("reading {window} bytes of {name} at {base}"), error)
-            })?;
-            self.start = base;
-            self.len = window;
-            self.bytes += window as u64;
         }
-        let at = (offset - self.start) as usize;
+        let at = self.at + (offset - self.start) as usize;
         Ok(&self.buf[at..at + len])
+    }
+
+    fn has(&self, offset: u64, len: usize) -> bool {
+        offset >= self.start && offset + len as u64 <= self.start + self.len as u64
+    }
+
+    /// Goes on with the window that was read ahead; what lies behind `offset` stays. Says whether it did.
+    fn next_window(&mut self, offset: u64) -> Result<bool, LogError> {
+        let end = self.start + self.len as u64;
+        let (margin, window) = margin_and_window(self.segment);
+        let fits = (self.start..=end).contains(&offset) && end - offset <= margin as u64;
+        let next = match &self.ahead {
+            Some(ahead) if fits => ahead.windows.recv().ok(),
+            _ => None,
+        };
+        let Some(next) = next else {
+            self.ahead = None;
+            return Ok(false);
+        };
+        let (mut buf, len) = next.map_err(|error| self.failed(end, window, error))?;
+        let kept = (end - offset) as usize;
+        let from = self.at + (offset - self.start) as usize;
+        buf[margin - kept..margin].copy_from_slice(&self.buf[from..from + kept]);
+        let used = std::mem::replace(&mut self.buf, buf);
+        if let Some(ahead) = &self.ahead
+            && used.len() == margin + window
+        {
+            // It is through with the segment if it does not take it.
+            let _ = ahead.used.try_send(used);
+        }
+        (self.at, self.start, self.len) = (margin - kept, offset, kept + len);
+        self.bytes += len as u64;
+        Ok(true)
+    }
+
+    /// Reads a window for itself.
+    fn read(&mut self, offset: u64, len: usize) -> Result<(), LogError> {
+        let base = offset - offset % BLOCK as u64;
+        let need = (offset - base) as usize + len;
+        let size = need.max(WINDOW.min(self.segment.len as usize));
+        if self.buf.len() < size {
+            self.buf = self.device.allocate(size.next_multiple_of(BLOCK));
+        }
+        let window = (self.buf.len() as u64).min(self.segment.len - base) as usize;
+        self.len = 0;
+        read_window(&*self.segment.file, base, &mut self.buf[..window])
+            .map_err(|error| self.failed(base, window, error))?;
+        (self.at, self.start, self.len) = (0, base, window);
+        self.bytes += window as u64;
+        Ok(())
+    }
+
+    fn failed(&self, offset: u64, len: usize, error: io::Error) -> LogError {
+        let name = segment_name(self.lane, self.segment.sequence);
+        LogError::io(format!("reading {len} bytes of {name} at {offset}"), error)
     }
 
     /// The chunk at `offset`, if it is the expected one, whole and undamaged.
@@ -196,5 +330,49 @@ mod tests {
             .unwrap();
         let mut reader = SegmentReader::new(&device, 1, &segment);
         assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
+    }
+
+    /// Sequential reads over window borders, with jumps that leave the windows, with and without a thread.
+    #[test]
+    fn every_way_to_read_finds_the_same_bytes() {
+        let len = 3 * WINDOW + 5 * BLOCK;
+        let device = MemoryDevice::new();
+        let file = device.open("x", OpenMode::CreateNew).unwrap();
+        let mut content = device.allocate(len);
+        fastrand::Rng::with_seed(7).fill(&mut content);
+        file.write_at(&[&content], 0).unwrap();
+        let segment = Segment {
+            sequence: 1,
+            len: len as u64,
+            file,
+        };
+        for jumps in [false, true] {
+            let mut rng = fastrand::Rng::with_seed(8);
+            let from = BLOCK;
+            let mut readers = [
+                SegmentReader::new(&device, 0, &segment),
+                SegmentReader::ahead(&device, 0, &segment, from as u64),
+            ];
+            let mut offset = from;
+            while offset < len {
+                let large = if jumps { 2 * MARGIN } else { MARGIN };
+                let most = if rng.u8(..10) == 0 { large } else { 64 << 10 };
+                let want = rng.usize(1..=most.min(len - offset));
+                for reader in &mut readers {
+                    let found = reader.bytes_at(offset as u64, want).unwrap();
+                    assert!(
+                        found == &content[offset..offset + want],
+                        "{want} at {offset}"
+                    );
+                }
+                if jumps && rng.u8(..40) == 0 {
+                    offset = offset.saturating_sub(BLOCK);
+                } else {
+                    offset += rng.usize(0..=want);
+                }
+            }
+            // Nothing is read twice without a jump.
+            assert!(jumps || readers[1].bytes == (len - from) as u64);
+        }
     }
 }

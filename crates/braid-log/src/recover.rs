@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use braid_io::{Device, OpenMode};
+use braid_io::{AlignedBuf, Device, OpenMode};
 use parking_lot::Mutex;
 
 use crate::log::LaneStart;
-use crate::options::BLOCK;
+use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
 use crate::protocol::ScannedNumbers;
 use crate::reader::{Expected, SegmentReader};
@@ -165,9 +165,18 @@ impl Recovered {
             let bytes = scanned.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(ScanProgress { bytes, total });
         };
+        let read_ahead = options.flush_mode == FlushMode::Background;
         let scan = |lane: usize| {
             let (segments, position) = (&segments[lane], &start.lanes[lane]);
-            scan_lane(&*device, lane, segments, position, start.number, &report)
+            scan_lane(
+                &*device,
+                lane,
+                segments,
+                position,
+                start.number,
+                read_ahead,
+                &report,
+            )
         };
         let scans: Result<Vec<_>, _> = if options.lanes == 1 {
             vec![scan(0)].into_iter().collect()
@@ -334,11 +343,12 @@ impl Recovered {
         let stop = AtomicBool::new(false);
         let failure = Mutex::new(None);
         let work = || {
+            let mut buf = self.device.allocate(BLOCK);
             while !stop.load(Ordering::Relaxed) {
                 // Relaxed: the items were made before the threads.
                 let item = next.fetch_add(1, Ordering::Relaxed);
                 let done = match (extents.get(item), item.checked_sub(extents.len())) {
-                    (Some(extent), _) => self.replay_extent(extent, &f),
+                    (Some(extent), _) => self.replay_extent(extent, &mut buf, &f),
                     (None, Some(at)) if at < streamed.len() => {
                         self.replay_streamed(streamed[at], &f)
                     }
@@ -379,7 +389,7 @@ impl Recovered {
             && number <= limit(&self.bases, incarnation)
     }
 
-    fn replay_extent<E, F>(&self, extent: &Extent, f: &F) -> Result<(), E>
+    fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>
     where
         E: From<LogError>,
         F: Fn(Piece<'_>) -> Result<(), E>,
@@ -388,7 +398,10 @@ impl Recovered {
             let name = segment_name(extent.lane, extent.segment.sequence);
             LogError::corrupted("a chunk changed since it was scanned", &name, offset)
         };
-        let mut reader = SegmentReader::new(&*self.device, extent.lane, &extent.segment);
+        let empty = self.device.allocate(BLOCK);
+        let reused = std::mem::replace(buf, empty);
+        let mut reader =
+            SegmentReader::with_buffer(&*self.device, extent.lane, &extent.segment, reused);
         let mut expected = extent.expected;
         let mut offset = extent.offset;
         while offset < extent.end {
@@ -414,6 +427,7 @@ impl Recovered {
                 ..expected
             };
         }
+        *buf = reader.into_buffer();
         Ok(())
     }
 

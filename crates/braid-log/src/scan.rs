@@ -110,15 +110,18 @@ pub(crate) struct LaneScan {
     pub(crate) bytes: u64,
     /// Segments behind the end whose headers are of this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
+    read_ahead: bool,
 }
 
-/// Scans a lane from `start`; numbers up to `number` are skipped.
+/// Scans a lane from `start`; numbers up to `number` are skipped. With
+/// `read_ahead` a thread reads while this one checks.
 pub(crate) fn scan_lane(
     device: &dyn Device,
     lane: usize,
     segments: &BTreeMap<u64, Segment>,
     start: &LanePosition,
     number: u64,
+    read_ahead: bool,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<LaneScan, LogError> {
     let name = segment_name(lane, start.segment);
@@ -169,6 +172,7 @@ pub(crate) fn scan_lane(
         chunks: 0,
         bytes: 0,
         beyond: Vec::new(),
+        read_ahead,
     };
     scan.begin(&header);
     let mut segment = first;
@@ -243,7 +247,10 @@ impl LaneScan {
         number: u64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), LogError> {
-        let mut reader = SegmentReader::new(device, lane, segment);
+        let mut reader = match self.read_ahead {
+            true => SegmentReader::ahead(device, lane, segment, offset),
+            false => SegmentReader::new(device, lane, segment),
+        };
         let mut extent: Option<Extent> = None;
         // Streamed pieces that lack parts, by number: places in `self.streamed`.
         let mut open: HashMap<u64, usize> = HashMap::new();

@@ -53,7 +53,9 @@ pub struct RecoveryReport {
     /// Whole transactions that were on the log but came after a gap, so that none of them can have been
     /// acknowledged.
     pub discarded: u64,
-    /// The time that opening took.
+    /// The time that reading the log and finding its end took.
+    pub scan: Duration,
+    /// The time that opening took, all in all.
     pub duration: Duration,
 }
 
@@ -343,6 +345,7 @@ fn recover(
         });
     })?;
     let scanned_bytes = recovered.scanned_bytes();
+    let scan = began.elapsed();
     let replay = Replay::new(&store);
     let transactions = AtomicU64::new(0);
     let threads = match options.background {
@@ -371,6 +374,7 @@ fn recover(
         log_bytes: scanned_bytes,
         transactions,
         discarded,
+        scan,
         duration: began.elapsed(),
     };
     let identity = next_identity();
