@@ -24,6 +24,9 @@ pub enum ProtocolKind {
 }
 
 impl ProtocolKind {
+    /// All of them, in the order in which they were published.
+    pub const ALL: &[Self] = &[Self::Serial, Self::Glsn];
+
     /// Whether a transaction's locks go as soon as its log piece is in the buffer (early lock release)
     /// rather than once it is durable.
     pub fn releases_locks_early(self) -> bool {
@@ -44,13 +47,13 @@ impl FromStr for ProtocolKind {
     type Err = LogError;
 
     fn from_str(name: &str) -> Result<Self, LogError> {
-        match name {
-            "serial" => Ok(ProtocolKind::Serial),
-            "glsn" => Ok(ProtocolKind::Glsn),
-            _ => Err(LogError::Options {
-                what: format!("unknown commit protocol {name:?}; there are serial and glsn"),
-            }),
-        }
+        let found = Self::ALL.iter().find(|kind| kind.to_string() == name);
+        found.copied().ok_or_else(|| {
+            let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
+            LogError::Options {
+                what: format!("unknown commit protocol {name:?}; there are {}", names.join(", ")),
+            }
+        })
     }
 }
 

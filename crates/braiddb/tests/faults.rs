@@ -303,3 +303,55 @@ fn files_of_an_open_database_are_few_and_known() {
         device.open(&entry.name, OpenMode::Existing).unwrap();
     }
 }
+
+/// A bind mount of a directory onto itself, read-only; goes away with its owner.
+#[cfg(target_os = "linux")]
+struct ReadOnlyMount(std::path::PathBuf);
+
+#[cfg(target_os = "linux")]
+impl ReadOnlyMount {
+    /// `None` if this process may not mount.
+    fn over(path: &std::path::Path) -> Option<Self> {
+        let mount = |args: &[&str]| {
+            let ran = std::process::Command::new("mount").args(args).arg(path).output();
+            ran.is_ok_and(|output| output.status.success())
+        };
+        if !mount(&["--bind", path.to_str()?]) {
+            return None;
+        }
+        let this = Self(path.to_owned());
+        mount(&["-o", "remount,ro,bind"]).then_some(this)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for ReadOnlyMount {
+    fn drop(&mut self) {
+        // If it stays, removing the directory fails, which is then seen.
+        let _ = std::process::Command::new("umount").arg(&self.0).output();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_read_only_file_system_is_named_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Database::builder().open(&path).unwrap();
+    let (acknowledged, error) = fill(&db, 100, 50);
+    assert!(error.is_none(), "{error:?}");
+    // Not closed: opening has something to recover.
+    drop(db);
+    let Some(mount) = ReadOnlyMount::over(dir.path()) else {
+        eprintln!("skipped: this process may not mount a file system");
+        return;
+    };
+    for place in [&path, &dir.path().join("new")] {
+        let error = Database::builder().open(place).unwrap_err();
+        assert!(matches!(&error, Error::ReadOnly { path } if path == place), "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+    drop(mount);
+    let db = Database::builder().open(&path).unwrap();
+    assert_holds(&db, &acknowledged);
+}

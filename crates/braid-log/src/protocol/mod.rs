@@ -66,8 +66,8 @@ pub(crate) fn of(kind: ProtocolKind) -> &'static dyn Protocol {
 
 /// The protocol with an identifier, if there is one.
 pub(crate) fn by_id(id: u8) -> Option<&'static dyn Protocol> {
-    [ProtocolKind::Serial, ProtocolKind::Glsn]
-        .into_iter()
-        .map(of)
+    ProtocolKind::ALL
+        .iter()
+        .map(|&kind| of(kind))
         .find(|p| p.id() == id)
 }
