@@ -129,6 +129,8 @@ enum Test {
     Volatile,
     /// Random reads, one batch of the depth at a time.
     Read,
+    /// Random reads by as many threads as the depth, one at a time each.
+    ReadThreads,
 }
 
 impl Test {
@@ -141,6 +143,7 @@ impl Test {
             Test::StrandsSynced => "strands-write-all-sync-all",
             Test::Volatile => "write-without-sync",
             Test::Read => "random-read",
+            Test::ReadThreads => "random-read-threads",
         }
     }
 }
@@ -160,7 +163,10 @@ impl Step {
 }
 
 fn plan() -> Vec<Step> {
-    use Test::{Durable, Read, StrandsApart, StrandsGathered, StrandsSynced, Volatile, WriteSync};
+    use Test::{
+        Durable, Read, ReadThreads, StrandsApart, StrandsGathered, StrandsSynced, Volatile,
+        WriteSync,
+    };
     let mut plan: Vec<Step> = [1, 2, 4, 8].map(|n| Step::Device(Durable, n, 4096)).into();
     plan.push(Step::Device(WriteSync, 1, 4096));
     // Before large files are removed: the file system frees their space behind the tests' back.
@@ -174,6 +180,7 @@ fn plan() -> Vec<Step> {
     for bytes in [4096, PAGE] {
         plan.extend([1, 8, 32, 64].map(|n| Step::Device(Read, n, bytes)));
     }
+    plan.extend([1, 2, 8].map(|n| Step::Device(ReadThreads, n, PAGE)));
     plan
 }
 
@@ -211,6 +218,7 @@ impl<'a> Bench<'a> {
                 operations = depth;
                 self.reads(depth, bytes)?
             }
+            Test::ReadThreads => self.read_threads(depth, bytes)?,
         };
         debug_assert!(started.elapsed() >= self.each);
         let seconds = self.each.as_secs_f64();
@@ -405,6 +413,16 @@ impl<'a> Bench<'a> {
         })
     }
 
+    fn read_threads(&self, threads: usize, bytes: usize) -> io::Result<Histogram<u64>> {
+        let file = self.file("read", READ_FILE_BYTES)?;
+        self.repeat_threads(threads, |thread, i| {
+            // An allocation, as in the pool's own read of a page.
+            let mut buffer = self.device.allocate(bytes);
+            let place = scattered(i * threads as u64 + thread as u64, bytes);
+            file.file.read_at(&mut buffer, place)
+        })
+    }
+
     fn reads(&self, depth: usize, bytes: usize) -> io::Result<Histogram<u64>> {
         let file = self.file("read", READ_FILE_BYTES)?;
         let mut buffers: Vec<AlignedBuf> =
@@ -421,6 +439,15 @@ impl<'a> Bench<'a> {
             file.file.read_batch(&mut batch)
         })
     }
+}
+
+/// A place that is not near the one before it.
+fn scattered(i: u64, bytes: usize) -> u64 {
+    place(
+        i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
+        bytes,
+        READ_FILE_BYTES,
+    )
 }
 
 struct Rounds {

@@ -95,6 +95,8 @@ pub(crate) struct Counters {
     pub(crate) flushes: u64,
     /// Checkpoints published.
     pub(crate) checkpoints: u64,
+    /// Pages read from the data file.
+    pub(crate) page_reads: u64,
 }
 
 impl Counters {
@@ -104,6 +106,7 @@ impl Counters {
             log_bytes: stats.log.written_bytes,
             flushes: stats.log.flushes,
             checkpoints: stats.checkpoints,
+            page_reads: stats.store.page_loads,
         }
     }
 }

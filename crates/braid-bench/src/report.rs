@@ -70,6 +70,8 @@ pub struct Report {
     pub tx_per_flush: f64,
     /// Checkpoints that were published while measuring.
     pub checkpoints: u64,
+    /// Pages read from the data file a second.
+    pub page_reads_per_s: f64,
     /// Resident memory at the start of the measured time in MiB.
     pub rss_start_mib: f64,
     /// Resident memory at its end in MiB.
@@ -156,6 +158,7 @@ impl Report {
             flushes_per_s: ratio(flushes, seconds),
             tx_per_flush: ratio(tally.commits as f64, flushes),
             checkpoints: end.counters.checkpoints - start.counters.checkpoints,
+            page_reads_per_s: ratio(growth(start, end, |c| c.page_reads), seconds),
             rss_start_mib: mib(start.usage.resident),
             rss_end_mib: mib(end.usage.resident),
             limit: None,

@@ -19,6 +19,9 @@ impl Scratch {
     /// usual `/tmp` is often memory, where durability costs nothing and proves nothing.
     pub(crate) fn new(named: Option<&Path>, prefix: &str) -> Result<Self, Failure> {
         if let Some(dir) = named {
+            std::fs::create_dir_all(dir).map_err(|error| {
+                Failure::io(format_args!("cannot create {}", dir.display()), &error)
+            })?;
             return Ok(Scratch::Named(dir.to_owned()));
         }
         let parent = match env::var_os("TMPDIR") {

@@ -10,8 +10,9 @@ use crate::page::PageId;
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::store::StoreInner;
 
-/// Images written at once, at most.
-const BATCH: usize = 64;
+/// Images written at once, at most: enough to keep the device busy, and few enough that a flush of the log,
+/// which waits behind them in the device, is not held up for long.
+const BATCH: usize = 16;
 
 /// The part of the pool's pages whose images may be under way at once, as a divisor: meanwhile they can't
 /// be put out of memory, and others need frames, too.

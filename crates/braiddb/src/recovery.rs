@@ -352,7 +352,7 @@ fn recover(
         true => std::thread::available_parallelism().map_or(1, |n| n.get()),
         false => 1,
     };
-    recovered.for_each_parallel(threads, |piece: Piece<'_>| {
+    recovered.for_each_parallel(2 * threads, |piece: Piece<'_>| {
         replay.add(piece)?;
         let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(REPORT_EVERY) {
