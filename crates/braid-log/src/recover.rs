@@ -529,6 +529,13 @@ fn lane_start(
         let fits = segment.len == options.segment_bytes;
         let next_ready = fresh + lane_start.ready.len() as u64;
         if sequence >= start.segment && sequence < fresh {
+            // I1: the cut counts chunks that were read, perhaps from a volatile cache: those of a write that
+            // failed, or of a process that ended before its flush. The new incarnation's base vouches for
+            // them, so they are made durable before it is.
+            segment.file.sync().map_err(|error| {
+                let name = segment_name(lane, sequence);
+                LogError::io(format!("making {name} durable"), error)
+            })?;
             lane_start.live.push_back(segment);
         } else if sequence == next_ready && fits {
             // Old contents are told from new by incarnation, sequence number and link.

@@ -378,3 +378,28 @@ fn damage_is_told_from_a_torn_end() {
     assert!(matches!(error, LogError::Corrupted { .. }), "{error}");
     assert!(error.to_string().contains("log-00-"), "{error}");
 }
+
+/// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery has
+/// counted it, a power failure must not take it away.
+#[test]
+fn what_recovery_counted_stays() {
+    let mut counted = 0;
+    for seed in 0..64 {
+        let medium = SimDevice::new(seed);
+        let options = small(FlushMode::Callers);
+        let log = Log::create(sim(&medium), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        log.append(&[b"durable"]).unwrap().wait().unwrap();
+        medium.fail_write_after(1);
+        assert!(log.append(&[b"failed"]).unwrap().wait().is_err());
+        drop(log);
+        let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
+        let before = pieces(&recovered);
+        counted += usize::from(before.len() == 2);
+        drop(recovered.into_log().unwrap());
+        let recovered = try_recover(&sim(&medium.after_crash()), &options, &start);
+        let after = pieces(&recovered.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+        assert_eq!(after, before, "seed {seed}");
+    }
+    assert!(counted > 10, "the failed write arrived {counted} times");
+}

@@ -92,7 +92,11 @@ impl History {
     fn run(&mut self, rounds: u32) {
         let mut db = self.open_through_crashes();
         for _ in 0..rounds {
-            self.check(&db);
+            while !self.check(&db) {
+                drop(db);
+                self.power_comes_back();
+                db = self.open_through_crashes();
+            }
             if self.rng.bool() {
                 self.device.crash_after(self.rng.u64(1..200));
             }
@@ -111,6 +115,7 @@ impl History {
             }
             db = self.open_through_crashes();
         }
+        // Unless the power went at the last moment.
         self.check(&db);
     }
 
@@ -196,7 +201,8 @@ impl History {
         }
     }
 
-    fn check(&mut self, db: &Database) {
+    /// Holds what is there against what must be; `false` if the power goes meanwhile, and nothing is known.
+    fn check(&mut self, db: &Database) -> bool {
         let seed = self.seed;
         let found = db.table::<Bytes, Bytes>("t").and_then(|table| {
             let snapshot = db.snapshot();
@@ -207,7 +213,7 @@ impl History {
         });
         let (place, found) = match found {
             Ok(found) => found,
-            Err(_) if self.device.has_crashed() => return,
+            Err(_) if self.device.has_crashed() => return false,
             Err(error) => panic!("seed {seed}: a working device fails: {error}"),
         };
         assert!(
@@ -226,6 +232,7 @@ impl History {
         // What was lost never happened.
         self.states.truncate(place + 1);
         self.certain = place;
+        true
     }
 }
 
