@@ -1,10 +1,13 @@
-//! The log's threads: a flusher a lane for tickets that nobody blocks on, and one that prepares
-//! segments. All sleep when there is nothing to do.
+//! The log's threads: a flusher a lane for tickets that nobody blocks on, one that prepares segments, and
+//! one that ends epochs, if the protocol has them. All sleep when there is nothing to do.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::lane::Lane;
@@ -24,6 +27,12 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
             thread::Builder::new()
                 .name("braid-log-prep".to_owned())
                 .spawn(move || prepare_loop(&core))
+        }))
+        .chain(core.protocol.has_epochs().then(|| {
+            let core = Arc::clone(core);
+            thread::Builder::new()
+                .name("braid-log-epoch".to_owned())
+                .spawn(move || epoch_loop(&core))
         }));
     for thread in started {
         match thread {
@@ -43,6 +52,7 @@ pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle<()>>) {
     core.stopping.store(true, Ordering::SeqCst);
     core.lanes.iter().for_each(|lane| lane.flusher.notify());
     core.preparer.notify();
+    core.ticker.stop();
     for thread in threads {
         // A callback on a flusher may drop the last handle; a thread can't wait for itself.
         if thread.thread().id() != thread::current().id() {
@@ -85,5 +95,33 @@ fn prepare_loop(core: &Core) {
         }
         core.prepare_ahead();
         listener.wait();
+    }
+}
+
+fn epoch_loop(core: &Core) {
+    while core.ticker.sleep(core.options.epoch) {
+        core.end_epoch();
+    }
+}
+
+/// Where the thread that ends epochs sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Ticker {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Ticker {
+    /// Sleeps for `time`; `false` if it was stopped.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        self.wake
+            .wait_while_for(&mut stopped, |stopped| !*stopped, time);
+        !*stopped
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.wake.notify_all();
     }
 }

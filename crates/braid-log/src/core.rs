@@ -8,6 +8,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use crate::LogError;
+use crate::background::Ticker;
 use crate::callbacks::{Action, Callbacks};
 use crate::entries::Entries;
 use crate::event::Event;
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
     horizon: CachePadded<AtomicU64>,
+    /// The last number of the newest epoch that has ended; for a protocol with epochs.
+    epoch_end: CachePadded<AtomicU64>,
     /// The greatest number in an acknowledged flush.
     pub(crate) flushed: CachePadded<AtomicU64>,
     /// An entry in flight holds the horizon back: whoever finishes next computes it anew.
@@ -46,6 +49,7 @@ pub(crate) struct Core {
     pub(crate) space: SpaceState,
     /// Wakes the thread that prepares segments.
     pub(crate) preparer: Event,
+    pub(crate) ticker: Ticker,
     pub(crate) stopping: AtomicBool,
     /// Held by the one who quiesces.
     pub(crate) quiescing: Mutex<()>,
@@ -98,6 +102,7 @@ impl Core {
             strands,
             lanes,
             horizon: CachePadded::new(AtomicU64::new(base)),
+            epoch_end: CachePadded::new(AtomicU64::new(base)),
             flushed: CachePadded::new(AtomicU64::new(base)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
@@ -107,6 +112,7 @@ impl Core {
             quota,
             space: SpaceState::new(&options),
             preparer: Event::default(),
+            ticker: Ticker::default(),
             stopping: AtomicBool::new(false),
             quiescing: Mutex::new(()),
             device,
@@ -164,6 +170,8 @@ impl Core {
     fn frontier(&self) -> Frontier {
         // The order matters, see `Entries` and `Protocol::horizon`: what is drawn after the first look is
         // greater; what left its entry before the second is in a strand's buffer by the third.
+        // Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends later counts later.
+        let epoch_end = self.epoch_end.load(Ordering::Acquire);
         let drawn = self.entries.last_number();
         let entries = self.entries.oldest();
         let strands = self
@@ -175,6 +183,7 @@ impl Core {
             drawn,
             entries,
             strands: strands.unwrap_or(u64::MAX),
+            epoch_end,
         }
     }
 
@@ -189,6 +198,31 @@ impl Core {
             self.stalled.store(true, Ordering::SeqCst);
             let frontier = self.frontier();
             self.advance(self.protocol.horizon(&frontier));
+        }
+    }
+
+    /// The last number of the newest epoch that has ended.
+    pub(crate) fn epoch_end(&self) -> u64 {
+        self.epoch_end.load(Ordering::Acquire)
+    }
+
+    /// Ends the epoch with the newest number drawn so far. No further epoch ends before it is
+    /// acknowledged, so that it is reached however fast numbers are drawn.
+    pub(crate) fn end_epoch(&self) {
+        let end = self.entries.last_number();
+        let before = self.epoch_end.load(Ordering::Relaxed);
+        if before > self.horizon() || end == before {
+            return;
+        }
+        // Release: pairs with `frontier`. Only one of several who end it at once has to succeed.
+        let _ = self
+            .epoch_end
+            .compare_exchange(before, end, Ordering::Release, Ordering::Relaxed);
+        self.publish();
+        for lane in &self.lanes {
+            if self.is_dirty(lane) {
+                self.request_flush(lane);
+            }
         }
     }
 
@@ -291,6 +325,9 @@ impl Core {
     /// sleep until it moves.
     #[cold]
     fn wait_stalled(&self, number: u64) {
+        if self.protocol.has_epochs() && self.options.flush_mode == FlushMode::Callers {
+            self.end_epoch();
+        }
         let listener = self.stall.listen();
         if self.outcome(number).is_some() {
             return;

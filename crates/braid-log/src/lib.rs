@@ -35,7 +35,7 @@
 //! 3. [`InFlight::append`] copies its piece into the buffer of the thread's *strand* (or
 //!    [`InFlight::void`] gives the numbers up).
 //! 4. The caller applies the transaction, then calls [`InFlight::finish`], and may release its locks
-//!    early if [`ProtocolKind::releases_locks_early`].
+//!    early where [`ProtocolKind::lock_release`] says so.
 //! 5. The [`Ticket`] tells when the transaction is durable: block, poll, await or register a callback.
 //!
 //! Steps 1 to 4 neither allocate nor call the system. Between 2 and 4 the transaction holds the
@@ -116,7 +116,7 @@ mod ticket;
 pub use error::LogError;
 pub use inflight::InFlight;
 pub use log::Log;
-pub use options::{FlushMode, LogOptions, ProtocolKind};
+pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
 pub use recover::{Piece, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;

@@ -306,7 +306,15 @@ impl Log {
     /// # Errors
     /// [`LogError::Poisoned`].
     pub fn sync(&self) -> Result<(), LogError> {
-        self.core().wait(0, 0, self.last_number())
+        let (core, number) = (self.core(), self.last_number());
+        if core.protocol.has_epochs() {
+            // One may be under way, which ended before our number.
+            while core.horizon() < number {
+                core.end_epoch();
+                core.wait(0, 0, number.min(core.epoch_end()))?;
+            }
+        }
+        core.wait(0, 0, number)
     }
 
     /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::LogError;
 
@@ -17,20 +18,49 @@ pub(crate) const SLOTS_PER_STRAND: usize = 4;
 pub enum ProtocolKind {
     /// One strand; locks are held until the flush; recovery keeps everything up to the first bad chunk.
     Serial,
+    /// Aether: as `Serial`, but locks go at precommit.
+    Aether,
     /// P-WAL: many strands, one global order number, locks go at precommit; recovery keeps everything
     /// below the first missing number.
     #[default]
     Glsn,
+    /// Silo's epochs: as `Glsn`, but transactions are acknowledged by epochs, which end at every
+    /// [tick](LogOptions::epoch).
+    Epoch,
+}
+
+/// When a transaction's locks may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LockRelease {
+    /// At precommit: as soon as its piece is in the log's buffer (early lock release).
+    Precommit,
+    /// Once it is durable.
+    Durable,
 }
 
 impl ProtocolKind {
     /// All of them, in the order in which they were published.
-    pub const ALL: &[Self] = &[Self::Serial, Self::Glsn];
+    pub const ALL: &[Self] = &[Self::Serial, Self::Aether, Self::Glsn, Self::Epoch];
 
-    /// Whether a transaction's locks go as soon as its log piece is in the buffer (early lock release)
-    /// rather than once it is durable.
-    pub fn releases_locks_early(self) -> bool {
-        crate::protocol::of(self).releases_locks_early()
+    /// When a transaction's locks may go.
+    pub fn lock_release(self) -> LockRelease {
+        crate::protocol::of(self).lock_release()
+    }
+
+    /// Its number in files.
+    pub fn id(self) -> u8 {
+        crate::protocol::of(self).id()
+    }
+
+    /// The protocol with a number, if this build knows it.
+    pub fn from_id(id: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.id() == id)
+    }
+
+    /// The number of strands that the protocol insists on, if it does.
+    pub fn forced_strands(self) -> Option<usize> {
+        crate::protocol::of(self).forced_strands()
     }
 }
 
@@ -38,7 +68,9 @@ impl fmt::Display for ProtocolKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ProtocolKind::Serial => "serial",
+            ProtocolKind::Aether => "aether",
             ProtocolKind::Glsn => "glsn",
+            ProtocolKind::Epoch => "epoch",
         })
     }
 }
@@ -80,7 +112,7 @@ pub struct LogOptions {
     /// The commit protocol.
     pub protocol: ProtocolKind,
     /// Append buffers; threads are spread over them. Default: the number of cores, at most 16. The
-    /// `serial` protocol always uses one.
+    /// `serial` and `aether` protocols always use one.
     pub strands: usize,
     /// Sequences of segment files, each with its own flushes; strands are spread over them. Default 1:
     /// all strands share each flush. Fixed when the log is created.
@@ -97,6 +129,9 @@ pub struct LogOptions {
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,
+    /// How long an epoch of the `epoch` protocol lasts. Default 40 ms, as in Silo and FOEDUS. A blocking
+    /// [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every wait does.
+    pub epoch: Duration,
     /// Give released segments back to the device (punch holes and delete) instead of recycling them.
     pub discard: bool,
 }
@@ -113,6 +148,7 @@ impl Default for LogOptions {
             max_log_bytes: 0,
             flushes_in_flight: 3,
             flush_mode: FlushMode::default(),
+            epoch: Duration::from_millis(40),
             discard: false,
         }
     }
@@ -126,7 +162,7 @@ impl LogOptions {
     /// Most flushes that can be under way in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
 
-    /// Checks the limits, and settles what the protocol decides (one strand for `serial`).
+    /// Checks the limits, and settles what the protocol decides (one strand for `serial` and `aether`).
     ///
     /// # Errors
     /// [`LogError::Options`] naming the rule that is broken.
@@ -167,6 +203,9 @@ impl LogOptions {
                 self.slot_bytes,
                 2 * BLOCK
             ));
+        }
+        if self.epoch.is_zero() {
+            return fail("epoch is zero; an epoch takes time".to_owned());
         }
         let least = (BLOCK + 2 * self.slot_bytes) as u64;
         if self.segment_bytes < least || !self.segment_bytes.is_multiple_of(BLOCK as u64) {

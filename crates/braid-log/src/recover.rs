@@ -18,7 +18,7 @@ use crate::segment::{
     Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
 };
 use crate::start::{LanePosition, LogStart};
-use crate::{Log, LogError, LogOptions};
+use crate::{Log, LogError, LogOptions, ProtocolKind};
 
 /// How far a scan has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl Recovered {
         let Some((&incarnation, &(newest_base, protocol_id))) = bases.last_key_value() else {
             unreachable!("the first header of each lane counts")
         };
-        let Some(protocol) = crate::protocol::by_id(protocol_id) else {
+        let Some(protocol) = ProtocolKind::from_id(protocol_id).map(crate::protocol::of) else {
             return Err(LogError::Incompatible {
                 what: format!("the log was written with the unknown protocol {protocol_id}"),
             });

@@ -16,7 +16,7 @@ use common::{memory, payload, pieces, recover, small};
 #[test]
 fn append_wait_reopen() {
     for mode in [FlushMode::Background, FlushMode::Callers] {
-        for protocol in [ProtocolKind::Serial, ProtocolKind::Glsn] {
+        for &protocol in ProtocolKind::ALL {
             let device = memory();
             let options = LogOptions {
                 protocol,
@@ -259,6 +259,8 @@ fn many_threads_with_checkpoints() {
         (1, 3, ProtocolKind::Glsn),
         (2, 2, ProtocolKind::Glsn),
         (1, 2, ProtocolKind::Serial),
+        (1, 2, ProtocolKind::Aether),
+        (2, 2, ProtocolKind::Epoch),
     ] {
         let device = memory();
         let options = LogOptions {
@@ -416,11 +418,7 @@ fn options_may_change_when_opening() {
         options.strands = 1 + round % 3;
         options.segment_bytes = if round % 2 == 0 { 68 << 10 } else { 132 << 10 };
         options.slot_bytes = if round % 3 == 0 { 8 << 10 } else { 16 << 10 };
-        options.protocol = if round % 4 == 3 {
-            ProtocolKind::Serial
-        } else {
-            ProtocolKind::Glsn
-        };
+        options.protocol = ProtocolKind::ALL[round % ProtocolKind::ALL.len()];
         let recovered = recover(&device, &options, &start);
         assert_eq!(recovered.cut, number);
         assert_eq!(pieces(&recovered).len() as u64, number);

@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task;
 
+use braid_log::LockRelease;
 use braid_store::{Change, Direction};
 
 use crate::context::{Context, Fingerprint, RangeRead};
@@ -218,7 +219,7 @@ impl PooledContext {
             drop(flight.finish());
             return Err(error);
         }
-        if inner.releases_locks_early {
+        if inner.lock_release == LockRelease::Precommit {
             inner.unlock_all(state);
         } else {
             state

@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 
 use braid_io::DirectoryLock;
-use braid_log::Log;
+use braid_log::{LockRelease, Log};
 use braid_store::Store;
 
 use crate::context::Context;
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     /// Shared by whoever changes pages outside of a commit; a checkpoint's flip takes it alone.
     pub(crate) page_gate: RwLock<()>,
     pub(crate) checkpoint_running: Mutex<()>,
-    pub(crate) releases_locks_early: bool,
+    pub(crate) lock_release: LockRelease,
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) checkpoint_log_bytes: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Parts {
 impl Inner {
     pub(crate) fn new(parts: Parts, options: &Builder) -> Self {
         Self {
-            releases_locks_early: parts.meta.protocol.releases_locks_early(),
+            lock_release: parts.meta.protocol.lock_release(),
             log: parts.log,
             store: parts.store,
             locks: LockTable::new(),
@@ -239,7 +239,8 @@ impl Inner {
         stripe: usize,
         owner: u64,
     ) -> Result<crate::locks::Locked, crate::locks::Deadlock> {
-        if !self.releases_locks_early && self.locks.is_held_by_other(stripe, owner) {
+        if self.lock_release != LockRelease::Precommit && self.locks.is_held_by_other(stripe, owner)
+        {
             // An error shows up at this transaction's own commit.
             let _ = self.log.sync();
         }

@@ -65,7 +65,7 @@ mod verify;
 mod versions;
 
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
-pub use braid_log::{LogStats, ProtocolKind as Protocol};
+pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;

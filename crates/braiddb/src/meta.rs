@@ -17,20 +17,12 @@ pub(crate) struct Meta {
     pub(crate) lanes: u16,
 }
 
-fn protocol_code(protocol: ProtocolKind) -> u8 {
-    match protocol {
-        ProtocolKind::Serial => 1,
-        ProtocolKind::Glsn => 2,
-        other => unreachable!("protocol {other} has no code in the format"),
-    }
-}
-
 impl Meta {
     /// The bytes for a superblock whose log begins at `start`.
     pub(crate) fn encode(&self, start: &LogStart) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT.to_le_bytes());
-        bytes.push(protocol_code(self.protocol));
+        bytes.push(self.protocol.id());
         bytes.extend(self.strands.to_le_bytes());
         bytes.extend(self.lanes.to_le_bytes());
         bytes.extend(start.encode());
@@ -56,14 +48,13 @@ impl Meta {
                 ),
             });
         }
-        let protocol = match fixed[8] {
-            1 => ProtocolKind::Serial,
-            2 => ProtocolKind::Glsn,
-            code => {
-                return Err(Error::Incompatible {
-                    what: format!("commit protocol number {code} is unknown to this build"),
-                });
-            }
+        let Some(protocol) = ProtocolKind::from_id(fixed[8]) else {
+            return Err(Error::Incompatible {
+                what: format!(
+                    "commit protocol number {} is unknown to this build",
+                    fixed[8]
+                ),
+            });
         };
         let meta = Self {
             protocol,

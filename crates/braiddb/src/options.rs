@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_io::{Device, DeviceChoice};
-use braid_log::ProtocolKind;
+use braid_log::{LogOptions, ProtocolKind};
 
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -52,9 +52,10 @@ pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 ///
 /// | option | default | range |
 /// |---|---|---|
-/// | [`protocol`](Builder::protocol) | `Glsn` | fixed at creation |
+/// | [`protocol`](Builder::protocol) | `Glsn` | any at any opening |
 /// | [`strands`](Builder::strands) | the number of CPUs, at most 16 | 1 to 256, fixed at creation |
 /// | [`lanes`](Builder::lanes) | 1 | 1 to `strands`, fixed at creation |
+/// | [`epoch`](Builder::epoch) | 40 ms | from 10 µs to 10 s |
 /// | [`pool_bytes`](Builder::pool_bytes) | 256 MiB | from 1 MiB |
 /// | [`segment_bytes`](Builder::segment_bytes) | 32 MiB | 64 KiB to 1 GiB |
 /// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
@@ -66,6 +67,7 @@ pub struct Builder {
     pub(crate) protocol: Option<ProtocolKind>,
     pub(crate) strands: Option<usize>,
     pub(crate) lanes: Option<usize>,
+    pub(crate) epoch: Duration,
     pub(crate) device: DeviceChoice,
     pub(crate) pool_bytes: usize,
     pub(crate) segment_bytes: u64,
@@ -85,6 +87,7 @@ impl Default for Builder {
             protocol: None,
             strands: None,
             lanes: None,
+            epoch: LogOptions::default().epoch,
             device: DeviceChoice::Auto,
             pool_bytes: 256 << 20,
             segment_bytes: 32 << 20,
@@ -102,7 +105,8 @@ impl Default for Builder {
 
 impl Builder {
     /// The commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing one keeps its
-    /// own, and asking for another is [`Error::Incompatible`].
+    /// own unless another is asked for, which it is then switched to by a checkpoint while opening. A
+    /// protocol of one strand needs a database of one lane.
     pub fn protocol(mut self, protocol: ProtocolKind) -> Self {
         self.protocol = Some(protocol);
         self
@@ -118,6 +122,12 @@ impl Builder {
     /// fastest where they share a device.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = Some(lanes);
+        self
+    }
+
+    /// How long an epoch of the `epoch` protocol lasts: commits are acknowledged at its end.
+    pub fn epoch(mut self, epoch: Duration) -> Self {
+        self.epoch = epoch;
         self
     }
 
@@ -246,6 +256,9 @@ impl Builder {
             "transaction_bytes_max",
             "from 1 KiB to 1 GiB",
         )?;
+        let epoch_fits =
+            (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
+        check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
         let flushes_fit = (1..=64).contains(&self.flushes_in_flight.unwrap_or(1));
         check(flushes_fit, "flushes_in_flight", "from 1 to 64")
     }

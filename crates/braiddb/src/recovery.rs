@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
-use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece, ProtocolKind};
+use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
 use braid_store::{Store, StoreOptions};
 
 use crate::catalog::CATALOG_ID;
@@ -209,6 +209,7 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
             false => FlushMode::Callers,
         },
         discard: options.discard,
+        epoch: options.epoch,
         slot_bytes: defaults.slot_bytes.min(options.segment_bytes as usize / 4),
     }
 }
@@ -240,10 +241,10 @@ fn create(
     drop(marker.map_err(|e| Error::io("creating the database", e))?);
     sync_names(&*device)?;
     let protocol = options.protocol.unwrap_or_default();
-    let strands = match protocol {
-        ProtocolKind::Serial => 1,
-        _ => options.strands.unwrap_or(LogOptions::default().strands),
-    };
+    let strands = protocol
+        .forced_strands()
+        .or(options.strands)
+        .unwrap_or(LogOptions::default().strands);
     let lanes = options.lanes.unwrap_or(1).min(strands);
     let meta = Meta {
         protocol,
@@ -293,11 +294,6 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
             ),
         })
     };
-    if let Some(asked) = options.protocol
-        && asked != meta.protocol
-    {
-        return mismatch("protocol", asked.to_string(), meta.protocol.to_string());
-    }
     if let Some(asked) = options.lanes
         && asked != usize::from(meta.lanes)
     {
@@ -318,8 +314,9 @@ fn recover(
     let (store, meta) = Store::open(device.clone(), store_options)?;
     let (mut meta, start): (Meta, LogStart) = Meta::decode(&meta)?;
     check_fixed_options(options, &meta)?;
+    let switched = switch_protocol(options, &mut meta)?;
     if let Some(strands) = options.strands
-        && meta.protocol != ProtocolKind::Serial
+        && meta.protocol.forced_strands().is_none()
     {
         if strands < usize::from(meta.lanes) {
             return Err(Error::Options {
@@ -401,7 +398,36 @@ fn recover(
         .store(scanned_bytes, Ordering::Relaxed);
     remove_dead_tables(&inner).inspect_err(|_| inner.abandon())?;
     retire_tombstones(&inner, removals);
+    if switched {
+        // The new incarnation of the log follows the new protocol already; from here on so does the database,
+        // however it is opened.
+        inner.checkpoint().inspect_err(|_| inner.abandon())?;
+    }
     Ok(inner)
+}
+
+/// Takes the protocol that was asked for; says whether it is another one.
+fn switch_protocol(options: &Builder, meta: &mut Meta) -> Result<bool> {
+    let Some(asked) = options.protocol.filter(|&asked| asked != meta.protocol) else {
+        return Ok(false);
+    };
+    match asked.forced_strands() {
+        Some(strands) if strands < usize::from(meta.lanes) => {
+            return Err(Error::Incompatible {
+                what: format!(
+                    "the database has {} lanes and the protocol {asked} uses one; keep the protocol {}",
+                    meta.lanes, meta.protocol
+                ),
+            });
+        }
+        Some(strands) => meta.strands = strands as u16,
+        None if meta.protocol.forced_strands().is_some() => {
+            meta.strands = LogOptions::default().strands as u16;
+        }
+        None => {}
+    }
+    meta.protocol = asked;
+    Ok(true)
 }
 
 /// Frees trees that no table refers to: of dropped tables, whose pages were still in use then.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use braid_log::LogStats;
+use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
 use crate::database::{Inner, thread_index};
@@ -58,6 +58,8 @@ impl Counters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
+    /// The commit protocol in use.
+    pub protocol: ProtocolKind,
     /// Committed transactions, those without writes included.
     pub commits: u64,
     /// Transactions that failed with a conflict.
@@ -110,6 +112,7 @@ impl Inner {
             garbage: self.garbage.len(),
             durable_horizon: self.log.horizon(),
             log: self.log.stats(),
+            protocol: self.meta.protocol,
             store: self.store.stats(),
         }
     }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use braid::{Bytes, Database, Error, Protocol, Readable, Table, Ticket};
 use braid_io::SimDevice;
 
-const HISTORIES: u64 = 1_000;
+/// For each protocol.
+const HISTORIES: u64 = 500;
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -49,7 +50,7 @@ impl History {
     }
 
     fn open(&self) -> Result<Database, Error> {
-        let several = self.protocol != Protocol::Serial;
+        let several = self.protocol.forced_strands().is_none();
         let builder = Database::builder()
             .background_threads(false)
             .pool_bytes(1 << 20)
@@ -315,6 +316,16 @@ fn histories(protocol: Protocol) {
         "only {crashes} crashes"
     );
     println!("{protocol}: {crashes} crashes in {HISTORIES} histories");
+}
+
+#[test]
+fn aether_histories_survive_crashes() {
+    histories(Protocol::Aether);
+}
+
+#[test]
+fn epoch_histories_survive_crashes() {
+    histories(Protocol::Epoch);
 }
 
 #[test]

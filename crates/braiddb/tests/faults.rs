@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 
-use braid::{Bytes, Database, Error, Health, Protocol, Table};
+use braid::{Bytes, Database, Error, Health, Protocol, Readable, Table};
 use braid_io::{Device, OpenMode, SimDevice};
 
 fn open_sim(device: &SimDevice) -> Result<Database, Error> {
@@ -178,14 +178,21 @@ fn a_second_opener_is_refused() {
 }
 
 #[test]
-fn another_protocol_or_format_is_named() {
+fn lanes_that_do_not_fit_or_a_newer_format_are_named() {
     let dir = directory_with_database();
-    let error = Database::builder()
-        .protocol(Protocol::Serial)
-        .open(dir.path())
-        .unwrap_err();
+    let error = Database::builder().strands(2).lanes(2).open(dir.path());
+    let error = error.unwrap_err();
     assert!(
-        matches!(&error, Error::Incompatible { what } if what.contains("glsn")),
+        matches!(&error, Error::Incompatible { what } if what.contains("lanes")),
+        "{error}"
+    );
+    let several = tempfile::tempdir().unwrap();
+    let builder = Database::builder().strands(3).lanes(3);
+    builder.open(several.path()).unwrap().close().unwrap();
+    let error = Database::builder().protocol(Protocol::Serial);
+    let error = error.open(several.path()).unwrap_err();
+    assert!(
+        matches!(&error, Error::Incompatible { what } if what.contains("3 lanes")),
         "{error}"
     );
     // Both superblocks claim a newer format, with good checksums.
@@ -202,6 +209,48 @@ fn another_protocol_or_format_is_named() {
         matches!(&error, Error::Incompatible { what } if what.contains("format 9")),
         "{error}"
     );
+}
+
+/// Each opening asks for another protocol; what was written under the others is there, also when the
+/// process ended without closing.
+#[test]
+fn every_protocol_can_be_switched_to_every_other() {
+    let device = SimDevice::new(3);
+    let mut expected = 0u64;
+    for (round, (from, to)) in Protocol::ALL
+        .iter()
+        .flat_map(|from| Protocol::ALL.iter().map(move |to| (from, to)))
+        .enumerate()
+    {
+        for protocol in [from, to] {
+            let builder = Database::builder()
+                .background_threads(round % 3 == 0)
+                .segment_bytes(128 << 10)
+                .pool_bytes(1 << 20)
+                .strands(if protocol.forced_strands().is_some() {
+                    1
+                } else {
+                    3
+                })
+                .protocol(*protocol);
+            let db = builder.open_on(Arc::new(device.clone())).unwrap();
+            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            assert_eq!(db.snapshot().iter(&t).unwrap().count() as u64, expected);
+            for _ in 0..5 {
+                let mut tx = db.begin();
+                tx.insert(&t, &expected, b"value").unwrap();
+                tx.commit().unwrap();
+                expected += 1;
+            }
+            if round % 2 == 0 {
+                db.close().unwrap();
+            }
+        }
+    }
+    // Without a wish the last one stays.
+    let db = Database::builder().open_on(Arc::new(device)).unwrap();
+    let last = *Protocol::ALL.last().unwrap();
+    assert_eq!(db.stats().protocol, last);
 }
 
 /// Every byte range of the data file, damaged, gives a typed error or is found by `verify`; nothing

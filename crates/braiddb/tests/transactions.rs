@@ -10,8 +10,11 @@ use braid::{
 };
 
 fn both(test: impl Fn(&Database)) {
-    for protocol in [Protocol::Glsn, Protocol::Serial] {
-        let builder = Database::builder().protocol(protocol).pool_bytes(16 << 20);
+    for &protocol in Protocol::ALL {
+        let builder = Database::builder()
+            .protocol(protocol)
+            .epoch(Duration::from_millis(1))
+            .pool_bytes(16 << 20);
         let device = std::sync::Arc::new(braid::MemoryDevice::new());
         test(&builder.open_on(device).unwrap());
     }

@@ -1,7 +1,7 @@
-//! P-WAL's protocol: parallel strands ordered by one global number (digest in the crate's docs).
+//! P-WAL's protocol: parallel strands ordered by one global number (Nakamura et al., 2019).
 
-use super::{Frontier, Protocol, ScannedNumbers};
-use crate::LogError;
+use super::{Protocol, ScannedNumbers, cut_at_gap};
+use crate::{LockRelease, LogError};
 
 /// P-WAL: early lock release, prefix acknowledgement over all strands, gap rule in recovery.
 pub(crate) struct Glsn;
@@ -11,52 +11,19 @@ impl Protocol for Glsn {
         2
     }
 
-    fn releases_locks_early(&self) -> bool {
-        true
-    }
-
-    /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back for
-    /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
-    /// appended counts through its entry, so the minimum is exact.
-    fn horizon(&self, frontier: &Frontier) -> u64 {
-        if cfg!(braid_mutant = "acknowledge_before_flush") {
-            return frontier.drawn;
-        }
-        frontier
-            .drawn
-            .min(frontier.entries - 1)
-            .min(frontier.strands - 1)
+    fn lock_release(&self) -> LockRelease {
+        LockRelease::Precommit
     }
 
     /// Below the first missing number: a later transaction may have read what an earlier one wrote.
     fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        let start = scanned.base.max(scanned.horizon);
-        // I1: what a chunk calls durable was acknowledged. That it is gone is no crash's doing.
-        if scanned.found_to_horizon != start - scanned.base {
-            return Err(LogError::corrupted(
-                format!(
-                    "acknowledged transactions are missing: {} of the {} numbers from {} to {start}",
-                    (start - scanned.base).abs_diff(scanned.found_to_horizon),
-                    start - scanned.base,
-                    scanned.base + 1
-                ),
-                "the log",
-                0,
-            ));
-        }
-        let mut cut = start;
-        for &(first, last) in &scanned.tail {
-            if first > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
-                break;
-            }
-            cut = cut.max(last);
-        }
-        Ok(cut)
+        cut_at_gap(scanned)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Frontier;
     use super::*;
 
     #[test]
@@ -65,6 +32,7 @@ mod tests {
             drawn: 9,
             entries: u64::MAX,
             strands: u64::MAX,
+            epoch_end: 0,
         };
         assert_eq!(Glsn.horizon(&free), 9);
         assert_eq!(Glsn.horizon(&Frontier { entries: 4, ..free }), 3);

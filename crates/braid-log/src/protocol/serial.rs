@@ -1,7 +1,7 @@
 //! The classic serial log: one strand, locks held until the flush.
 
-use super::{Frontier, Protocol, ScannedNumbers};
-use crate::LogError;
+use super::{Protocol, ScannedNumbers, cut_at_bad_chunk};
+use crate::{LockRelease, LogError};
 
 /// Serial write-ahead logging, the baseline.
 pub(crate) struct Serial;
@@ -15,27 +15,12 @@ impl Protocol for Serial {
         Some(1)
     }
 
-    fn releases_locks_early(&self) -> bool {
-        false
+    fn lock_release(&self) -> LockRelease {
+        LockRelease::Durable
     }
 
-    fn horizon(&self, frontier: &Frontier) -> u64 {
-        frontier
-            .drawn
-            .min(frontier.entries - 1)
-            .min(frontier.strands - 1)
-    }
-
-    /// Everything up to the first bad chunk. A number may be missing when a transaction had drawn but
-    /// not appended; nothing kept can depend on it, since its locks were still held.
     fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        let last = scanned
-            .tail
-            .iter()
-            .map(|&(_, last)| last)
-            .max()
-            .unwrap_or(0);
-        Ok(scanned.base.max(scanned.horizon).max(last))
+        Ok(cut_at_bad_chunk(scanned))
     }
 }
 

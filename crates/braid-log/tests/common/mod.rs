@@ -19,6 +19,7 @@ pub fn small(flush_mode: FlushMode) -> LogOptions {
         segment_bytes: 68 << 10,
         slot_bytes: 8 << 10,
         flush_mode,
+        epoch: std::time::Duration::from_millis(1),
         ..LogOptions::default()
     }
 }

@@ -1,0 +1,26 @@
+//! Aether (Johnson et al., VLDB 2010): the serial log with early lock release and flush pipelining.
+
+use super::{Protocol, ScannedNumbers, cut_at_bad_chunk};
+use crate::{LockRelease, LogError};
+
+/// One strand whose byte order is the dependency order: a transaction's locks go once its piece is in
+/// the buffer, so whoever depends on it appends behind it, and the durable prefix of the strand is closed.
+pub(crate) struct Aether;
+
+impl Protocol for Aether {
+    fn id(&self) -> u8 {
+        3
+    }
+
+    fn forced_strands(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn lock_release(&self) -> LockRelease {
+        LockRelease::Precommit
+    }
+
+    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
+        Ok(cut_at_bad_chunk(scanned))
+    }
+}
