@@ -16,6 +16,22 @@ pub(crate) enum Action {
     Wake(Waker),
 }
 
+impl std::fmt::Debug for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Action")
+    }
+}
+
+impl Action {
+    /// Does it, with the outcome.
+    pub(crate) fn run(self, outcome: &Result<(), LogError>) {
+        match self {
+            Action::Call(call) => call(outcome.clone()),
+            Action::Wake(waker) => waker.wake(),
+        }
+    }
+}
+
 struct Shard {
     actions: Mutex<Vec<(u64, Action)>>,
     /// The least number in `actions`; `u64::MAX` if empty.
@@ -52,29 +68,30 @@ impl Callbacks {
 
     /// Runs everything up to `horizon`, on this thread. The horizon was published (`SeqCst`) before.
     pub(crate) fn run(&self, horizon: u64, outcome: &Result<(), LogError>) {
-        for shard in &self.shards {
-            // SeqCst: pairs with `add`.
-            if shard.least.load(Ordering::SeqCst) > horizon {
-                continue;
-            }
-            let mut due = {
-                let mut actions = shard.actions.lock();
-                let due: Vec<_> = actions
-                    .extract_if(.., |(number, _)| *number <= horizon)
-                    .collect();
-                let least = actions.iter().map(|&(number, _)| number).min();
-                shard
-                    .least
-                    .store(least.unwrap_or(u64::MAX), Ordering::SeqCst);
-                due
-            };
-            due.sort_unstable_by_key(|&(number, _)| number);
-            for (_, action) in due {
-                match action {
-                    Action::Call(call) => call(outcome.clone()),
-                    Action::Wake(waker) => waker.wake(),
-                }
-            }
+        (0..self.shards.len()).for_each(|shard| self.run_shard(shard, horizon, outcome));
+    }
+
+    /// Like [`Callbacks::run`], of one shard.
+    pub(crate) fn run_shard(&self, shard: usize, horizon: u64, outcome: &Result<(), LogError>) {
+        let shard = &self.shards[shard];
+        // SeqCst: pairs with `add`.
+        if shard.least.load(Ordering::SeqCst) > horizon {
+            return;
+        }
+        let mut due = {
+            let mut actions = shard.actions.lock();
+            let due: Vec<_> = actions
+                .extract_if(.., |(number, _)| *number <= horizon)
+                .collect();
+            let least = actions.iter().map(|&(number, _)| number).min();
+            shard
+                .least
+                .store(least.unwrap_or(u64::MAX), Ordering::SeqCst);
+            due
+        };
+        due.sort_unstable_by_key(|&(number, _)| number);
+        for (_, action) in due {
+            action.run(outcome);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | 4..6 | format version |
 //! | 6..8 | lane |
 //! | 8..10 | strand |
-//! | 10..12 | zero |
+//! | 10..12 | chunks of the same flush that follow |
 //! | 12..16 | incarnation |
 //! | 16..24 | chunk sequence number in the lane |
 //! | 24..32 | least number in the chunk |
@@ -14,18 +14,21 @@
 //! | 40..48 | durable horizon known when the chunk was sealed |
 //! | 48..52 | payload length in bytes |
 //! | 52..56 | pieces |
-//! | 56..60 | link: CRC-32C of the lane's chunk before |
-//! | 60..64 | CRC-32C of the bytes before and of the payload |
+//! | 56..64 | number of the flush, with a protocol that numbers flushes; else 0 |
+//! | 64..68 | link: CRC-32C of the lane's chunk before |
+//! | 68..72 | CRC-32C of the bytes before and of the payload |
 //!
 //! Numbers are little-endian. The payload follows; zeroes pad to the block.
 
 use crate::options::BLOCK;
 
 /// Bytes of the header.
-pub(crate) const CHUNK_HEADER: usize = 64;
+pub(crate) const CHUNK_HEADER: usize = 72;
+
+const CRC_AT: usize = CHUNK_HEADER - 4;
 
 const MAGIC: u32 = 0x4b48_4342; // "BCHK"
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 
 /// A chunk header, without its CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,10 @@ pub(crate) struct ChunkHeader {
     pub(crate) payload_len: u32,
     pub(crate) pieces: u32,
     pub(crate) link: u32,
+    /// Chunks of the same flush that follow: it arrived as a whole with the one where this is 0.
+    pub(crate) more: u16,
+    /// The number of the flush.
+    pub(crate) flush: u64,
 }
 
 /// Rounds up to the block.
@@ -77,7 +84,7 @@ impl ChunkHeader {
         chunk[4..6].copy_from_slice(&FORMAT.to_le_bytes());
         chunk[6..8].copy_from_slice(&self.lane.to_le_bytes());
         chunk[8..10].copy_from_slice(&self.strand.to_le_bytes());
-        chunk[10..12].fill(0);
+        chunk[10..12].copy_from_slice(&self.more.to_le_bytes());
         chunk[12..16].copy_from_slice(&self.incarnation.to_le_bytes());
         chunk[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         chunk[24..32].copy_from_slice(&self.first.to_le_bytes());
@@ -85,9 +92,10 @@ impl ChunkHeader {
         chunk[40..48].copy_from_slice(&self.horizon.to_le_bytes());
         chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
         chunk[52..56].copy_from_slice(&self.pieces.to_le_bytes());
-        chunk[56..60].copy_from_slice(&self.link.to_le_bytes());
+        chunk[56..64].copy_from_slice(&self.flush.to_le_bytes());
+        chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
         let crc = checksum(chunk, end);
-        chunk[60..64].copy_from_slice(&crc.to_le_bytes());
+        chunk[CRC_AT..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         chunk[end..self.size()].fill(0);
         crc
     }
@@ -107,14 +115,16 @@ impl ChunkHeader {
             horizon: get_u64(bytes, 40),
             payload_len: get_u32(bytes, 48),
             pieces: get_u32(bytes, 52),
-            link: get_u32(bytes, 56),
+            link: get_u32(bytes, 64),
+            more: get_u16(bytes, 10),
+            flush: get_u64(bytes, 56),
         })
     }
 
     /// The payload and the CRC of a whole chunk, if the CRC fits.
     pub(crate) fn check<'a>(&self, chunk: &'a [u8]) -> Option<(&'a [u8], u32)> {
         let end = CHUNK_HEADER + self.payload_len as usize;
-        let stored = get_u32(chunk, 60);
+        let stored = get_u32(chunk, CRC_AT);
         let fits = chunk.len() >= end
             && (checksum(chunk, end) == stored || cfg!(braid_mutant = "skip_chunk_checksum"));
         fits.then(|| (&chunk[CHUNK_HEADER..end], stored))
@@ -122,7 +132,7 @@ impl ChunkHeader {
 }
 
 fn checksum(chunk: &[u8], end: usize) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&chunk[..60]), &chunk[CHUNK_HEADER..end])
+    crc32c::crc32c_append(crc32c::crc32c(&chunk[..CRC_AT]), &chunk[CHUNK_HEADER..end])
 }
 
 #[cfg(test)]
@@ -142,13 +152,15 @@ mod tests {
             payload_len: 100,
             pieces: 3,
             link: 0xdead_beef,
+            more: 2,
+            flush: 1 << 40,
         };
         let mut chunk = vec![0xaa; BLOCK];
         let crc = header.seal(&mut chunk);
         assert_eq!(ChunkHeader::decode(&chunk), Some(header));
         assert_eq!(header.check(&chunk).unwrap(), (&[0xaa; 100][..], crc));
-        assert!(chunk[164..].iter().all(|&b| b == 0));
-        for at in (0..60).chain([64, 163]) {
+        assert!(chunk[172..].iter().all(|&b| b == 0));
+        for at in (0..CRC_AT).chain([72, 171]) {
             chunk[at] ^= 1;
             let accepted = ChunkHeader::decode(&chunk)
                 .and_then(|h| h.check(&chunk))

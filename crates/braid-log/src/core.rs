@@ -10,14 +10,41 @@ use parking_lot::Mutex;
 use crate::LogError;
 use crate::background::Ticker;
 use crate::callbacks::{Action, Callbacks};
-use crate::entries::Entries;
+use crate::entries::{Entries, relax};
 use crate::event::Event;
+use crate::flush::FlushOrder;
+use crate::hardening::Hardening;
 use crate::lane::Lane;
 use crate::options::{FlushMode, LogOptions};
 use crate::pool::Quota;
-use crate::protocol::{Frontier, Protocol};
+use crate::protocol::{Dependence, Frontier, Numbering, Protocol};
 use crate::space::SpaceState;
 use crate::strand::Strand;
+
+/// Dependencies that a piece names; a transaction with more waits for them.
+pub(crate) const DEPENDENCIES_MAX: usize = 32;
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// The lane that is flushed for it.
+    pub(crate) lane: usize,
+    /// The flush group of that lane that takes the number's bytes; 0 if everything up to the number is
+    /// waited for.
+    pub(crate) group: u64,
+    pub(crate) number: u64,
+}
+
+impl Target {
+    /// Everything up to a number.
+    pub(crate) fn everything(number: u64) -> Self {
+        Self {
+            lane: 0,
+            group: 0,
+            number,
+        }
+    }
+}
 
 /// What all handles, tickets and threads of a log share.
 pub(crate) struct Core {
@@ -29,6 +56,10 @@ pub(crate) struct Core {
     pub(crate) incarnation: u32,
     /// The cut this incarnation started from.
     pub(crate) base: u64,
+    /// What counts of the incarnation before, see [`SegmentHeader::kept`].
+    ///
+    /// [`SegmentHeader::kept`]: crate::segment::SegmentHeader::kept
+    pub(crate) kept: Vec<u64>,
     pub(crate) entries: Entries,
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
@@ -36,6 +67,10 @@ pub(crate) struct Core {
     horizon: CachePadded<AtomicU64>,
     /// The last number of the newest epoch that has ended; for a protocol with epochs.
     epoch_end: CachePadded<AtomicU64>,
+    /// With a protocol that records dependencies: what is acknowledged, lane by lane.
+    pub(crate) hardening: Option<Hardening>,
+    /// With a protocol that numbers flushes: the newest number, and who waits for smaller ones.
+    pub(crate) flush_order: Option<FlushOrder>,
     /// The greatest number in an acknowledged flush.
     pub(crate) flushed: CachePadded<AtomicU64>,
     /// An entry in flight holds the horizon back: whoever finishes next computes it anew.
@@ -72,6 +107,7 @@ pub(crate) struct CoreParts {
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
     pub(crate) base: u64,
+    pub(crate) kept: Vec<u64>,
     pub(crate) lanes: Box<[Lane]>,
     pub(crate) quota: Quota,
 }
@@ -84,6 +120,7 @@ impl Core {
             id,
             incarnation,
             base,
+            kept,
             lanes,
             quota,
         } = parts;
@@ -93,12 +130,19 @@ impl Core {
                 CachePadded::new(Strand::new(&*device, lane, options.slot_bytes, 1))
             })
             .collect();
+        let protocol = crate::protocol::of(options.protocol);
+        let by_lane = protocol.numbering() == Numbering::ByLane;
         let core = Self {
-            protocol: crate::protocol::of(options.protocol),
+            protocol,
+            hardening: by_lane.then(|| Hardening::new(options.lanes, base)),
+            flush_order: protocol
+                .numbers_flushes()
+                .then(|| FlushOrder::new(options.lanes)),
             id,
             incarnation,
             base,
-            entries: Entries::new(base),
+            kept,
+            entries: Entries::new(base, by_lane.then_some(options.lanes)),
             strands,
             lanes,
             horizon: CachePadded::new(AtomicU64::new(base)),
@@ -106,7 +150,7 @@ impl Core {
             flushed: CachePadded::new(AtomicU64::new(base)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
-            callbacks: Callbacks::new(options.strands),
+            callbacks: Callbacks::new(options.strands + 1),
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
             quota,
@@ -128,12 +172,22 @@ impl Core {
         self.horizon.load(Ordering::SeqCst)
     }
 
-    /// The outcome for a number, if it is known.
-    pub(crate) fn outcome(&self, number: u64) -> Option<Result<(), LogError>> {
+    /// Whether what somebody waits for is acknowledged.
+    pub(crate) fn is_reached(&self, target: Target) -> bool {
+        match &self.hardening {
+            Some(hardening) if target.group != 0 => {
+                hardening.hardened(target.lane) >= target.number
+            }
+            _ => self.horizon() >= target.number,
+        }
+    }
+
+    /// The outcome for what somebody waits for, if it is known.
+    pub(crate) fn outcome(&self, target: Target) -> Option<Result<(), LogError>> {
         // The poison first: if it is unset, nothing that failed was acknowledged before the look at the
         // horizon. A number may well be durable though the log is poisoned.
         let poison = self.poison();
-        if self.horizon() >= number {
+        if self.is_reached(target) {
             return Some(Ok(()));
         }
         poison.map(Err)
@@ -162,8 +216,13 @@ impl Core {
         }
         self.stall.notify();
         if let Some(error) = self.poison() {
-            self.callbacks.run(self.horizon(), &Ok(()));
-            self.callbacks.run(u64::MAX, &Err(error));
+            self.run_callbacks();
+            self.callbacks.run(u64::MAX, &Err(error.clone()));
+            for strand in &self.strands {
+                let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
+                due.into_iter()
+                    .for_each(|action| action.run(&Err(error.clone())));
+            }
         }
     }
 
@@ -189,6 +248,7 @@ impl Core {
 
     /// Computes the horizon anew and notifies those who waited for it.
     pub(crate) fn publish(&self) {
+        self.publish_lanes();
         let frontier = self.frontier();
         self.advance(self.protocol.horizon(&frontier));
         // Acquire: any value the leader that called us stored is seen, it was this thread.
@@ -196,6 +256,7 @@ impl Core {
             // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
             // gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);
+            self.publish_lanes();
             let frontier = self.frontier();
             self.advance(self.protocol.horizon(&frontier));
         }
@@ -235,7 +296,89 @@ impl Core {
         let before = self.horizon.fetch_max(horizon, Ordering::SeqCst);
         if horizon > before {
             self.stall.notify();
-            self.callbacks.run(horizon, &Ok(()));
+            self.run_callbacks();
+        }
+    }
+
+    /// What [`Core::publish`] does for a protocol that acknowledges lane by lane.
+    fn publish_lanes(&self) {
+        let Some(hardening) = &self.hardening else {
+            return;
+        };
+        // In the order of `frontier`, and for the same reasons.
+        let drawn = self.entries.last_number();
+        let finished = drawn.min(self.entries.oldest() - 1);
+        let durable = self.lanes.iter().map(|lane| {
+            let strands = lane.strands();
+            let oldest = strands.map(|strand| self.strands[strand].oldest_unflushed());
+            finished.min(oldest.min().unwrap_or(u64::MAX) - 1)
+        });
+        let durable: Vec<u64> = durable.collect();
+        // I8: nothing is acknowledged after a failure.
+        if self.poison().is_none() && hardening.advance(&durable).contains(&true) {
+            self.stall.notify();
+            self.run_callbacks();
+        }
+    }
+
+    /// Runs what waited for what is acknowledged by now.
+    fn run_callbacks(&self) {
+        let all = self.strands.len();
+        match &self.hardening {
+            None => self.callbacks.run(self.horizon(), &Ok(())),
+            Some(hardening) => {
+                for (shard, strand) in self.strands.iter().enumerate() {
+                    let hardened = hardening.hardened(strand.lane);
+                    self.callbacks.run_shard(shard, hardened, &Ok(()));
+                }
+                self.callbacks.run_shard(all, self.horizon(), &Ok(()));
+            }
+        }
+    }
+
+    /// What a transaction does before it is appended about those that it read from or overwrote; see
+    /// [`InFlight::depends_on`](crate::InFlight::depends_on). Returns those to be named in its piece.
+    pub(crate) fn depend(&self, lane: usize, number: u64, on: &[u64], large: bool) -> Vec<u64> {
+        let newest = on.iter().copied().max().unwrap_or(0);
+        if newest <= self.horizon() {
+            return Vec::new();
+        }
+        match self.protocol.dependence() {
+            Dependence::Implied => {}
+            // An error shows up at this transaction's own commit.
+            Dependence::Durable => drop(self.wait(Target::everything(newest))),
+            Dependence::Sealed => self.wait_sealed(lane, newest),
+            Dependence::Recorded => {
+                let Some(hardening) = &self.hardening else {
+                    return Vec::new();
+                };
+                let open = hardening.open(number, on);
+                if large || open.len() > DEPENDENCIES_MAX {
+                    // Everything up to its newest dependency, instead of a long list.
+                    open.last()
+                        .map(|&newest| self.wait(Target::everything(newest)));
+                } else if !open.is_empty() {
+                    hardening.add(number, open.clone());
+                    return open;
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Waits until what other lanes hold up to `number` is in flushes that have their numbers.
+    fn wait_sealed(&self, own: usize, number: u64) {
+        let mut spins = 0;
+        for lane in self.lanes.iter().filter(|lane| lane.index != own) {
+            let is_open = || {
+                lane.strands()
+                    .any(|strand| self.strands[strand].oldest_unsealed() <= number)
+            };
+            while is_open() && self.poison().is_none() {
+                if !self.lead(lane) {
+                    relax(&mut spins);
+                }
+            }
         }
     }
 
@@ -261,12 +404,18 @@ impl Core {
         }
     }
 
-    /// Registers what to do once `number` is durable.
-    pub(crate) fn register(&self, lane: usize, shard: usize, number: u64, action: Action) {
-        self.callbacks.add(shard, number, action);
-        match self.outcome(number) {
-            None => self.request_flush_everywhere(lane),
-            Some(Ok(())) => self.callbacks.run(self.horizon(), &Ok(())),
+    /// Registers what to do once a target is durable.
+    pub(crate) fn register(&self, strand: usize, target: Target, action: Action) {
+        // Whoever waits for everything has a shard of its own, since it is reached later.
+        let shard = if target.group == 0 {
+            self.strands.len()
+        } else {
+            strand
+        };
+        self.callbacks.add(shard, target.number, action);
+        match self.outcome(target) {
+            None => self.request_flush_everywhere(target.lane),
+            Some(Ok(())) => self.run_callbacks(),
             Some(Err(error)) => self.callbacks.run(u64::MAX, &Err(error)),
         }
     }
@@ -297,24 +446,24 @@ impl Core {
         }
     }
 
-    /// Blocks until `number` is durable, flushing if nobody else does. `group` is the flush group of the
-    /// lane that takes the number's bytes, or 0 if unknown.
-    pub(crate) fn wait(&self, lane: usize, group: u64, number: u64) -> Result<(), LogError> {
-        let lane = &self.lanes[lane];
+    /// Blocks until a target is durable, flushing if nobody else does.
+    pub(crate) fn wait(&self, target: Target) -> Result<(), LogError> {
+        let lane = &self.lanes[target.lane];
+        let group = target.group;
         loop {
-            if let Some(outcome) = self.outcome(number) {
+            if let Some(outcome) = self.outcome(target) {
                 return outcome;
             }
             if self.lead(lane) {
                 continue;
             }
             if lane.is_acknowledged(group) {
-                self.wait_stalled(number);
+                self.wait_stalled(target);
                 continue;
             }
             let key = lane.groups.listen(group);
             // Announced: whatever changes from here on, or is seen changed here, ends the sleep.
-            let settled = lane.is_acknowledged(group) || self.outcome(number).is_some();
+            let settled = lane.is_acknowledged(group) || self.outcome(target).is_some();
             if !settled && !self.may_lead(lane) {
                 lane.groups.wait(group, key);
             }
@@ -324,12 +473,12 @@ impl Core {
     /// Own bytes are durable (or unknown), but the horizon is behind: flush what others buffered, or
     /// sleep until it moves.
     #[cold]
-    fn wait_stalled(&self, number: u64) {
+    fn wait_stalled(&self, target: Target) {
         if self.protocol.has_epochs() && self.options.flush_mode == FlushMode::Callers {
             self.end_epoch();
         }
         let listener = self.stall.listen();
-        if self.outcome(number).is_some() {
+        if self.outcome(target).is_some() {
             return;
         }
         let mut led = false;

@@ -35,8 +35,11 @@ pub(crate) fn thread_index() -> usize {
 /// entry whose slot it saw free draws later than that read, so its number is greater.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// The newest number drawn.
+    /// The newest number drawn; with a stride, no number drawn is greater.
     counter: CachePadded<AtomicU64>,
+    /// How many numbers a draw takes to have one of every remainder; 0 if
+    /// numbers are dense.
+    stride: u64,
     slots: Box<[CachePadded<AtomicU64>]>,
     /// Slots from here on were never used.
     used: CachePadded<AtomicUsize>,
@@ -49,8 +52,10 @@ pub(crate) struct Entries {
 pub(crate) struct EntrySlot(usize);
 
 impl Entries {
-    pub(crate) fn new(last_number: u64) -> Self {
+    /// `lanes`: if numbers are drawn by lane, how many there are.
+    pub(crate) fn new(last_number: u64, lanes: Option<usize>) -> Self {
         Self {
+            stride: lanes.map_or(0, |lanes| lanes as u64),
             counter: CachePadded::new(AtomicU64::new(last_number)),
             slots: (0..MAX_ENTRIES)
                 .map(|_| CachePadded::new(AtomicU64::new(FREE)))
@@ -112,13 +117,24 @@ impl Entries {
         }
     }
 
-    /// Draws `count` consecutive numbers; returns the first.
-    pub(crate) fn draw(&self, slot: EntrySlot, count: u64) -> u64 {
+    /// Draws `count` consecutive numbers, or, where they are drawn by lane, one whose remainder is `lane`;
+    /// returns the first and the last.
+    pub(crate) fn draw(&self, slot: EntrySlot, count: u64, lane: usize) -> (u64, u64) {
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
-        let first = self.counter.fetch_add(count, Ordering::SeqCst) + 1;
+        let (first, last) = match self.stride {
+            0 => {
+                let first = self.counter.fetch_add(count, Ordering::SeqCst) + 1;
+                (first, first + count - 1)
+            }
+            stride => {
+                let least = self.counter.fetch_add(stride, Ordering::SeqCst) + 1;
+                let number = least + (lane as u64 + stride - least % stride) % stride;
+                (number, number)
+            }
+        };
         // Release: raises our own bound; whoever reads the old one is only more careful.
         self.slots[slot.0].store(first, Ordering::Release);
-        first
+        (first, last)
     }
 
     /// Gives the slot back. What the entry did is visible to whoever sees the slot free.
@@ -177,13 +193,13 @@ mod tests {
 
     #[test]
     fn oldest_follows_the_entries() {
-        let entries = Entries::new(10);
+        let entries = Entries::new(10, None);
         assert_eq!(entries.oldest(), FREE);
         let a = entries.enter(3);
         assert_eq!(entries.oldest(), 11);
         let b = entries.enter(3);
-        assert_eq!(entries.draw(b, 2), 11);
-        assert_eq!(entries.draw(a, 1), 13);
+        assert_eq!(entries.draw(b, 2, 0), (11, 12));
+        assert_eq!(entries.draw(a, 1, 0), (13, 13));
         assert_eq!(entries.oldest(), 11);
         entries.leave(b);
         assert_eq!(entries.oldest(), 13);
@@ -192,8 +208,22 @@ mod tests {
     }
 
     #[test]
+    fn a_number_by_lane_tells_the_lane() {
+        let entries = Entries::new(7, Some(3));
+        let mut before = 7;
+        for lane in [0, 2, 1, 1, 0] {
+            let slot = entries.enter(lane);
+            let (first, last) = entries.draw(slot, 5, lane);
+            assert!(first == last && last > before && last <= entries.last_number());
+            assert_eq!(last % 3, lane as u64);
+            before = last;
+            entries.leave(slot);
+        }
+    }
+
+    #[test]
     fn quiesce_sees_no_entry() {
-        let entries = Entries::new(0);
+        let entries = Entries::new(0, None);
         let busy = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -202,7 +232,7 @@ mod tests {
                     for _ in 0..5_000 {
                         let slot = entries.enter(thread);
                         busy.fetch_add(1, Ordering::SeqCst);
-                        entries.draw(slot, 1);
+                        entries.draw(slot, 1, 0);
                         busy.fetch_sub(1, Ordering::SeqCst);
                         entries.leave(slot);
                     }

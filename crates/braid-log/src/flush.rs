@@ -1,9 +1,14 @@
 //! Leading a flush: seal what the lane's strands have, write it once, acknowledge.
 
-use std::sync::atomic::Ordering;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
 use crate::LogError;
+use crate::callbacks::Action;
 use crate::chunk::ChunkHeader;
 use crate::core::Core;
 use crate::lane::{FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos};
@@ -21,6 +26,10 @@ impl Core {
             return false;
         }
         let sealed = self.seal_group(lane);
+        let sealed = sealed.map(|(group, numbered)| {
+            numbered.into_iter().for_each(|action| action.run(&Ok(())));
+            group
+        });
         let mut group = match sealed {
             Ok(group) if group.chunks.is_empty() => {
                 // Another leader was faster. The group's number is used up all the same: appends that saw
@@ -54,8 +63,9 @@ impl Core {
         lane.release();
     }
 
-    /// Takes everything the lane's strands have, as chunks in sequence, as far as the segment has room.
-    fn seal_group(&self, lane: &Lane) -> Result<FlushGroup, LogError> {
+    /// Takes everything the lane's strands have, as chunks in sequence, as far as the segment has room. Also
+    /// returns what waited for the flush's number.
+    fn seal_group(&self, lane: &Lane) -> Result<(FlushGroup, Vec<Action>), LogError> {
         let mut seal = lane.seal.lock();
         // SeqCst: cleared before we look at the strands, see `request_flush`.
         if lane.wanted.load(Ordering::Relaxed) {
@@ -67,14 +77,34 @@ impl Core {
         let mut end = seal.offset;
         let mut header = None;
         let mut last = 0;
-        for index in lane.strands() {
+        let mut flush = 0;
+        let mut numbered = Vec::new();
+        // With closed flushes all latches are held at once; the order is that of the strands everywhere.
+        let mut closed = Vec::new();
+        if self.protocol.has_closed_flushes() {
+            closed.extend(lane.strands().map(|index| self.strands[index].lock()));
+            let bytes: u64 = closed.iter().map(|state| state.unsealed_bytes()).sum();
+            if bytes > seal.segment.len - end {
+                header = Some(self.next_segment(lane, &mut seal)?);
+                start = 0;
+                end = BLOCK as u64;
+            }
+        }
+        for (place, index) in lane.strands().enumerate() {
             let strand = &self.strands[index];
-            let mut state = strand.lock();
+            let mut own;
+            let state = match closed.get_mut(place) {
+                Some(state) => &mut **state,
+                None => {
+                    own = strand.lock();
+                    &mut *own
+                }
+            };
             // What is appended to this strand from here on goes with a later group. (What does not fit now
             // goes with a later one too; its waiters look again.)
             state.set_group(group + 1);
             loop {
-                let slot = match strand.take(&mut state, seal.segment.len - end) {
+                let slot = match strand.take(state, seal.segment.len - end) {
                     Taken::Slot(slot) => slot,
                     Taken::Nothing => break,
                     Taken::TooLarge if chunks.is_empty() => {
@@ -93,9 +123,22 @@ impl Core {
                 });
             }
         }
+        if let Some(order) = &self.flush_order
+            && !chunks.is_empty()
+        {
+            // While the latches are held: whoever appends from here on may depend on what we took.
+            flush = order.draw();
+        }
+        for state in &mut closed {
+            numbered.extend(state.take_numbered(group + 1));
+        }
+        drop(closed);
         // The headers are made outside the strands' latches.
+        let mut more = chunks.len();
         for chunk in &mut chunks {
-            seal.link = self.seal_chunk(lane, &seal, chunk.strand, &mut chunk.slot);
+            more -= 1;
+            let place = FlushPlace { flush, more };
+            seal.link = self.seal_chunk(lane, &seal, place, chunk.strand, &mut chunk.slot);
             seal.chunk += 1;
         }
         let pieces = chunks.iter().map(|chunk| chunk.slot.pieces).sum();
@@ -106,17 +149,26 @@ impl Core {
             .store(seal.segment.len - end, Ordering::Release);
         self.refresh_space(lane);
         let segment = seal.segment.clone();
-        Ok(FlushGroup {
+        let group = FlushGroup {
             group,
             segment,
             offset: start,
             header,
             chunks,
             last,
-        })
+            flush,
+        };
+        Ok((group, numbered))
     }
 
-    fn seal_chunk(&self, lane: &Lane, seal: &SealState, strand: usize, slot: &mut Slot) -> u32 {
+    fn seal_chunk(
+        &self,
+        lane: &Lane,
+        seal: &SealState,
+        place: FlushPlace,
+        strand: usize,
+        slot: &mut Slot,
+    ) -> u32 {
         let header = ChunkHeader {
             lane: lane.index as u16,
             strand: strand as u16,
@@ -128,6 +180,8 @@ impl Core {
             payload_len: (slot.fill - crate::chunk::CHUNK_HEADER) as u32,
             pieces: slot.pieces,
             link: seal.link,
+            more: place.more as u16,
+            flush: place.flush,
         };
         if let Some(opened) = slot.opened {
             LaneCounters::add(&lane.counters.queue_nanos, nanos(opened.elapsed()));
@@ -170,6 +224,7 @@ impl Core {
             first_chunk: seal.chunk,
             horizon: self.horizon(),
             len: segment.len,
+            kept: self.kept.clone(),
         };
         seal.segment = segment;
         seal.offset = BLOCK as u64;
@@ -206,15 +261,23 @@ impl Core {
     /// A flush is durable: lets the next one start, then acknowledges.
     fn complete(&self, lane: &Lane, group: FlushGroup) {
         // A group behind one that is not finished waits for it: acknowledgement is by prefix.
-        let ready = lane.completion.lock().finish(group);
+        let ready = {
+            let mut completion = lane.completion.lock();
+            let ready = completion.finish(group);
+            match &self.flush_order {
+                // Under the latch: the order within the lane must last.
+                Some(order) => order.finish(lane.index, ready),
+                None => ready.into_iter().map(|group| (lane.index, group)).collect(),
+            }
+        };
         let mut groups = Vec::with_capacity(ready.len());
-        for group in ready {
+        for (lane, group) in ready {
             // Release: pairs with `publish`.
             self.flushed.fetch_max(group.last, Ordering::Release);
             for chunk in group.chunks {
                 self.strands[chunk.strand].give_back(chunk.slot);
             }
-            groups.push(group.group);
+            groups.push((lane, group.group));
         }
         // The device first: whoever leads the next flush starts while we notify.
         lane.release();
@@ -222,10 +285,12 @@ impl Core {
         if groups.is_empty() {
             return;
         }
-        lane.space.notify();
+        for &(lane, _) in &groups {
+            self.lanes[lane].space.notify();
+        }
         self.publish();
-        for group in groups {
-            lane.acknowledge(group);
+        for (lane, group) in groups {
+            self.lanes[lane].acknowledge(group);
         }
     }
 
@@ -248,5 +313,81 @@ impl Core {
         lane.groups.wake_one(filling);
         // Rare: somebody whose own bytes are durable waits for those of others.
         self.stall.notify();
+    }
+}
+
+/// A chunk's place in its flush.
+#[derive(Clone, Copy)]
+struct FlushPlace {
+    /// The number of the flush.
+    flush: u64,
+    /// Chunks that follow.
+    more: usize,
+}
+
+/// The order of flushes over all lanes, for the protocols that number them (GWSN): flushes are
+/// acknowledged by their numbers.
+#[derive(Debug)]
+pub(crate) struct FlushOrder {
+    newest: CachePadded<AtomicU64>,
+    finished: Mutex<Finished>,
+}
+
+#[derive(Debug)]
+struct Finished {
+    /// Every flush up to this number is acknowledged.
+    acknowledged: u64,
+    /// For each lane, durable groups that wait, in the lane's order.
+    waiting: Box<[VecDeque<FlushGroup>]>,
+}
+
+impl FlushOrder {
+    /// Numbers begin anew with every incarnation.
+    pub(crate) fn new(lanes: usize) -> Self {
+        Self {
+            newest: CachePadded::new(AtomicU64::new(0)),
+            finished: Mutex::new(Finished {
+                acknowledged: 0,
+                waiting: (0..lanes).map(|_| VecDeque::new()).collect(),
+            }),
+        }
+    }
+
+    /// The newest number drawn.
+    pub(crate) fn newest(&self) -> u64 {
+        // Acquire: pairs with `draw`; the caller has kept out everybody who might draw for what matters.
+        self.newest.load(Ordering::Acquire)
+    }
+
+    fn draw(&self) -> u64 {
+        // AcqRel: the numbers follow the latches under which they are drawn; see `newest`.
+        self.newest.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Adds groups that a lane finished; returns those that may now be acknowledged, with their lanes.
+    fn finish(&self, lane: usize, groups: Vec<FlushGroup>) -> Vec<(usize, FlushGroup)> {
+        let mut finished = self.finished.lock();
+        let Finished {
+            acknowledged,
+            waiting,
+        } = &mut *finished;
+        waiting[lane].extend(groups);
+        let mut ready = Vec::new();
+        let mut again = true;
+        while again {
+            again = false;
+            for (lane, waiting) in waiting.iter_mut().enumerate() {
+                while let Some(group) = waiting.front() {
+                    // A group without chunks has no number.
+                    if group.flush != 0 && group.flush != *acknowledged + 1 {
+                        break;
+                    }
+                    *acknowledged = (*acknowledged).max(group.flush);
+                    ready.extend(waiting.pop_front().map(|group| (lane, group)));
+                    again = true;
+                }
+            }
+        }
+        ready
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::core::Core;
+use crate::core::{Core, DEPENDENCIES_MAX};
 use crate::entries::EntrySlot;
 use crate::log::LogInner;
 use crate::piece::PieceKind;
@@ -25,6 +25,8 @@ pub struct InFlight<'a> {
     /// The flush group that takes the piece; 0 while nothing is appended.
     group: u64,
     appended: bool,
+    /// What the piece names as dependencies.
+    dependencies: Vec<u64>,
     reservation: Option<Reservation>,
 }
 
@@ -42,11 +44,13 @@ impl<'a> InFlight<'a> {
             numbers: None,
             group: 0,
             appended: false,
+            dependencies: Vec::new(),
             reservation: Some(reservation),
         }
     }
 
-    /// Draws `records` consecutive order numbers and returns the last, the commit number.
+    /// Draws `records` consecutive order numbers and returns the last, the commit number. (`gsn` draws one
+    /// for the whole transaction.)
     ///
     /// From here on the piece must be appended or given up; both work even when the log is poisoned.
     ///
@@ -55,10 +59,37 @@ impl<'a> InFlight<'a> {
     pub fn draw(&mut self, records: u32) -> u64 {
         assert!(records > 0, "a transaction draws at least one number");
         assert!(self.numbers.is_none(), "a transaction draws once");
-        let first = self.log.core.entries.draw(self.entry, u64::from(records));
-        let last = first + u64::from(records) - 1;
+        let core = &self.log.core;
+        let lane = core.strands[self.strand].lane;
+        let (first, last) = core.entries.draw(self.entry, u64::from(records), lane);
         self.numbers = Some(PieceNumbers { first, last });
         last
+    }
+
+    /// The first of the numbers drawn; all from it to the commit number are this transaction's.
+    ///
+    /// # Panics
+    /// If no number was drawn.
+    pub fn first_number(&self) -> u64 {
+        self.numbers.expect("numbers are drawn").first
+    }
+
+    /// Says which transactions this one read from or overwrote, by their commit numbers, if the log
+    /// [wants to know](crate::Log::wants_dependencies). To be called between draw and append.
+    ///
+    /// As the protocol has it, this waits until they are sealed or durable, or notes those that matter in
+    /// the piece. All must have finished their append.
+    ///
+    /// # Panics
+    /// If no number was drawn, or something was appended before.
+    pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
+        let number = self.numbers.expect("numbers are drawn").last;
+        assert!(!self.appended, "dependencies come before the piece");
+        let core = &self.log.core;
+        let strand = &core.strands[self.strand];
+        let named = DEPENDENCIES_MAX * size_of::<u64>();
+        let large = payload_bytes + named > strand.whole_piece_bytes();
+        self.dependencies = core.depend(strand.lane, number, numbers, large);
     }
 
     /// Copies the transaction's piece, the concatenation of `payload`, into the strand's buffer. Waits
@@ -68,7 +99,21 @@ impl<'a> InFlight<'a> {
     /// If no number was drawn, or something was appended before, or the payload is longer than
     /// [`Log::enter`](crate::Log::enter) was told.
     pub fn append(&mut self, payload: &[&[u8]]) {
-        self.put(PieceKind::Data, payload);
+        if self.dependencies.is_empty() {
+            return self.put(PieceKind::Data, payload);
+        }
+        let named: Vec<u8> = self
+            .dependencies
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
+        let kind = PieceKind::Dependent {
+            dependencies: named.len(),
+        };
+        let parts: Vec<&[u8]> = std::iter::once(&named[..])
+            .chain(payload.iter().copied())
+            .collect();
+        self.put(kind, &parts);
     }
 
     /// Gives the drawn numbers up: the transaction did not happen. Logs that, so that no number is
@@ -77,6 +122,12 @@ impl<'a> InFlight<'a> {
     /// # Panics
     /// If no number was drawn, or something was appended before.
     pub fn void(&mut self) {
+        if !self.dependencies.is_empty() {
+            self.dependencies.clear();
+            if let (Some(hardening), Some(numbers)) = (&self.log.core.hardening, self.numbers) {
+                hardening.forget(numbers.last);
+            }
+        }
         self.put(PieceKind::Void, &[]);
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct FlushGroup {
     pub(crate) header: Option<AlignedBuf>,
     pub(crate) chunks: Vec<SealedChunk>,
     pub(crate) last: u64,
+    /// Its number, if it has chunks and the protocol numbers flushes.
+    pub(crate) flush: u64,
 }
 
 /// Finished writes, acknowledged in the order of their groups.
@@ -252,6 +254,7 @@ mod tests {
             header: None,
             chunks: Vec::new(),
             last: group,
+            flush: 0,
         }
     }
 

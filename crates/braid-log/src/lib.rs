@@ -96,6 +96,7 @@ mod entries;
 mod error;
 mod event;
 mod flush;
+mod hardening;
 mod inflight;
 mod lane;
 mod log;

@@ -13,12 +13,15 @@ use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::background;
-use crate::core::{Core, CoreParts};
+use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
 use crate::entries::{relax, thread_index};
+use crate::flush::FlushOrder;
+use crate::hardening::Hardening;
 use crate::inflight::InFlight;
 use crate::lane::{Lane, SealState};
 use crate::options::{BLOCK, FlushMode, LogOptions};
 use crate::pool::{Quota, SegmentPool};
+use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
 use crate::segment::{
     Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
@@ -112,19 +115,22 @@ impl Log {
                 free: Vec::new(),
             })
             .collect();
-        Self::begin(device, options, new_identity(), 1, 0, lanes)
+        let kept = Kept::Numbers(0);
+        Self::begin(device, options, new_identity(), 1, 0, &kept, lanes)
     }
 
     /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the
-    /// last number of older incarnations that counts.
+    /// last number of older incarnations that counts, and `kept`, what counts of the one before.
     pub(crate) fn begin(
         device: Arc<dyn Device>,
         options: LogOptions,
         id: u128,
         incarnation: u32,
         base: u64,
+        kept: &Kept,
         starts: Vec<LaneStart>,
     ) -> Result<Log, LogError> {
+        let kept = kept.words(options.lanes);
         let quota = Quota::default();
         for start in &starts {
             quota.add((start.live.len() + start.ready.len() + start.free.len()) as u64);
@@ -180,6 +186,7 @@ impl Log {
                 first_chunk: seal.chunk,
                 horizon: base,
                 len: seal.segment.len,
+                kept: kept.clone(),
             };
             let block = header.encode(&*device);
             seal.segment
@@ -197,6 +204,7 @@ impl Log {
             id,
             incarnation,
             base,
+            kept,
             lanes,
             quota,
         };
@@ -274,7 +282,11 @@ impl Log {
     #[inline]
     pub fn enter(&self, payload_bytes: usize) -> Result<InFlight<'_>, LogError> {
         let core = self.core();
-        let reservation = core.reserve(payload_bytes)?;
+        let dependencies = match &core.hardening {
+            Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
+            None => 0,
+        };
+        let reservation = core.reserve(payload_bytes + dependencies)?;
         let thread = thread_index();
         let entry = core.entries.enter(thread);
         Ok(InFlight::new(
@@ -311,10 +323,10 @@ impl Log {
             // One may be under way, which ended before our number.
             while core.horizon() < number {
                 core.end_epoch();
-                core.wait(0, 0, number.min(core.epoch_end()))?;
+                core.wait(Target::everything(number.min(core.epoch_end())))?;
             }
         }
-        core.wait(0, 0, number)
+        core.wait(Target::everything(number))
     }
 
     /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].
@@ -326,6 +338,25 @@ impl Log {
             .for_each(|lane| {
                 core.request_flush(lane);
             });
+    }
+
+    /// Whether transactions say what they depend on: [`InFlight::depends_on`].
+    pub fn wants_dependencies(&self) -> bool {
+        let core = self.core();
+        match core.protocol.dependence() {
+            Dependence::Implied => false,
+            Dependence::Durable => true,
+            // What lies in the own lane is sealed no later than its reader.
+            Dependence::Sealed | Dependence::Recorded => core.lanes.len() > 1,
+        }
+    }
+
+    /// The greatest number that has been acknowledged to anybody. With `gsn` it may be greater than the
+    /// [horizon](Log::horizon).
+    pub fn acknowledged(&self) -> u64 {
+        let core = self.core();
+        let hardened = core.hardening.as_ref().map_or(0, Hardening::greatest);
+        hardened.max(core.horizon())
     }
 
     /// Every number below this is finished: the least of an entry in flight, or else the next one to be
@@ -371,6 +402,7 @@ impl Log {
             let lanes = lanes.collect();
             f(LogStart {
                 number: core.entries.last_number(),
+                flush: core.flush_order.as_ref().map_or(0, FlushOrder::newest),
                 lanes,
             })
         })

@@ -24,9 +24,18 @@ pub enum ProtocolKind {
     /// below the first missing number.
     #[default]
     Glsn,
+    /// GWSN in its theorem's setting: many strands, a number for each flush instead of each transaction;
+    /// locks are held until the flush is durable, and whoever reads waits for what it read.
+    GwsnStrict,
+    /// GWSN with early lock release: locks go once the flush has drawn its number; recovery keeps the
+    /// flushes below the first missing number.
+    Gwsn,
     /// Silo's epochs: as `Glsn`, but transactions are acknowledged by epochs, which end at every
     /// [tick](LogOptions::epoch).
     Epoch,
+    /// Passive group commit with remote flush avoidance (GSN): numbers by lane; a transaction waits for
+    /// its own lane's flush, and for other lanes only as far as it depends on transactions in them.
+    Gsn,
 }
 
 /// When a transaction's locks may go.
@@ -35,13 +44,23 @@ pub enum ProtocolKind {
 pub enum LockRelease {
     /// At precommit: as soon as its piece is in the log's buffer (early lock release).
     Precommit,
+    /// Once the flush that carries it has drawn its number.
+    Numbered,
     /// Once it is durable.
     Durable,
 }
 
 impl ProtocolKind {
     /// All of them, in the order in which they were published.
-    pub const ALL: &[Self] = &[Self::Serial, Self::Aether, Self::Glsn, Self::Epoch];
+    pub const ALL: &[Self] = &[
+        Self::Serial,
+        Self::Aether,
+        Self::Epoch,
+        Self::Gsn,
+        Self::Glsn,
+        Self::GwsnStrict,
+        Self::Gwsn,
+    ];
 
     /// When a transaction's locks may go.
     pub fn lock_release(self) -> LockRelease {
@@ -70,7 +89,10 @@ impl fmt::Display for ProtocolKind {
             ProtocolKind::Serial => "serial",
             ProtocolKind::Aether => "aether",
             ProtocolKind::Glsn => "glsn",
+            ProtocolKind::GwsnStrict => "gwsn-strict",
+            ProtocolKind::Gwsn => "gwsn",
             ProtocolKind::Epoch => "epoch",
+            ProtocolKind::Gsn => "gsn",
         })
     }
 }
@@ -157,8 +179,8 @@ impl Default for LogOptions {
 impl LogOptions {
     /// Most strands a log can have.
     pub const MAX_STRANDS: usize = 256;
-    /// Most lanes a log can have.
-    pub const MAX_LANES: usize = 64;
+    /// Most lanes a log can have: as many as a segment header has room for in its first sector.
+    pub const MAX_LANES: usize = 32;
     /// Most flushes that can be under way in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
 
@@ -206,6 +228,19 @@ impl LogOptions {
         }
         if self.epoch.is_zero() {
             return fail("epoch is zero; an epoch takes time".to_owned());
+        }
+        if crate::protocol::of(self.protocol).has_closed_flushes() {
+            // A flush takes all that its lane has, and lies in one segment.
+            let slots = (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND) as u64;
+            let fits = self.segment_bytes.saturating_sub(BLOCK as u64) / slots;
+            let fits = (fits - fits % BLOCK as u64) as usize;
+            if fits < 2 * BLOCK {
+                return fail(format!(
+                    "segment_bytes is {}, too small for the {slots} buffers of a lane with {}",
+                    self.segment_bytes, self.protocol
+                ));
+            }
+            self.slot_bytes = self.slot_bytes.min(fits);
         }
         let least = (BLOCK + 2 * self.slot_bytes) as u64;
         if self.segment_bytes < least || !self.segment_bytes.is_multiple_of(BLOCK as u64) {

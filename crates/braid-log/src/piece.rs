@@ -3,9 +3,10 @@
 //! A piece is `tag`, `number`, lengths, payload. All header fields are variable-length integers, so a
 //! small transaction's header takes 3 to 5 bytes:
 //!
-//! - tag: `records << 2 | kind`
+//! - tag: `records << 3 | kind`
 //! - number: the commit number less that of the piece before in the chunk (0 for the first), zigzag
-//! - kind first: the whole length of the payload; kind next: this part's place in it
+//! - kind first: the whole length of the payload; kind next: this part's place in it; kind dependent: the
+//!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this piece
 
 /// Most bytes that a piece's header takes.
@@ -18,6 +19,11 @@ pub(crate) enum PieceKind {
     Data,
     /// Numbers that were drawn and given up.
     Void,
+    /// A whole transaction that counts only if others do.
+    Dependent {
+        /// Bytes in front of the payload that say which.
+        dependencies: usize,
+    },
     /// The first part of a streamed transaction whose payload has `total` bytes.
     First {
         /// Bytes of the whole payload.
@@ -63,8 +69,9 @@ impl PieceHeader {
             PieceKind::Void => (1, None),
             PieceKind::First { total } => (2, Some(total)),
             PieceKind::Next { offset } => (3, Some(offset)),
+            PieceKind::Dependent { dependencies } => (4, Some(dependencies as u64)),
         };
-        header.put(u64::from(records) << 2 | code);
+        header.put(u64::from(records) << 3 | code);
         let delta = number.wrapping_sub(previous) as i64;
         header.put(((delta << 1) ^ (delta >> 63)) as u64);
         if let Some(extra) = extra {
@@ -120,20 +127,29 @@ impl<'a> Pieces<'a> {
             return Ok(None);
         }
         let tag = self.get()?;
-        let records = u32::try_from(tag >> 2).map_err(|_| Malformed)?;
+        let records = u32::try_from(tag >> 3).map_err(|_| Malformed)?;
         let zigzag = self.get()?;
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let number = self.previous.wrapping_add(delta);
-        let kind = match tag & 3 {
+        let kind = match tag & 7 {
             0 => PieceKind::Data,
             1 => PieceKind::Void,
             2 => PieceKind::First { total: self.get()? },
-            _ => PieceKind::Next {
+            3 => PieceKind::Next {
                 offset: self.get()?,
             },
+            4 => PieceKind::Dependent {
+                dependencies: usize::try_from(self.get()?).map_err(|_| Malformed)?,
+            },
+            _ => return Err(Malformed),
         };
         let len = usize::try_from(self.get()?).map_err(|_| Malformed)?;
         let (payload, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
+        if matches!(kind, PieceKind::Dependent { dependencies }
+            if dependencies > len || !dependencies.is_multiple_of(size_of::<u64>()))
+        {
+            return Err(Malformed);
+        }
         if records == 0 || number < u64::from(records) || number == u64::MAX {
             return Err(Malformed);
         }
@@ -164,6 +180,19 @@ impl<'a> Pieces<'a> {
     }
 }
 
+impl<'a> RawPiece<'a> {
+    /// The transactions that this one counts with only, and what was appended.
+    pub(crate) fn split(&self) -> (impl Iterator<Item = u64> + 'a, &'a [u8]) {
+        let at = match self.kind {
+            PieceKind::Dependent { dependencies } => dependencies,
+            _ => 0,
+        };
+        let (dependencies, payload) = self.payload.split_at(at);
+        let words = dependencies.as_chunks::<8>().0.iter();
+        (words.map(|word| u64::from_le_bytes(*word)), payload)
+    }
+}
+
 /// Bytes that are no piece, under a good CRC: a defect of the writer, or forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
@@ -180,6 +209,7 @@ mod tests {
             Just(PieceKind::Void),
             any::<u64>().prop_map(|total| PieceKind::First { total }),
             any::<u64>().prop_map(|offset| PieceKind::Next { offset }),
+            Just(PieceKind::Dependent { dependencies: 0 }),
         ]
     }
 

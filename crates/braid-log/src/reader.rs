@@ -282,6 +282,8 @@ mod tests {
             payload_len: 5000,
             pieces: 1,
             link: 4,
+            more: 0,
+            flush: 0,
         };
         let mut chunk = device.allocate(2 * BLOCK);
         header.seal(&mut chunk);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::log::LaneStart;
 use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
-use crate::protocol::ScannedNumbers;
+use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::reader::{Expected, SegmentReader};
 use crate::scan::{Extent, LaneScan, Streamed, scan_lane};
 use crate::segment::{
@@ -45,15 +45,16 @@ type Segments = BTreeMap<u64, Segment>;
 
 /// A scanned log: replay its pieces, then go on with [`Recovered::into_log`].
 pub struct Recovered {
-    /// The last number that counts. Everything later is given up.
+    /// The last number that counts. Everything later is given up; with a protocol whose order is not that
+    /// of the numbers, some before it may be, too.
     pub cut: u64,
     device: Arc<dyn Device>,
     options: LogOptions,
     start: LogStart,
     id: u128,
     incarnation: u32,
-    /// (incarnation, its base), ascending.
-    bases: Vec<(u32, u64)>,
+    /// What counts of each incarnation.
+    kept: BTreeMap<u32, Kept>,
     lanes: Vec<LaneScan>,
     segments: Vec<Segments>,
     discarded: u64,
@@ -105,6 +106,7 @@ pub(crate) fn oldest_start(device: &dyn Device) -> Result<LogStart, LogError> {
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
     let mut start = LogStart {
         number: u64::MAX,
+        flush: 0,
         lanes: Vec::new(),
     };
     for (lane, segments) in segments.iter().enumerate() {
@@ -213,23 +215,41 @@ impl Recovered {
                 what: "the lanes' segments are of different logs".to_owned(),
             });
         }
-        let mut bases: BTreeMap<u32, (u64, u8)> = BTreeMap::new();
+        // What the header of each incarnation says: of all lanes' the same.
+        let mut begun: BTreeMap<u32, Begun> = BTreeMap::new();
         for lane in &lanes {
             for (&incarnation, found) in &lane.found {
-                bases.insert(incarnation, (found.base, found.protocol));
+                let Some(kind) = ProtocolKind::from_id(found.protocol) else {
+                    return Err(LogError::Incompatible {
+                        what: format!(
+                            "the log was written with the unknown protocol {}",
+                            found.protocol
+                        ),
+                    });
+                };
+                begun.entry(incarnation).or_insert_with(|| Begun {
+                    base: found.base,
+                    kept: found.kept.clone(),
+                    protocol: crate::protocol::of(kind),
+                });
             }
         }
-        let Some((&incarnation, &(newest_base, protocol_id))) = bases.last_key_value() else {
+        let Some((&incarnation, newest)) = begun.last_key_value() else {
             unreachable!("the first header of each lane counts")
         };
-        let Some(protocol) = ProtocolKind::from_id(protocol_id).map(crate::protocol::of) else {
-            return Err(LogError::Incompatible {
-                what: format!("the log was written with the unknown protocol {protocol_id}"),
-            });
-        };
-        // Older incarnations count in the gap rule if they followed the same one.
-        let uniform = bases.values().all(|&(_, protocol)| protocol == protocol_id);
-        let bases: Vec<_> = bases.into_iter().map(|(i, (base, _))| (i, base)).collect();
+        let (newest_base, protocol) = (newest.base, newest.protocol);
+        // What counts of each older incarnation is written in the header of the one after it.
+        let mut kept: BTreeMap<u32, Kept> = begun
+            .iter()
+            .zip(begun.values().skip(1))
+            .map(|((&incarnation, begun), next)| {
+                (incarnation, begun.protocol.kept(next.base, &next.kept))
+            })
+            .collect();
+        // Older incarnations count in the gap rule if they followed the same one, and it is by numbers.
+        let uniform = begun.values().all(|b| b.protocol.id() == protocol.id())
+            && kept.values().all(|kept| matches!(kept, Kept::Numbers(_)))
+            && matches!(protocol.kept(0, &[0]), Kept::Numbers(_));
         let base = if uniform {
             start.number
         } else {
@@ -237,13 +257,13 @@ impl Recovered {
         };
         let mut horizon = base.max(newest_base);
         for lane in &lanes {
-            for (&incarnation, found) in &lane.found {
+            for (&of, found) in &lane.found {
                 // What a later incarnation discarded was never acknowledged.
-                if found.horizon > limit(&bases, incarnation) {
+                let next = begun.range(of + 1..).next();
+                if next.is_some_and(|(_, next)| found.horizon > next.base) {
                     return Err(LogError::corrupted(
                         format!(
-                            "a chunk of incarnation {incarnation} acknowledges number {}, which a later \
-                             one discarded",
+                            "a chunk of incarnation {of} acknowledges number {}, which a later one discarded",
                             found.horizon
                         ),
                         &segment_name(usize::from(lane.end.lane), lane.end_segment),
@@ -253,30 +273,60 @@ impl Recovered {
                 horizon = horizon.max(found.horizon);
             }
         }
-        let mut scanned = ScannedNumbers {
+        let in_newest = start
+            .lanes
+            .iter()
+            .all(|lane| lane.incarnation == incarnation);
+        let mut scanned = Scanned {
             base,
             horizon,
-            found_to_horizon: 0,
-            tail: Vec::new(),
+            flush_base: if in_newest { start.flush } else { 0 },
+            ..Scanned::default()
         };
         let mut discarded = 0;
-        for lane in &mut lanes {
-            for (&incarnation, found) in &mut lane.found {
-                let limit = limit(&bases, incarnation);
-                found.ranges.retain(|&(_, last)| {
-                    discarded += u64::from(last > limit);
-                    last <= limit
-                });
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            let mut dependents = Vec::new();
+            for (&of, found) in &mut lane.found {
+                if let Some(kept) = kept.get(&of) {
+                    let before = found.runs.len();
+                    found
+                        .runs
+                        .retain(|run| kept.holds(index, run.last, run.flush));
+                    discarded += (before - found.runs.len()) as u64;
+                }
                 let count = found.take_up_to(horizon);
-                if uniform || incarnation == bases[bases.len() - 1].0 {
+                if uniform || of == incarnation {
                     scanned.found_to_horizon += count;
                 }
-                scanned.tail.append(&mut found.ranges);
+                if of == incarnation {
+                    scanned.flushes.append(&mut found.flushes);
+                    dependents.append(&mut found.dependents);
+                }
+                scanned.tail.append(&mut found.runs);
             }
+            dependents.sort_unstable_by_key(|dependent| dependent.number);
+            scanned.dependents.push(dependents);
         }
         scanned.tail.sort_unstable();
-        let cut = protocol.cut(&scanned)?;
-        discarded += scanned.tail.iter().filter(|&&(_, last)| last > cut).count() as u64;
+        scanned.flushes.sort_unstable();
+        scanned.flushes.retain(|&flush| flush > scanned.flush_base);
+        let newest_kept = protocol.cut(&scanned)?;
+        let lane_of = |number: u64| (number % lanes.len() as u64) as usize;
+        let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
+        let mut cut = base.max(horizon);
+        for run in &scanned.tail {
+            match counts(run) {
+                true => cut = cut.max(run.last),
+                false => discarded += 1,
+            }
+        }
+        if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
+            // A draw takes as many numbers as there are lanes and uses one: the horizon may have been
+            // anywhere before the next one used.
+            let stride = lanes.len() as u64;
+            cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
+        }
+        kept.insert(incarnation, newest_kept);
         for lane in &lanes {
             for (name, header) in &lane.beyond {
                 // Chunks in flight together may be lost in any order; that leaves segments behind the end.
@@ -298,7 +348,7 @@ impl Recovered {
             start,
             id,
             incarnation,
-            bases,
+            kept,
             lanes,
             segments,
             discarded,
@@ -325,7 +375,7 @@ impl Recovered {
         self.discarded
     }
 
-    /// Calls `f` for every piece with `start.number < number <= cut`, on up to `threads` threads, in no
+    /// Calls `f` for every piece that counts and whose number is greater than `start.number`, on up to `threads` threads, in no
     /// particular order: replay with "the newer version wins". Stops at the first error. May be called
     /// more than once.
     ///
@@ -383,10 +433,9 @@ impl Recovered {
         })
     }
 
-    fn counts(&self, incarnation: u32, number: u64) -> bool {
-        number > self.start.number
-            && number <= self.cut
-            && number <= limit(&self.bases, incarnation)
+    fn counts(&self, lane: usize, incarnation: u32, number: u64, flush: u64) -> bool {
+        let kept = self.kept.get(&incarnation);
+        number > self.start.number && kept.is_some_and(|kept| kept.holds(lane, number, flush))
     }
 
     fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>
@@ -410,13 +459,13 @@ impl Recovered {
             };
             let mut pieces = Pieces::new(chunk.payload);
             while let Some(piece) = pieces.next().map_err(|_| changed(offset))? {
-                if piece.kind == PieceKind::Data && self.counts(expected.incarnation, piece.number)
-                {
-                    let (number, records) = (piece.number, piece.records);
+                let is_whole = matches!(piece.kind, PieceKind::Data | PieceKind::Dependent { .. });
+                let flush = chunk.header.flush;
+                if is_whole && self.counts(extent.lane, expected.incarnation, piece.number, flush) {
                     f(Piece {
-                        number,
-                        records,
-                        payload: piece.payload,
+                        number: piece.number,
+                        records: piece.records,
+                        payload: piece.split().1,
                     })?;
                 }
             }
@@ -436,7 +485,14 @@ impl Recovered {
         E: From<LogError>,
         F: Fn(Piece<'_>) -> Result<(), E>,
     {
-        if !self.counts(streamed.incarnation, streamed.number) {
+        let Streamed {
+            lane,
+            incarnation,
+            number,
+            flush,
+            ..
+        } = *streamed;
+        if !self.counts(lane, incarnation, number, flush) {
             return Ok(());
         }
         let mut payload = Vec::with_capacity(streamed.total as usize);
@@ -469,6 +525,7 @@ impl Recovered {
             start,
             id,
             incarnation,
+            kept,
             lanes,
             segments,
             ..
@@ -482,14 +539,18 @@ impl Recovered {
                 lane_start(&*device, &options, scan, segments, position)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Log::begin(device, options, id, incarnation + 1, cut, starts)
+        let Some(kept) = kept.get(&incarnation) else {
+            unreachable!("the newest incarnation has a cut")
+        };
+        Log::begin(device, options, id, incarnation + 1, cut, kept, starts)
     }
 }
 
-/// The last number of an incarnation that counts, by the bases of the later ones.
-fn limit(bases: &[(u32, u64)], incarnation: u32) -> u64 {
-    let later = bases.iter().filter(|&&(i, _)| i > incarnation);
-    later.map(|&(_, base)| base).min().unwrap_or(u64::MAX)
+/// What the first header of an incarnation says.
+struct Begun {
+    base: u64,
+    kept: Vec<u64>,
+    protocol: &'static dyn Protocol,
 }
 
 fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {

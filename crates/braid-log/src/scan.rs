@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use braid_io::Device;
 
 use crate::LogError;
-use crate::chunk::CHUNK_HEADER;
+use crate::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::options::BLOCK;
-use crate::piece::{PieceKind, Pieces};
+use crate::piece::{PieceKind, Pieces, RawPiece};
+use crate::protocol::{Dependent, Run};
 use crate::reader::{Expected, SegmentReader};
 use crate::segment::{Segment, SegmentHeader, segment_name};
 use crate::start::LanePosition;
 
-/// Ranges kept before those below the horizon are folded into a count.
+/// Runs kept before those below the horizon are folded into a count.
 const FOLD_AT: usize = 1 << 16;
 
 /// Log bytes after which replay hands out the next piece of work.
@@ -48,6 +49,8 @@ pub(crate) struct Streamed {
     pub(crate) records: u32,
     pub(crate) total: u64,
     found: u64,
+    /// The number of the flush that brought its last part.
+    pub(crate) flush: u64,
     pub(crate) parts: Vec<Part>,
 }
 
@@ -58,37 +61,45 @@ pub(crate) struct Found {
     pub(crate) horizon: u64,
     pub(crate) protocol: u8,
     pub(crate) base: u64,
+    /// What the header says of the incarnation before.
+    pub(crate) kept: Vec<u64>,
+    /// Numbers of flushes.
+    pub(crate) flushes: Vec<u64>,
+    pub(crate) dependents: Vec<Dependent>,
     /// Numbers of pieces up to the horizon that were folded away.
     folded: u64,
-    /// Ranges (first, last) of all other pieces.
-    pub(crate) ranges: Vec<(u64, u64)>,
+    /// All other pieces.
+    pub(crate) runs: Vec<Run>,
     fold_at: usize,
 }
 
 impl Found {
-    fn add(&mut self, first: u64, last: u64) {
-        self.ranges.push((first, last));
-        if self.ranges.len() >= self.fold_at.max(FOLD_AT) {
+    fn add(&mut self, run: Run) {
+        self.runs.push(run);
+        if self.runs.len() >= self.fold_at.max(FOLD_AT) {
             let horizon = self.horizon;
-            self.folded += count_up_to(&mut self.ranges, horizon);
-            self.fold_at = 2 * self.ranges.len();
+            self.folded += count_up_to(&mut self.runs, horizon);
+            self.fold_at = 2 * self.runs.len();
+            // What is acknowledged depends on nothing that is lost.
+            self.dependents
+                .retain(|dependent| dependent.number > horizon);
         }
     }
 
     /// Numbers up to `horizon`, at least the lane's own; those ranges are removed.
     pub(crate) fn take_up_to(&mut self, horizon: u64) -> u64 {
         debug_assert!(horizon >= self.horizon);
-        std::mem::take(&mut self.folded) + count_up_to(&mut self.ranges, horizon)
+        std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, horizon)
     }
 }
 
-/// Removes the ranges that end at or before `horizon`; returns how many numbers they hold.
-fn count_up_to(ranges: &mut Vec<(u64, u64)>, horizon: u64) -> u64 {
+/// Removes the runs that end at or before `horizon`; returns how many numbers they hold.
+fn count_up_to(runs: &mut Vec<Run>, horizon: u64) -> u64 {
     let mut count = 0;
-    ranges.retain(|&(first, last)| {
-        let keep = last > horizon;
+    runs.retain(|run| {
+        let keep = run.last > horizon;
         if !keep {
-            count += last - first + 1;
+            count += run.last - run.first + 1;
         }
         keep
     });
@@ -213,6 +224,7 @@ impl LaneScan {
         let found = self.found.entry(header.incarnation).or_default();
         found.horizon = found.horizon.max(header.horizon);
         found.base = header.base;
+        found.kept.clone_from(&header.kept);
         found.protocol = header.protocol;
     }
 
@@ -260,78 +272,60 @@ impl LaneScan {
             }
         }
         let mut reported = 0;
+        // Chunks of a flush whose last one was not seen yet. A flush counts as a whole: nothing of one that
+        // was torn can have been acknowledged.
+        let mut flush: Vec<(u64, Expected, ChunkHeader)> = Vec::new();
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
-            let header = chunk.header;
-            let incarnation = header.incarnation;
-            let found = self.found.entry(incarnation).or_default();
+            let (header, crc) = (chunk.header, chunk.crc);
+            let found = self.found.entry(header.incarnation).or_default();
             found.horizon = found.horizon.max(header.horizon);
-            let mut pieces = Pieces::new(chunk.payload);
-            loop {
-                let piece = pieces.next().map_err(|_| {
-                    let name = segment_name(lane, segment.sequence);
-                    LogError::corrupted("a chunk with a good CRC holds no pieces", &name, offset)
-                })?;
-                let Some(piece) = piece else { break };
-                if piece.number <= number {
-                    continue;
-                }
-                let first = piece.number - u64::from(piece.records) + 1;
-                let len = piece.payload.len();
-                let part = || Part {
-                    segment: segment.clone(),
-                    offset: offset + (CHUNK_HEADER + pieces.position() - len) as u64,
-                    len,
-                    crc: crc32c::crc32c(piece.payload),
-                };
-                let complete = match piece.kind {
-                    PieceKind::Data | PieceKind::Void => true,
-                    PieceKind::First { total } => {
-                        open.insert(piece.number, self.streamed.len());
-                        self.streamed.push(Streamed {
-                            lane,
-                            incarnation,
-                            number: piece.number,
-                            records: piece.records,
-                            total,
-                            found: len as u64,
-                            parts: vec![part()],
-                        });
-                        len as u64 == total
-                    }
-                    PieceKind::Next { offset } => match open.get(&piece.number) {
-                        Some(&at) if self.streamed[at].found == offset => {
-                            let streamed = &mut self.streamed[at];
-                            streamed.found += len as u64;
-                            streamed.parts.push(part());
-                            streamed.found == streamed.total
-                        }
-                        // A part whose beginning is not there: its number is missing.
-                        _ => false,
-                    },
-                };
-                if complete {
-                    found.add(first, piece.number);
-                }
-            }
-            let size = header.size() as u64;
-            match &mut extent {
-                Some(extent) if extent.end - extent.offset < EXTENT => extent.end += size,
-                _ => {
-                    let next = Extent {
-                        lane,
-                        segment: segment.clone(),
-                        offset,
-                        end: offset + size,
-                        expected: self.end,
-                    };
-                    self.extents.extend(extent.replace(next));
-                }
-            }
-            offset += size;
+            flush.push((offset, self.end, header));
+            offset += header.size() as u64;
             self.chunks += 1;
             self.end.sequence += 1;
-            self.end.link = chunk.crc;
-            reported += size;
+            self.end.link = crc;
+            if header.more > 0 {
+                continue;
+            }
+            for (offset, expected, header) in flush.drain(..) {
+                let chunk = reader.bytes_at(offset, header.size())?;
+                let end = CHUNK_HEADER + header.payload_len as usize;
+                let mut pieces = Pieces::new(&chunk[CHUNK_HEADER..end]);
+                loop {
+                    let piece = pieces.next().map_err(|_| {
+                        let name = segment_name(lane, segment.sequence);
+                        let what = "a chunk with a good CRC holds no pieces";
+                        LogError::corrupted(what, &name, offset)
+                    })?;
+                    let Some(piece) = piece else { break };
+                    if piece.number > number {
+                        let at = offset + (CHUNK_HEADER + pieces.position()) as u64;
+                        self.piece(lane, segment, &header, piece, at, &mut open);
+                    }
+                }
+                let size = header.size() as u64;
+                match &mut extent {
+                    // A torn flush may lie in between.
+                    Some(extent) if extent.end == offset && extent.end - extent.offset < EXTENT => {
+                        extent.end += size;
+                    }
+                    _ => {
+                        let next = Extent {
+                            lane,
+                            segment: segment.clone(),
+                            offset,
+                            end: offset + size,
+                            expected,
+                        };
+                        self.extents.extend(extent.replace(next));
+                    }
+                }
+                reported += size;
+            }
+            if header.flush > 0 {
+                let found = self.found.entry(header.incarnation).or_default();
+                found.flushes.push(header.flush);
+            }
             if reported >= 1 << 20 {
                 progress(reported);
                 reported = 0;
@@ -341,5 +335,67 @@ impl LaneScan {
         self.bytes += reader.bytes;
         progress(reported);
         Ok(())
+    }
+
+    /// Takes a piece in whose payload ends at `end` of the segment.
+    fn piece(
+        &mut self,
+        lane: usize,
+        segment: &Segment,
+        header: &ChunkHeader,
+        piece: RawPiece<'_>,
+        end: u64,
+        open: &mut HashMap<u64, usize>,
+    ) {
+        let incarnation = header.incarnation;
+        let len = piece.payload.len();
+        let part = || Part {
+            segment: segment.clone(),
+            offset: end - len as u64,
+            len,
+            crc: crc32c::crc32c(piece.payload),
+        };
+        let complete = match piece.kind {
+            PieceKind::Data | PieceKind::Void | PieceKind::Dependent { .. } => true,
+            PieceKind::First { total } => {
+                open.insert(piece.number, self.streamed.len());
+                self.streamed.push(Streamed {
+                    lane,
+                    incarnation,
+                    number: piece.number,
+                    records: piece.records,
+                    total,
+                    found: len as u64,
+                    flush: header.flush,
+                    parts: vec![part()],
+                });
+                len as u64 == total
+            }
+            PieceKind::Next { offset } => match open.get(&piece.number) {
+                Some(&at) if self.streamed[at].found == offset => {
+                    let streamed = &mut self.streamed[at];
+                    streamed.found += len as u64;
+                    streamed.flush = header.flush;
+                    streamed.parts.push(part());
+                    streamed.found == streamed.total
+                }
+                // A part whose beginning is not there: its number is missing.
+                _ => false,
+            },
+        };
+        let found = self.found.entry(incarnation).or_default();
+        if let PieceKind::Dependent { .. } = piece.kind {
+            found.dependents.push(Dependent {
+                number: piece.number,
+                on: piece.split().0.collect(),
+            });
+        }
+        if complete {
+            found.add(Run {
+                first: piece.number - u64::from(piece.records) + 1,
+                last: piece.number,
+                flush: header.flush,
+            });
+        }
     }
 }

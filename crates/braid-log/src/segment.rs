@@ -15,7 +15,8 @@
 //! | 64..72 | durable horizon known when the segment was begun |
 //! | 72..80 | length of the file in bytes |
 //! | 80..84 | lanes of the log |
-//! | 84..88 | CRC-32C of the bytes before |
+//! | 84..88 | CRC-32C of the bytes before and behind |
+//! | 88.. | for each lane: what of it counts of the incarnation before, see [`SegmentHeader::kept`] |
 //!
 //! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new one.
 
@@ -25,10 +26,10 @@ use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
 use crate::chunk::{get_u16, get_u32, get_u64};
-use crate::options::BLOCK;
+use crate::options::{BLOCK, LogOptions};
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const HEADER_BYTES: usize = 88;
 
 /// The name of a segment file.
@@ -66,7 +67,7 @@ pub(crate) struct Segment {
 }
 
 /// What the first block of a segment says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) log: u128,
     pub(crate) lane: u16,
@@ -79,6 +80,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_chunk: u64,
     pub(crate) horizon: u64,
     pub(crate) len: u64,
+    /// For each lane, the last number (of a flush or of a transaction, as its protocol has it) that counts
+    /// of the incarnation before.
+    pub(crate) kept: Vec<u64>,
 }
 
 impl SegmentHeader {
@@ -98,17 +102,24 @@ impl SegmentHeader {
         block[64..72].copy_from_slice(&self.horizon.to_le_bytes());
         block[72..80].copy_from_slice(&self.len.to_le_bytes());
         block[80..84].copy_from_slice(&self.lanes.to_le_bytes());
-        let crc = crc32c::crc32c(&block[..HEADER_BYTES - 4]);
+        for (place, kept) in block[HEADER_BYTES..].chunks_exact_mut(8).zip(&self.kept) {
+            place.copy_from_slice(&kept.to_le_bytes());
+        }
+        let crc = checksum(&block, self.kept.len());
         block[84..88].copy_from_slice(&crc.to_le_bytes());
         block
     }
 
     /// Reads a header; `None` if it is none, or torn.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
-        if block.len() < HEADER_BYTES
-            || &block[0..8] != MAGIC
-            || get_u32(block, 8) != FORMAT
-            || crc32c::crc32c(&block[..HEADER_BYTES - 4]) != get_u32(block, 84)
+        if block.len() < HEADER_BYTES || &block[0..8] != MAGIC || get_u32(block, 8) != FORMAT {
+            return None;
+        }
+        let lanes = get_u32(block, 80) as usize;
+        let end = HEADER_BYTES + 8 * lanes;
+        if lanes > LogOptions::MAX_LANES
+            || block.len() < end
+            || checksum(block, lanes) != get_u32(block, 84)
         {
             return None;
         }
@@ -124,6 +135,10 @@ impl SegmentHeader {
             first_chunk: get_u64(block, 56),
             horizon: get_u64(block, 64),
             len: get_u64(block, 72),
+            kept: (HEADER_BYTES..end)
+                .step_by(8)
+                .map(|at| get_u64(block, at))
+                .collect(),
         })
     }
 
@@ -138,6 +153,11 @@ impl SegmentHeader {
             .map_err(|error| LogError::io(format!("reading the header of {name}"), error))?;
         Ok(Self::decode(&block))
     }
+}
+
+fn checksum(block: &[u8], lanes: usize) -> u32 {
+    let behind = &block[HEADER_BYTES..HEADER_BYTES + 8 * lanes];
+    crc32c::crc32c_append(crc32c::crc32c(&block[..HEADER_BYTES - 4]), behind)
 }
 
 #[cfg(test)]
@@ -181,10 +201,11 @@ mod tests {
             first_chunk: 12,
             horizon: 70,
             len: 1 << 20,
+            kept: vec![5, 6, 7, 8],
         };
         let mut block = header.encode(&MemoryDevice::new());
-        assert_eq!(SegmentHeader::decode(&block), Some(header));
-        for at in 0..HEADER_BYTES {
+        assert_eq!(SegmentHeader::decode(&block).as_ref(), Some(&header));
+        for at in 0..HEADER_BYTES + 32 {
             block[at] ^= 4;
             assert_eq!(
                 SegmentHeader::decode(&block),

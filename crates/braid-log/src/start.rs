@@ -23,6 +23,8 @@ pub struct LanePosition {
 pub struct LogStart {
     /// The last number that the checkpoint covers.
     pub number: u64,
+    /// The last number of a flush before the positions; 0 with a protocol that does not number flushes.
+    pub flush: u64,
     /// One position a lane.
     pub lanes: Vec<LanePosition>,
 }
@@ -30,11 +32,12 @@ pub struct LogStart {
 const LANE_BYTES: usize = 32;
 
 impl LogStart {
-    /// The value as bytes, for the checkpoint's superblock: 12 bytes and 32 a lane. It carries no
+    /// The value as bytes, for the checkpoint's superblock: 20 bytes and 32 a lane. It carries no
     /// checksum of its own.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(12 + LANE_BYTES * self.lanes.len());
+        let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
         out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&self.flush.to_le_bytes());
         out.extend_from_slice(&(self.lanes.len() as u32).to_le_bytes());
         for lane in &self.lanes {
             out.extend_from_slice(&lane.segment.to_le_bytes());
@@ -55,6 +58,7 @@ impl LogStart {
             what: "malformed log start position".to_owned(),
         };
         let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let (flush, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let count = u32::from_le_bytes(*count) as usize;
         if count > crate::LogOptions::MAX_LANES || rest.len() != count * LANE_BYTES {
@@ -80,6 +84,7 @@ impl LogStart {
             .collect();
         Ok(Self {
             number: u64::from_le_bytes(*number),
+            flush: u64::from_le_bytes(*flush),
             lanes,
         })
     }
@@ -100,6 +105,7 @@ mod tests {
         };
         let start = LogStart {
             number: 42,
+            flush: 7,
             lanes: vec![lane, LanePosition { segment: 8, ..lane }],
         };
         let bytes = start.encode();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use braid_io::{AlignedBuf, Device};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
 use crate::options::SLOTS_PER_STRAND;
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
@@ -69,6 +70,8 @@ pub(crate) struct StrandState {
     unflushed: [u64; SLOTS_PER_STRAND],
     /// The flush group that will take what is appended now.
     group: u64,
+    /// What to do once the groups that take these pieces have drawn their number.
+    on_numbered: Vec<(u64, Action)>,
 }
 
 /// A strand.
@@ -110,6 +113,7 @@ impl Strand {
                 full: VecDeque::new(),
                 unflushed: [u64::MAX; SLOTS_PER_STRAND],
                 group,
+                on_numbered: Vec::new(),
             }),
             dirty: AtomicBool::new(false),
         }
@@ -135,6 +139,23 @@ impl Strand {
             .copied()
             .min()
             .unwrap_or(u64::MAX)
+    }
+
+    /// The least number that no flush has taken; `u64::MAX` if there is none.
+    pub(crate) fn oldest_unsealed(&self) -> u64 {
+        let state = self.state.lock();
+        let slots = state.full.iter().chain(&state.active);
+        slots.map(|slot| slot.first).min().unwrap_or(u64::MAX)
+    }
+
+    /// Keeps `action` until `group` has its number; gives it back if it has it already.
+    pub(crate) fn when_numbered(&self, group: u64, action: Action) -> Option<Action> {
+        let mut state = self.state.lock();
+        if state.group > group {
+            return Some(action);
+        }
+        state.on_numbered.push((group, action));
+        None
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StrandState> {
@@ -274,6 +295,21 @@ impl StrandState {
             self.full.push_back(full);
         }
         true
+    }
+
+    /// Bytes on the medium of all that no flush has taken.
+    pub(crate) fn unsealed_bytes(&self) -> u64 {
+        let active = self.active.iter().filter(|slot| slot.pieces > 0);
+        let slots = self.full.iter().chain(active);
+        slots.map(|slot| slot.chunk_bytes() as u64).sum()
+    }
+
+    /// What is to be done now that groups before `group` have their numbers.
+    pub(crate) fn take_numbered(&mut self, group: u64) -> impl Iterator<Item = Action> {
+        let due = self.on_numbered.extract_if(.., |(of, _)| *of < group);
+        due.map(|(_, action)| action)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     /// Sets the flush group that will take what is appended from now on.

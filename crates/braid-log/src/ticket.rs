@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::LogError;
 use crate::callbacks::Action;
-use crate::core::Core;
+use crate::core::{Core, Target};
 use crate::options::FlushMode;
 
 /// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
@@ -62,7 +62,7 @@ impl Ticket {
 
     /// Whether the transaction is durable. Does not start a flush, and costs one load.
     pub fn is_durable(&self) -> bool {
-        self.home.core.horizon() >= self.number
+        self.home.core.is_reached(self.target())
     }
 
     /// The outcome if it is known; starts a flush if not.
@@ -70,7 +70,7 @@ impl Ticket {
     /// With [`FlushMode::Callers`] nothing is started: somebody must wait or call
     /// [`Log::sync`](crate::Log::sync).
     pub fn try_wait(&self) -> Option<Result<(), LogError>> {
-        let outcome = self.home.core.outcome(self.number);
+        let outcome = self.home.core.outcome(self.target());
         if outcome.is_none() {
             self.home.core.request_flush_everywhere(self.home.lane);
         }
@@ -83,13 +83,13 @@ impl Ticket {
     /// # Errors
     /// [`LogError::Poisoned`] if a write failed before the transaction was durable.
     pub fn wait(&self) -> Result<(), LogError> {
-        self.home.core.wait(self.home.lane, self.group, self.number)
+        self.home.core.wait(self.target())
     }
 
     /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
     /// once on this one. `f` should be short: others wait behind it. It must not block on this log.
     pub fn on_durable(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
-        match self.home.core.outcome(self.number) {
+        match self.home.core.outcome(self.target()) {
             Some(outcome) => f(outcome),
             None => self.register(Action::Call(Box::new(f))),
         }
@@ -97,8 +97,32 @@ impl Ticket {
 
     fn register(&self, action: Action) {
         let home = &*self.home;
-        home.core
-            .register(home.lane, home.strand, self.number, action);
+        home.core.register(home.strand, self.target(), action);
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            lane: self.home.lane,
+            group: self.group,
+            number: self.number,
+        }
+    }
+
+    /// Calls `f` once the flush that carries the transaction has drawn its number (see
+    /// [`LockRelease::Numbered`](crate::LockRelease::Numbered)), or the log has failed: on the thread that
+    /// seals the flush, or at once on this one. The same rules as for [`Ticket::on_durable`].
+    pub fn on_numbered(&self, f: impl FnOnce() + Send + 'static) {
+        let core = &self.home.core;
+        let action = Action::Call(Box::new(move |_| f()));
+        let strand = &core.strands[self.home.strand];
+        if let Some(action) = strand.when_numbered(self.group, action) {
+            action.run(&Ok(()));
+        } else if let Some(error) = core.poison() {
+            // It may have failed in between, and nobody seals any more.
+            let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
+            due.into_iter()
+                .for_each(|action| action.run(&Err(error.clone())));
+        }
     }
 }
 
@@ -108,14 +132,15 @@ impl Future for Ticket {
     /// With [`FlushMode::Callers`] polling flushes inline.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &self.home.core;
-        if let Some(outcome) = core.outcome(self.number) {
+        if let Some(outcome) = core.outcome(self.target()) {
             return Poll::Ready(outcome);
         }
         if core.options.flush_mode == FlushMode::Callers {
             return Poll::Ready(self.wait());
         }
         self.register(Action::Wake(cx.waker().clone()));
-        core.outcome(self.number).map_or(Poll::Pending, Poll::Ready)
+        core.outcome(self.target())
+            .map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -123,7 +148,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         // Nobody may ask again, and still the transaction shall become durable soon.
         let core = &self.home.core;
-        if core.horizon() < self.number && self.group != 0 {
+        if self.group != 0 && !core.is_reached(self.target()) {
             self.request_flush();
         }
     }

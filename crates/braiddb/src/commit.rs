@@ -126,17 +126,18 @@ impl PooledContext {
                 return Err(error);
             }
         };
+        if let Durability::Buffered(bound) = options.durability {
+            self.inner.flush_within(bound);
+        }
+        let kept = self.release_when_numbered(&pre.ticket);
         let outcome = match options.durability {
             Durability::Immediate => pre.ticket.wait().map_err(Error::from),
-            Durability::Buffered(bound) => {
-                self.inner.flush_within(bound);
-                Ok(())
-            }
-            Durability::None => Ok(()),
+            Durability::Buffered(_) | Durability::None => Ok(()),
         };
-        match options.durability {
-            Durability::Immediate => self.abort(),
-            _ => self.release_when_durable(pre.ticket),
+        match (options.durability, kept) {
+            (_, None) => {}
+            (Durability::Immediate, Some(this)) => this.abort(),
+            (_, Some(this)) => this.release_when_durable(pre.ticket),
         }
         outcome.map(|()| Commit { number: pre.number })
     }
@@ -144,11 +145,9 @@ impl PooledContext {
     pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
         match self.precommit(options, false) {
             Ok(pre) => {
-                if !self.state.borrow().locks.is_empty() {
-                    let ticket = self.inner.log.ticket(pre.number);
-                    self.release_when_durable(ticket);
-                } else {
-                    self.abort();
+                if let Some(this) = self.release_when_numbered(&pre.ticket) {
+                    let ticket = this.inner.log.ticket(pre.number);
+                    this.release_when_durable(ticket);
                 }
                 Ok(Ticket {
                     number: pre.number,
@@ -162,13 +161,23 @@ impl PooledContext {
         }
     }
 
-    /// Gives the locks, where the protocol still holds them, and the context back after the flush.
-    fn release_when_durable(self, ticket: braid_log::Ticket) {
+    /// Gives the locks and the context back once the protocol does not need them any more, if that is before
+    /// the transaction is durable.
+    fn release_when_numbered(self, ticket: &braid_log::Ticket) -> Option<Self> {
         if self.state.borrow().locks.is_empty() {
             self.abort();
-        } else {
-            ticket.on_durable(move |_| self.abort());
+            return None;
         }
+        if self.inner.lock_release != LockRelease::Numbered {
+            return Some(self);
+        }
+        ticket.on_numbered(move || self.abort());
+        None
+    }
+
+    /// Gives the locks, where the protocol still holds them, and the context back after the flush.
+    fn release_when_durable(self, ticket: braid_log::Ticket) {
+        ticket.on_durable(move |_| self.abort());
     }
 
     /// Releases what the transaction holds and gives the context back.
@@ -201,7 +210,7 @@ impl PooledContext {
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable {
                 // Its first number: the others are its own.
-                inner.validate(state, number + 1 - u64::from(records))?;
+                inner.validate(state, flight.first_number())?;
             }
             Ok(())
         }) {
@@ -209,6 +218,17 @@ impl PooledContext {
             inner.unlock_all(state);
             drop(flight.finish());
             return Err(error);
+        }
+        if inner.wants_dependencies {
+            match inner.dependencies(state) {
+                Ok(on) => flight.depends_on(&on, bytes),
+                Err(error) => {
+                    flight.void();
+                    inner.unlock_all(state);
+                    drop(flight.finish());
+                    return Err(error);
+                }
+            }
         }
         flight.append(&[state.writes.log_payload()]);
         if let Err(error) = inner.apply(state, number) {
@@ -304,6 +324,28 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// The versions that may not be durable yet among those that the transaction read or overwrites, for a
+    /// protocol that wants to know.
+    fn dependencies(&self, state: &Context) -> Result<Vec<u64>> {
+        let horizon = self.log.horizon();
+        let mut on = Vec::new();
+        if state.reads.newest > horizon {
+            on.extend(state.reads.points.iter().map(|read| read.version));
+            if !state.reads.ranges.is_empty() {
+                // A range does not say which versions it held.
+                self.log.ticket(state.reads.newest).wait()?;
+            }
+        }
+        for write in state.writes.live() {
+            let tree = &state.tables[write.table as usize].tree;
+            // Locked since before it was drawn: this is what `apply` will replace.
+            let (found, _) = tree.get(state.writes.key(write), |_| false)?;
+            on.extend(found.map(|found| found.meta.version));
+        }
+        on.retain(|&version| version > horizon);
+        Ok(on)
     }
 
     fn conflict(&self, kind: ConflictKind) -> Error {

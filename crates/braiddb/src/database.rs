@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub(crate) page_gate: RwLock<()>,
     pub(crate) checkpoint_running: Mutex<()>,
     pub(crate) lock_release: LockRelease,
+    /// Whether the log is told what a transaction depends on.
+    pub(crate) wants_dependencies: bool,
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) checkpoint_log_bytes: u64,
@@ -120,6 +122,7 @@ impl Inner {
     pub(crate) fn new(parts: Parts, options: &Builder) -> Self {
         Self {
             lock_release: parts.meta.protocol.lock_release(),
+            wants_dependencies: parts.log.wants_dependencies(),
             log: parts.log,
             store: parts.store,
             locks: LockTable::new(),
@@ -181,6 +184,12 @@ impl Inner {
     }
 
     pub(crate) fn open_snapshot(&self) -> Registration {
+        // `gsn` acknowledges ahead of the horizon: a snapshot holds what its user was told, so it waits for
+        // what other lanes had before. A failed log's snapshot is at the horizon.
+        let acknowledged = self.log.acknowledged();
+        if acknowledged > self.log.horizon() {
+            let _ = self.log.ticket(acknowledged).wait();
+        }
         self.snapshots.open(thread_index(), || self.log.horizon())
     }
 

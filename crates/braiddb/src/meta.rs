@@ -5,7 +5,7 @@ use braid_log::{LogStart, ProtocolKind};
 use crate::error::{Error, Result};
 
 /// The format of everything above the store: meta, redo records, catalog.
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -82,6 +82,7 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let start = LogStart {
             number: 42,
+            flush: 0,
             lanes: Vec::new(),
         };
         let (decoded, decoded_start) = Meta::decode(&meta().encode(&start)).unwrap();
@@ -93,6 +94,7 @@ mod tests {
     fn another_format_is_named_and_damage_is_typed() {
         let mut bytes = meta().encode(&LogStart {
             number: 1,
+            flush: 0,
             lanes: Vec::new(),
         });
         for len in 0..bytes.len() {

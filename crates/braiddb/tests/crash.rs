@@ -13,7 +13,7 @@ use braid::{Bytes, Database, Error, Protocol, Readable, Table, Ticket};
 use braid_io::SimDevice;
 
 /// For each protocol.
-const HISTORIES: u64 = 500;
+const HISTORIES: u64 = 400;
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -54,7 +54,7 @@ impl History {
         let builder = Database::builder()
             .background_threads(false)
             .pool_bytes(1 << 20)
-            .segment_bytes(64 << 10)
+            .segment_bytes(128 << 10)
             .strands(if several { 3 } else { 1 })
             .lanes(if several && self.seed.is_multiple_of(3) {
                 2
@@ -318,22 +318,21 @@ fn histories(protocol: Protocol) {
     println!("{protocol}: {crashes} crashes in {HISTORIES} histories");
 }
 
-#[test]
-fn aether_histories_survive_crashes() {
-    histories(Protocol::Aether);
+macro_rules! histories_survive_crashes {
+    ($($name:ident: $protocol:ident),*) => {$(
+        #[test]
+        fn $name() {
+            histories(Protocol::$protocol);
+        }
+    )*};
 }
 
-#[test]
-fn epoch_histories_survive_crashes() {
-    histories(Protocol::Epoch);
-}
-
-#[test]
-fn glsn_histories_survive_crashes() {
-    histories(Protocol::Glsn);
-}
-
-#[test]
-fn serial_histories_survive_crashes() {
-    histories(Protocol::Serial);
+histories_survive_crashes! {
+    serial_histories_survive_crashes: Serial,
+    aether_histories_survive_crashes: Aether,
+    epoch_histories_survive_crashes: Epoch,
+    gsn_histories_survive_crashes: Gsn,
+    glsn_histories_survive_crashes: Glsn,
+    gwsn_strict_histories_survive_crashes: GwsnStrict,
+    gwsn_histories_survive_crashes: Gwsn
 }

@@ -1,6 +1,6 @@
 //! Aether (Johnson et al., VLDB 2010): the serial log with early lock release and flush pipelining.
 
-use super::{Protocol, ScannedNumbers, cut_at_bad_chunk};
+use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
 use crate::{LockRelease, LogError};
 
 /// One strand whose byte order is the dependency order: a transaction's locks go once its piece is in
@@ -20,7 +20,7 @@ impl Protocol for Aether {
         LockRelease::Precommit
     }
 
-    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        Ok(cut_at_bad_chunk(scanned))
+    fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
+        Ok(Kept::Numbers(cut_at_bad_chunk(scanned)))
     }
 }

@@ -1,6 +1,6 @@
 //! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): clients are answered by epochs.
 
-use super::{Frontier, Protocol, ScannedNumbers, cut_at_gap};
+use super::{Frontier, Kept, Protocol, Scanned, cut_at_gap};
 use crate::{LockRelease, LogError};
 
 /// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of it is
@@ -32,8 +32,8 @@ impl Protocol for Epoch {
         true
     }
 
-    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        cut_at_gap(scanned)
+    fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
+        cut_at_gap(scanned).map(Kept::Numbers)
     }
 }
 

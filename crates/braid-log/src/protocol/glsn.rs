@@ -1,6 +1,6 @@
 //! P-WAL's protocol: parallel strands ordered by one global number (Nakamura et al., 2019).
 
-use super::{Protocol, ScannedNumbers, cut_at_gap};
+use super::{Kept, Protocol, Scanned, cut_at_gap};
 use crate::{LockRelease, LogError};
 
 /// P-WAL: early lock release, prefix acknowledgement over all strands, gap rule in recovery.
@@ -16,14 +16,14 @@ impl Protocol for Glsn {
     }
 
     /// Below the first missing number: a later transaction may have read what an earlier one wrote.
-    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        cut_at_gap(scanned)
+    fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
+        cut_at_gap(scanned).map(Kept::Numbers)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Frontier;
+    use super::super::{Frontier, Run};
     use super::*;
 
     #[test]
@@ -48,21 +48,27 @@ mod tests {
 
     #[test]
     fn cut_ends_at_the_first_gap() {
-        let mut scanned = ScannedNumbers {
+        let runs = |runs: &[(u64, u64)]| {
+            let run = |&(first, last): &(u64, u64)| Run {
+                first,
+                last,
+                flush: 0,
+            };
+            runs.iter().map(run).collect::<Vec<_>>()
+        };
+        let mut scanned = Scanned {
             base: 10,
             horizon: 12,
             found_to_horizon: 2,
-            tail: vec![],
+            ..Scanned::default()
         };
-        assert_eq!(Glsn.cut(&scanned).unwrap(), 12);
-        scanned.tail = vec![(13, 13), (14, 16), (18, 20)];
-        assert_eq!(Glsn.cut(&scanned).unwrap(), 16);
-        scanned.tail[0] = (14, 14);
-        assert_eq!(Glsn.cut(&scanned).unwrap(), 12);
+        let cut = |scanned: &Scanned| Glsn.cut(scanned);
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(12));
+        scanned.tail = runs(&[(13, 13), (14, 16), (18, 20)]);
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(16));
+        scanned.tail = runs(&[(14, 14), (18, 20)]);
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(12));
         scanned.found_to_horizon = 1;
-        assert!(matches!(
-            Glsn.cut(&scanned),
-            Err(LogError::Corrupted { .. })
-        ));
+        assert!(matches!(cut(&scanned), Err(LogError::Corrupted { .. })));
     }
 }

@@ -6,6 +6,8 @@
 mod aether;
 mod epoch;
 mod glsn;
+mod gsn;
+mod gwsn;
 mod serial;
 
 use crate::{LockRelease, LogError, ProtocolKind};
@@ -38,17 +40,91 @@ impl Frontier {
     }
 }
 
-/// The live pieces of a scanned log's newest incarnation, as number ranges.
-#[derive(Debug)]
-pub(crate) struct ScannedNumbers {
+/// A run of numbers that lies in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// The number of the flush that brought (the last part of) it.
+    pub(crate) flush: u64,
+}
+
+/// A transaction that counts only if others do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dependent {
+    pub(crate) number: u64,
+    pub(crate) on: Vec<u64>,
+}
+
+/// What a scan found of the newest incarnation.
+#[derive(Debug, Default)]
+pub(crate) struct Scanned {
     /// Everything up to here was settled before the incarnation began, or by the checkpoint.
     pub(crate) base: u64,
     /// The greatest horizon that a chunk of the incarnation names: so far everything was durable.
     pub(crate) horizon: u64,
     /// How many numbers in `base + 1 ..= horizon` were found.
     pub(crate) found_to_horizon: u64,
-    /// Ranges (first, last) behind the horizon, sorted.
-    pub(crate) tail: Vec<(u64, u64)>,
+    /// Behind the horizon, sorted, of all lanes.
+    pub(crate) tail: Vec<Run>,
+    /// The last flush that the checkpoint covers.
+    pub(crate) flush_base: u64,
+    /// Flushes behind it that are there as a whole, sorted.
+    pub(crate) flushes: Vec<u64>,
+    /// For each lane, its transactions with dependencies, sorted.
+    pub(crate) dependents: Vec<Vec<Dependent>>,
+}
+
+/// What of an incarnation counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Transactions up to a number.
+    Numbers(u64),
+    /// Flushes up to a number.
+    Flushes(u64),
+    /// Of each lane, transactions up to a number.
+    Lanes(Vec<u64>),
+}
+
+impl Kept {
+    /// The same in a segment header's form.
+    pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
+        match self {
+            Kept::Numbers(last) | Kept::Flushes(last) => vec![*last; lanes],
+            Kept::Lanes(last) => last.clone(),
+        }
+    }
+
+    /// Whether a transaction counts.
+    pub(crate) fn holds(&self, lane: usize, number: u64, flush: u64) -> bool {
+        match self {
+            Kept::Numbers(last) => number <= *last,
+            Kept::Flushes(last) => flush <= *last,
+            Kept::Lanes(last) => last.get(lane).is_some_and(|&last| number <= last),
+        }
+    }
+}
+
+/// How numbers are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbering {
+    /// One after the other.
+    Dense,
+    /// So that `number % lanes` is the transaction's lane.
+    ByLane,
+}
+
+/// What a transaction does about those that it read from or overwrote and that may not be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dependence {
+    /// Nothing: the numbers tell.
+    Implied,
+    /// Waits until they are sealed in flushes with smaller numbers.
+    Sealed,
+    /// Waits until they are durable.
+    Durable,
+    /// Says in its piece which they are, and is acknowledged after them.
+    Recorded,
 }
 
 /// A commit protocol.
@@ -75,45 +151,74 @@ pub(crate) trait Protocol: Sync {
         false
     }
 
-    /// The last number that recovery keeps.
+    /// How numbers are drawn.
+    fn numbering(&self) -> Numbering {
+        Numbering::Dense
+    }
+
+    /// Whether flushes have numbers of their own, and are acknowledged in their order over all lanes.
+    fn numbers_flushes(&self) -> bool {
+        false
+    }
+
+    /// Whether a flush takes all that its lane's strands have at one instant, so that what a
+    /// transaction depends on in its own lane is in the same flush or in one before.
+    fn has_closed_flushes(&self) -> bool {
+        self.dependence() != Dependence::Implied
+    }
+
+    /// What is done about dependencies.
+    fn dependence(&self) -> Dependence {
+        Dependence::Implied
+    }
+
+    /// What recovery keeps.
     ///
     /// # Errors
     /// `Corrupted` if something that was acknowledged is missing.
-    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError>;
+    fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError>;
+
+    /// What a later incarnation's header says about an incarnation of this protocol: `base` and
+    /// [`Kept::words`].
+    fn kept(&self, base: u64, _words: &[u64]) -> Kept {
+        Kept::Numbers(base)
+    }
 }
 
 /// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing when a
 /// transaction had drawn but not appended; nothing kept can depend on it, since it had released nothing.
-fn cut_at_bad_chunk(scanned: &ScannedNumbers) -> u64 {
-    let last = scanned.tail.iter().map(|&(_, last)| last).max();
+fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
+    let last = scanned.tail.iter().map(|run| run.last).max();
     scanned.base.max(scanned.horizon).max(last.unwrap_or(0))
 }
 
-/// P-WAL's recovery rule: everything below the first missing number.
-///
-/// # Errors
-/// `Corrupted` if a number is missing that was acknowledged.
-fn cut_at_gap(scanned: &ScannedNumbers) -> Result<u64, LogError> {
-    let start = scanned.base.max(scanned.horizon);
-    // I1: what a chunk calls durable was acknowledged. That it is gone is no crash's doing.
-    if scanned.found_to_horizon != start - scanned.base {
-        return Err(LogError::corrupted(
-            format!(
-                "acknowledged transactions are missing: {} of the {} numbers from {} to {start}",
-                (start - scanned.base).abs_diff(scanned.found_to_horizon),
-                start - scanned.base,
-                scanned.base + 1
-            ),
-            "the log",
-            0,
-        ));
+/// I1: what a chunk calls durable was acknowledged. That it is gone is no crash's doing.
+fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
+    let expected = scanned.horizon.saturating_sub(scanned.base);
+    if scanned.found_to_horizon == expected {
+        return Ok(());
     }
-    let mut cut = start;
-    for &(first, last) in &scanned.tail {
-        if first > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
+    Err(LogError::corrupted(
+        format!(
+            "acknowledged transactions are missing: {} of the {expected} numbers from {} to {}",
+            expected.abs_diff(scanned.found_to_horizon),
+            scanned.base + 1,
+            scanned.horizon
+        ),
+        "the log",
+        0,
+    ))
+}
+
+/// P-WAL's recovery rule: everything below the first missing number.
+fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
+    check_acknowledged(scanned)?;
+    let mut cut = scanned.base.max(scanned.horizon);
+    for run in &scanned.tail {
+        if run.first > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
             break;
         }
-        cut = cut.max(last);
+        cut = cut.max(run.last);
     }
     Ok(cut)
 }
@@ -124,6 +229,9 @@ pub(crate) fn of(kind: ProtocolKind) -> &'static dyn Protocol {
         ProtocolKind::Serial => &serial::Serial,
         ProtocolKind::Aether => &aether::Aether,
         ProtocolKind::Glsn => &glsn::Glsn,
+        ProtocolKind::GwsnStrict => &gwsn::GwsnStrict,
+        ProtocolKind::Gwsn => &gwsn::Gwsn,
         ProtocolKind::Epoch => &epoch::Epoch,
+        ProtocolKind::Gsn => &gsn::Gsn,
     }
 }

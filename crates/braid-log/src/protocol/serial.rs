@@ -1,6 +1,6 @@
 //! The classic serial log: one strand, locks held until the flush.
 
-use super::{Protocol, ScannedNumbers, cut_at_bad_chunk};
+use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
 use crate::{LockRelease, LogError};
 
 /// Serial write-ahead logging, the baseline.
@@ -19,23 +19,31 @@ impl Protocol for Serial {
         LockRelease::Durable
     }
 
-    fn cut(&self, scanned: &ScannedNumbers) -> Result<u64, LogError> {
-        Ok(cut_at_bad_chunk(scanned))
+    fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
+        Ok(Kept::Numbers(cut_at_bad_chunk(scanned)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Run;
     use super::*;
 
     #[test]
     fn cut_keeps_what_is_behind_a_gap() {
-        let scanned = ScannedNumbers {
+        let scanned = Scanned {
             base: 3,
             horizon: 5,
             found_to_horizon: 2,
-            tail: vec![(6, 6), (8, 9)],
+            tail: [(6, 6), (8, 9)]
+                .map(|(first, last)| Run {
+                    first,
+                    last,
+                    flush: 0,
+                })
+                .to_vec(),
+            ..Scanned::default()
         };
-        assert_eq!(Serial.cut(&scanned).unwrap(), 9);
+        assert_eq!(Serial.cut(&scanned).unwrap(), Kept::Numbers(9));
     }
 }

@@ -1,0 +1,136 @@
+//! Acknowledgement lane by lane, for the protocol that records dependencies: how far each lane's
+//! transactions are durable together with everything that they depend on.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+/// See the module's text. The lane of a number is its remainder by the number of lanes.
+#[derive(Debug)]
+pub(crate) struct Hardening {
+    lanes: Box<[CachePadded<LaneHardening>]>,
+}
+
+#[derive(Debug)]
+struct LaneHardening {
+    /// Every transaction of the lane up to this number is durable, and what it depends on is hardened.
+    /// Grows only.
+    hardened: AtomicU64,
+    /// Transactions with dependencies in other lanes that were not hardened, and these dependencies.
+    waiting: Mutex<BTreeMap<u64, Vec<u64>>>,
+}
+
+impl Hardening {
+    pub(crate) fn new(lanes: usize, base: u64) -> Self {
+        let lane = || {
+            CachePadded::new(LaneHardening {
+                hardened: AtomicU64::new(base),
+                waiting: Mutex::default(),
+            })
+        };
+        Self {
+            lanes: (0..lanes).map(|_| lane()).collect(),
+        }
+    }
+
+    /// How far a lane is hardened.
+    pub(crate) fn hardened(&self, lane: usize) -> u64 {
+        // SeqCst: waiters announce themselves before this look, as with the horizon.
+        self.lanes[lane].hardened.load(Ordering::SeqCst)
+    }
+
+    /// The greatest number that is hardened in any lane.
+    pub(crate) fn greatest(&self) -> u64 {
+        let lanes = (0..self.lanes.len()).map(|lane| self.hardened(lane));
+        lanes.max().unwrap_or(0)
+    }
+
+    fn lane_of(&self, number: u64) -> usize {
+        (number % self.lanes.len() as u64) as usize
+    }
+
+    /// Whether a transaction is hardened.
+    pub(crate) fn is_hardened(&self, number: u64) -> bool {
+        self.hardened(self.lane_of(number)) >= number
+    }
+
+    /// Those of `numbers` that lie in other lanes than `number` and are not hardened.
+    pub(crate) fn open(&self, number: u64, numbers: &[u64]) -> Vec<u64> {
+        let lane = self.lane_of(number);
+        let open = |&on: &u64| self.lane_of(on) != lane && !self.is_hardened(on);
+        let mut open: Vec<u64> = numbers.iter().copied().filter(open).collect();
+        open.sort_unstable();
+        open.dedup();
+        open
+    }
+
+    /// Notes what a transaction waits for; to be called before it is appended.
+    pub(crate) fn add(&self, number: u64, on: Vec<u64>) {
+        let lane = &self.lanes[self.lane_of(number)];
+        lane.waiting.lock().insert(number, on);
+    }
+
+    /// The transaction did not happen.
+    pub(crate) fn forget(&self, number: u64) {
+        self.lanes[self.lane_of(number)]
+            .waiting
+            .lock()
+            .remove(&number);
+    }
+
+    /// Raises what is hardened, given how far each lane's own bytes are durable and its entries finished.
+    /// Says for which lanes it rose.
+    pub(crate) fn advance(&self, durable: &[u64]) -> Vec<bool> {
+        let mut rose = vec![false; durable.len()];
+        // A lane that rises may be what a transaction of one before it waited for.
+        let mut again = true;
+        while again {
+            again = false;
+            for (index, (lane, &durable)) in self.lanes.iter().zip(durable).enumerate() {
+                if durable <= lane.hardened.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let mut to = durable;
+                let mut waiting = lane.waiting.lock();
+                while let Some(first) = waiting.first_entry().filter(|e| *e.key() <= durable) {
+                    if !first.get().iter().all(|&on| self.is_hardened(on)) {
+                        to = first.key() - 1;
+                        break;
+                    }
+                    first.remove();
+                }
+                // SeqCst: before the looks at who waits, see `hardened`. Under the lock, so that nobody
+                // raises it past a transaction that we saw waiting.
+                if lane.hardened.fetch_max(to, Ordering::SeqCst) < to {
+                    rose[index] = true;
+                    again = true;
+                }
+            }
+        }
+        rose
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_waits_for_its_dependencies_only() {
+        let hardening = Hardening::new(3, 8);
+        // 10 (lane 1) depends on 12 (lane 0), which depends on 11 (lane 2); 13 (lane 1) on nothing.
+        assert_eq!(hardening.open(10, &[12, 7, 13, 12]), [12]);
+        hardening.add(10, vec![12]);
+        hardening.add(12, vec![11]);
+        assert_eq!(hardening.advance(&[15, 9, 8]), [true, true, false]);
+        assert_eq!(hardening.hardened(1), 9);
+        assert_eq!(hardening.hardened(0), 11, "up to before the one that waits");
+        assert_eq!(hardening.advance(&[15, 13, 8]), [false, false, false]);
+        // Lane 2 is durable: both go, in whatever order the lanes are looked at.
+        assert_eq!(hardening.advance(&[15, 13, 14]), [true, true, true]);
+        assert_eq!((hardening.hardened(1), hardening.greatest()), (13, 15));
+        assert!(hardening.is_hardened(12) && !hardening.is_hardened(16));
+    }
+}
