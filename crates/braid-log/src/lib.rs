@@ -56,6 +56,7 @@
 //!
 //! | term | meaning |
 //! |---|---|
+//! | flush | what one durable write of a lane brings: chunks, which count together or not at all |
 //! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its commit number |
 //! | piece | what one transaction appends; recovered whole or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
@@ -69,7 +70,7 @@
 //! [`Log::recover`] scans all lanes from the [`LogStart`] of the last checkpoint. A chunk counts if its
 //! lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC fit, so that what a
 //! recycled segment held before is never taken for new. The protocol then finds the cut. [`Recovered`]
-//! hands out the pieces up to it, in parallel and in no order; [`Recovered::into_log`] begins a new
+//! hands out the pieces that count, in parallel and in no order; [`Recovered::into_log`] begins a new
 //! incarnation, and what was behind the cut is dead for ever, also if a crash interrupts that.
 //!
 //! Each chunk records the horizon known when it was sealed. So a log from which acknowledged pieces are
@@ -84,8 +85,8 @@
 //!
 //! # Sources
 //!
-//! The `glsn` protocol is that of P-WAL (parallel write-ahead logging, with early lock release and flush
-//! pipelining), with an exact horizon in place of the minimum over all flushed positions, so that an idle
+//! The modules under `protocol` name theirs. The default, `glsn`, is P-WAL's (parallel write-ahead
+//! logging, with early lock release and flush pipelining), with an exact horizon in place of the minimum over all flushed positions, so that an idle
 //! strand holds nobody back, and with strands that share a device's flushes.
 
 mod background;

@@ -40,7 +40,8 @@ pub(crate) struct WorkloadArgs {
     #[arg(value_parser = workload_parser())]
     workload: Workload,
 
-    /// Commit protocol: serial or glsn; an existing database keeps its own
+    /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database is
+    /// switched to it
     #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 

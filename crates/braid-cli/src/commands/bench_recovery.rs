@@ -33,7 +33,7 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, default_value = "u1", value_parser = parse::<Workload>)]
     workload: Workload,
 
-    /// Commit protocol: serial or glsn
+    /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn
     #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 
