@@ -1,11 +1,10 @@
 //! The log's shared state, and how a number becomes durable.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::callbacks::{Action, Callbacks};
@@ -17,6 +16,7 @@ use crate::pool::Quota;
 use crate::protocol::{Frontier, Protocol};
 use crate::space::SpaceState;
 use crate::strand::Strand;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, fence};
 
 /// What all handles, tickets and threads of a log share.
 pub(crate) struct Core {
@@ -244,7 +244,7 @@ impl Core {
         }
         // SeqCst fence: our append comes before the look at `wanted`. Whoever clears it looks for unflushed
         // bytes afterwards, so if we find it set, ours are seen.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if lane.wanted.load(Ordering::Relaxed) || lane.wanted.swap(true, Ordering::SeqCst) {
             return;
         }

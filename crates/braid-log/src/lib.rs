@@ -99,6 +99,8 @@ mod flush;
 mod inflight;
 mod lane;
 mod log;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod options;
 mod piece;
 mod pool;
@@ -111,6 +113,7 @@ mod space;
 mod start;
 mod stats;
 mod strand;
+mod sync;
 mod ticket;
 
 pub use error::LogError;
