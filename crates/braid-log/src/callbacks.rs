@@ -1,12 +1,12 @@
 //! Callbacks and wakers of tickets that nobody blocks on.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::LogError;
+use crate::sync::{AtomicU64, Mutex};
 
 /// What to do once a number is durable, or never will be.
 pub(crate) enum Action {
@@ -96,7 +96,7 @@ impl Callbacks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
 

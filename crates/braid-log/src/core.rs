@@ -1,11 +1,10 @@
 //! The log's shared state, and how a number becomes durable.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::background::Ticker;
@@ -20,6 +19,7 @@ use crate::pool::Quota;
 use crate::protocol::{Dependence, Frontier, Numbering, Protocol};
 use crate::space::SpaceState;
 use crate::strand::Strand;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, fence};
 
 /// Dependencies that a piece names; a transaction with more waits for them.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
@@ -427,7 +427,7 @@ impl Core {
         }
         // SeqCst fence: our append comes before the look at `wanted`. Whoever clears it looks for unflushed
         // bytes afterwards, so if we find it set, ours are seen.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if lane.wanted.load(Ordering::Relaxed) || lane.wanted.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -1,21 +1,22 @@
 //! Who is committing right now: one padded commit slot a thread, and the gate in front of them.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
 use crate::event::Event;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, spin_loop, yield_now};
 
 /// A slot that nobody uses.
 const FREE: u64 = u64::MAX;
 
 /// Entries that can be in flight at once; more wait for a slot.
-pub(crate) const MAX_ENTRIES: usize = 256;
+pub(crate) const MAX_ENTRIES: usize = if cfg!(all(test, loom)) { 3 } else { 256 };
 
 /// A small number of the calling thread, dense over the threads of the process.
 pub(crate) fn thread_index() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
         static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
     }
@@ -112,7 +113,7 @@ impl Entries {
             index = (index + 1) % MAX_ENTRIES;
             tries += 1;
             if tries % MAX_ENTRIES == 0 {
-                std::thread::yield_now();
+                yield_now();
             }
         }
     }
@@ -181,13 +182,13 @@ impl Entries {
 pub(crate) fn relax(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {
-        std::hint::spin_loop();
+        spin_loop();
     } else {
-        std::thread::yield_now();
+        yield_now();
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

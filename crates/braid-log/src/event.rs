@@ -1,8 +1,10 @@
 //! Sleeping and waking without a lock: futex words.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, wait, wake_all, wake_one};
 
 /// A counter that threads sleep on until it moves. Waking costs a system call only if one sleeps.
 ///
@@ -40,7 +42,7 @@ impl Event {
         // condition after we made it true.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.word.fetch_add(1, Ordering::SeqCst);
-            atomic_wait::wake_all(&self.word);
+            wake_all(&self.word);
         }
     }
 
@@ -53,7 +55,7 @@ impl Event {
 impl Listener<'_> {
     /// Sleeps until notified, or for no reason at all.
     pub(crate) fn wait(self) {
-        atomic_wait::wait(&self.event.word, self.key);
+        wait(&self.event.word, self.key);
     }
 }
 
@@ -65,7 +67,7 @@ impl Drop for Listener<'_> {
 }
 
 /// Flush groups whose waiters sleep at the same time; more alias and wake too early, which is harmless.
-const RING: u64 = 64;
+const RING: u64 = if cfg!(all(test, loom)) { 2 } else { 64 };
 
 /// One futex word a flush group, in a ring, so that the end of a flush wakes its own waiters and not
 /// those of the next one (no thundering herd).
@@ -101,7 +103,7 @@ impl GroupWords {
 
     /// Sleeps until the word moves from `key`.
     pub(crate) fn wait(&self, group: u64, key: u32) {
-        atomic_wait::wait(self.word(group), key);
+        wait(self.word(group), key);
     }
 
     /// Wakes all waiters of `group`. The caller made their condition true before.
@@ -121,7 +123,7 @@ impl GroupWords {
         ) {
             seen = now;
         }
-        atomic_wait::wake_all(word);
+        wake_all(word);
     }
 
     /// Wakes one waiter of `group`, if there is one, to make it leader.
@@ -133,7 +135,7 @@ impl GroupWords {
         }
         // The word must move: the waiter may not sleep yet.
         word.fetch_add(GENERATION, Ordering::SeqCst);
-        atomic_wait::wake_one(word);
+        wake_one(word);
     }
 
     /// Wakes everybody, for good.

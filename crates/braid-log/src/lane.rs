@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_io::AlignedBuf;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::event::{Event, GroupWords};
 use crate::pool::SegmentPool;
 use crate::segment::Segment;
 use crate::strand::Slot;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 
 /// Pieces in a flush up to which another one may overlap it.
 const FEW_PIECES: u32 = 2;
@@ -77,24 +77,24 @@ impl Completion {
 /// Sums for [`LogStats`](crate::LogStats). All relaxed: they order nothing.
 #[derive(Debug, Default)]
 pub(crate) struct LaneCounters {
-    pub(crate) written_bytes: AtomicU64,
-    pub(crate) chunk_bytes: AtomicU64,
-    pub(crate) payload_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) chunks: AtomicU64,
-    pub(crate) pieces: AtomicU64,
-    pub(crate) buffer_waits: AtomicU64,
-    pub(crate) queue_nanos: AtomicU64,
-    pub(crate) write_nanos: AtomicU64,
-    pub(crate) notify_nanos: AtomicU64,
+    pub(crate) written_bytes: Counter,
+    pub(crate) chunk_bytes: Counter,
+    pub(crate) payload_bytes: Counter,
+    pub(crate) flushes: Counter,
+    pub(crate) chunks: Counter,
+    pub(crate) pieces: Counter,
+    pub(crate) buffer_waits: Counter,
+    pub(crate) queue_nanos: Counter,
+    pub(crate) write_nanos: Counter,
+    pub(crate) notify_nanos: Counter,
 }
 
 impl LaneCounters {
-    pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    pub(crate) fn add(counter: &Counter, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_since(counter: &AtomicU64, start: Instant) {
+    pub(crate) fn add_since(counter: &Counter, start: Instant) {
         Self::add(counter, nanos(start.elapsed()));
     }
 }

@@ -101,6 +101,8 @@ mod hardening;
 mod inflight;
 mod lane;
 mod log;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod options;
 mod piece;
 mod pool;
@@ -113,6 +115,7 @@ mod space;
 mod start;
 mod stats;
 mod strand;
+mod sync;
 mod ticket;
 
 pub use error::LogError;

@@ -253,8 +253,13 @@ impl Log {
         crate::recover::oldest_start(device)
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn inner(&self) -> &LogInner {
+        &self.0
     }
 
     /// The options in effect.

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use braid_io::{Device, OpenMode};
-use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::options::{BLOCK, LogOptions};
 use crate::segment::{Segment, segment_name, unfinished_name};
+use crate::sync::{AtomicU64, Mutex};
 
 /// Segment files of all lanes and their limit.
 #[derive(Debug, Default)]

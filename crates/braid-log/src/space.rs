@@ -4,16 +4,15 @@
 //! A lane lets entries in while it has more room ahead than all of its buffers and all small entries in
 //! flight can still need. Large entries reserve their bytes on top.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::core::Core;
 use crate::entries::MAX_ENTRIES;
 use crate::lane::Lane;
 use crate::options::{BLOCK, FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::sync::{AtomicU64, Mutex};
 
 /// Payload up to which an entry is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;

@@ -1,16 +1,16 @@
 //! A strand: an append buffer of a few slots, one filling while the others are flushed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use braid_io::{AlignedBuf, Device};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
 use crate::options::SLOTS_PER_STRAND;
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// A buffer that becomes one chunk.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, Page, WORDS};
+use crate::sync::AtomicU64;
 
 /// Huge pages begin at this boundary on the common systems.
 const ALIGN: usize = 2 << 20;

@@ -35,12 +35,16 @@ mod checkpoint;
 mod error;
 mod file;
 mod frames;
+mod latch;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod node;
 mod overflow;
 mod page;
 mod pool;
 mod space;
 mod store;
+mod sync;
 mod table;
 mod tree;
 mod verify;

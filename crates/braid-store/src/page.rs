@@ -5,7 +5,9 @@
 //! atomic words: there is no data race, only possibly nonsense that the reader must not act on before it
 //! has validated, and must not be led out of bounds by. Words are little-endian on the medium.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicU64;
 
 /// The size of a page and of a block of the data file, in bytes.
 pub const PAGE_SIZE: usize = 8192;
@@ -111,7 +113,7 @@ impl Page<'_> {
 
 /// A private page outside of the pool.
 pub(crate) fn private() -> Box<[AtomicU64; WORDS]> {
-    Box::new([const { AtomicU64::new(0) }; WORDS])
+    Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
 }
 
 /// Compares key bytes, stored from a word index on with zero padding, with `key`.

@@ -8,9 +8,7 @@
 //! consistent. The version grows with every change, load and eviction, so a word never comes back.
 //! `MARK` is the clock's second chance: set by the evictor, cleared by the next reader.
 //!
-//! Memory order: the latch is taken with Acquire and given back with Release; a reader's first load is
-//! Acquire (pairs with that Release) and its reads are kept before the second load by an Acquire fence
-//! (pairs with the Release fence behind the taking of the latch).
+//! [`latch`] has the memory order.
 //!
 //! # Epochs
 //!
@@ -24,7 +22,7 @@
 //! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
 use parking_lot::Mutex;
@@ -32,7 +30,9 @@ use parking_lot::Mutex;
 use crate::error::StoreError;
 use crate::file::DataFile;
 use crate::frames::Frames;
+use crate::latch;
 use crate::page::{PAGE_SIZE, Page, PageId};
+use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
 
 const LATCH: u64 = 1;
@@ -107,10 +107,10 @@ pub(crate) struct PageIds {
 
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
-    pub(crate) loads: AtomicU64,
-    pub(crate) evictions: AtomicU64,
-    pub(crate) eviction_writes: AtomicU64,
-    pub(crate) copies: AtomicU64,
+    pub(crate) loads: Counter,
+    pub(crate) evictions: Counter,
+    pub(crate) eviction_writes: Counter,
+    pub(crate) copies: Counter,
 }
 
 impl Pool {
@@ -169,8 +169,7 @@ impl Pool {
     #[inline]
     pub(crate) fn read(&self, id: PageId) -> Result<Option<ReadPage<'_>>, StoreError> {
         if let Some(state) = self.state(id) {
-            // Acquire: pairs with the Release of the last change.
-            let word = state.load(Ordering::Acquire);
+            let word = latch::open(state);
             if word & (LATCH | MARK) == 0 && word != 0 && frame_of(word) != NONE {
                 return Ok(Some(ReadPage {
                     pool: self,
@@ -190,7 +189,7 @@ impl Pool {
         let state = self.states.get_or_make(id);
         let mut waits = Waits::default();
         loop {
-            let word = state.load(Ordering::Acquire);
+            let word = latch::open(state);
             if word & LATCH != 0 {
                 waits.wait();
                 continue;
@@ -222,11 +221,7 @@ impl Pool {
     /// Brings a page into memory. Returns without effect if another thread was faster.
     fn load(&self, id: PageId, state: &AtomicU64, word: u64) -> Result<(), StoreError> {
         let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
-        // Acquire: the latch.
-        if state
-            .compare_exchange(word, empty | LATCH, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if !latch::take(state, word, empty | LATCH) {
             return Ok(());
         }
         let result = self.load_latched(id);
@@ -235,8 +230,7 @@ impl Pool {
             Err(error) => (NONE, Err(error)),
         };
         let word = next_version(with_frame(empty, frame));
-        // Release: the page's contents before the word that leads to them.
-        state.store(word, Ordering::Release);
+        latch::give_back(state, word);
         result
     }
 
@@ -252,10 +246,9 @@ impl Pool {
             return Err(error);
         }
         self.counters.loads.fetch_add(1, Ordering::Relaxed);
-        // Release fence: the eviction of the page that was in this frame before the frame's new contents.
-        // Who still reads that page and sees any of them sees its new version, too; pairs with the
-        // Acquire fence in `validate`.
-        fence(Ordering::Release);
+        // Who still reads the page that was in this frame and sees any of the new contents sees the
+        // eviction, too.
+        latch::before_changes();
         self.frames.page(frame).copy_from(&buf);
         let info = &self.info[frame];
         info.page.store(id, Ordering::Relaxed);
@@ -303,12 +296,7 @@ impl Pool {
         let word = loop {
             let word = state.load(Ordering::Relaxed);
             let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
-            // Acquire: the latch.
-            if word & LATCH == 0
-                && state
-                    .compare_exchange(word, empty | LATCH, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
+            if word & LATCH == 0 && latch::take(state, word, empty | LATCH) {
                 break empty;
             }
             waits.wait();
@@ -324,8 +312,8 @@ impl Pool {
                 .store(UNWRITTEN, Ordering::Release);
         }
         let page = self.frames.page(frame);
-        // Release fence: pairs with a stale reader's Acquire fence, as in `upgrade`.
-        fence(Ordering::Release);
+        // As in `load_latched`.
+        latch::before_changes();
         page.0.iter().for_each(|w| w.store(0, Ordering::Relaxed));
         page.set_word(1, id);
         let info = &self.info[frame];
@@ -345,9 +333,7 @@ impl Pool {
 
     /// The page's present version word, for stamps.
     pub(crate) fn version(&self, id: PageId) -> u64 {
-        // Acquire: pairs with the Release of a change that the caller knows to be finished.
-        self.state(id)
-            .map_or(0, |state| state.load(Ordering::Acquire) & !MARK)
+        self.state(id).map_or(0, |state| latch::open(state) & !MARK)
     }
 
     fn take_frame(&self) -> Result<usize, StoreError> {
@@ -385,11 +371,7 @@ impl Pool {
                     state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
                 continue;
             }
-            // Acquire: the latch.
-            if state
-                .compare_exchange(word, word | LATCH, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-            {
+            if !latch::take(state, word, word | LATCH) {
                 continue;
             }
             let clean = info.dirty.load(Ordering::Relaxed) == 0;
@@ -409,11 +391,10 @@ impl Pool {
             };
             if evicted {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
-                // Release: gives the latch back.
-                state.store(next_version(with_frame(word, NONE)), Ordering::Release);
+                latch::give_back(state, next_version(with_frame(word, NONE)));
                 return Ok(frame);
             }
-            state.store(word, Ordering::Release);
+            latch::give_back(state, word);
             if last_error.is_some() && step > self.frames.count() {
                 break;
             }
@@ -523,11 +504,7 @@ impl Pool {
             if word == 0 || frame_of(word) == NONE {
                 return None;
             }
-            // Acquire: the latch.
-            if state
-                .compare_exchange(word, word | LATCH, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
+            if latch::take(state, word, word | LATCH) {
                 return Some((state, word));
             }
         }
@@ -546,8 +523,8 @@ impl Pool {
             self.frames.page(frame).copy_to(out);
             info.captured.store(true, Ordering::Relaxed);
         }
-        // Release: gives the latch back; the page is unchanged, and so is its version.
-        state.store(word, Ordering::Release);
+        // The page is unchanged, and so is its version.
+        latch::give_back(state, word);
         waits
     }
 
@@ -570,7 +547,7 @@ impl Pool {
                 self.set_place(&mut checkpoint, id, place);
             }
         }
-        state.store(word, Ordering::Release);
+        latch::give_back(state, word);
     }
 
     /// Moves a page that is not changing from one place to another; says whether it did.
@@ -580,12 +557,8 @@ impl Pool {
         let word = loop {
             let word = state.load(Ordering::Relaxed);
             let latched = if word == 0 { NONE << FRAME_SHIFT } else { word } | LATCH;
-            // Acquire: the latch. It keeps a load from reading the place while that is given away.
-            if word & LATCH == 0
-                && state
-                    .compare_exchange(word, latched, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
+            // The latch keeps a load from reading the place while that is given away.
+            if word & LATCH == 0 && latch::take(state, word, latched) {
                 break latched & !LATCH;
             }
             waits.wait();
@@ -608,7 +581,7 @@ impl Pool {
             }
             self.set_place(&mut checkpoint, id, to);
         }
-        state.store(word, Ordering::Release);
+        latch::give_back(state, word);
         untouched
     }
 
@@ -663,27 +636,17 @@ impl<'a> ReadPage<'a> {
     /// Whether the page is unchanged since it was opened.
     #[inline]
     pub(crate) fn validate(&self) -> bool {
-        // Acquire fence: keeps the reads of the page before the load; pairs with the Release fence of a
-        // writer, whose changes, if we saw any, make us see its latch.
-        fence(Ordering::Acquire);
         let state = self.pool.state(self.id).expect("an open page has a state");
-        state.load(Ordering::Relaxed) & !MARK == self.word
+        latch::look_again(state) & !MARK == self.word
     }
 
     /// Takes the exclusive latch if the page is unchanged.
     pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
         let state = self.pool.state(self.id).expect("an open page has a state");
-        // Acquire: the latch.
-        state
-            .compare_exchange(
-                self.word,
-                self.word | LATCH,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .ok()?;
-        // Release fence: the latch bit before our changes; pairs with the fence in `validate`.
-        fence(Ordering::Release);
+        if !latch::take(state, self.word, self.word | LATCH) {
+            return None;
+        }
+        latch::before_changes();
         Some(WritePage {
             pool: self.pool,
             id: self.id,
@@ -755,7 +718,6 @@ impl Drop for WritePage<'_> {
         } else {
             self.word
         };
-        // Release: the changes before the new version.
-        state.store(word & !MARK, Ordering::Release);
+        latch::give_back(state, word & !MARK);
     }
 }

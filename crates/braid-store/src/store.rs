@@ -181,7 +181,7 @@ impl Store {
         let pool = &self.inner.pool;
         let space = pool.file.space.lock();
         let ids = pool.ids.lock();
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let count = |counter: &crate::sync::Counter| counter.load(Ordering::Relaxed);
         StoreStats {
             page_size: PAGE_SIZE,
             pool_pages: pool.frame_count(),

@@ -1,7 +1,8 @@
 //! Arrays indexed by page id that grow without moving.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+
+use crate::sync::AtomicU64;
 
 const CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 1 << 16;

@@ -192,7 +192,7 @@ impl Store {
     fn copy(
         &self,
         id: PageId,
-    ) -> Result<Option<Box<[std::sync::atomic::AtomicU64; crate::page::WORDS]>>, StoreError> {
+    ) -> Result<Option<Box<[crate::sync::AtomicU64; crate::page::WORDS]>>, StoreError> {
         let Some(page) = self.inner.pool.write(id)? else {
             return Ok(None);
         };

@@ -49,6 +49,8 @@ mod error;
 mod garbage;
 mod horizon;
 mod locks;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod maintenance;
 mod meta;
 mod options;
@@ -58,6 +60,7 @@ mod replay;
 mod scan;
 mod snapshot;
 mod stats;
+mod sync;
 mod table;
 mod transaction;
 mod types;

@@ -13,10 +13,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::sync::{AtomicU64, Condvar, Mutex, spin_loop};
 use crate::versions::VersionChain;
 
 const COMMITTING: u64 = 1;
@@ -25,11 +24,11 @@ const OWNER_SHIFT: u32 = 2;
 
 /// How often a locker looks again before it goes to sleep: a holder in its commit is done within a
 /// microsecond, while a sleep and a wake-up cost about ten.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(all(test, loom)) { 0 } else { 64 };
 
 /// The number of stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are held.
-const STRIPES: usize = 1 << 16;
-const ROOMS: usize = 64;
+const STRIPES: usize = if cfg!(all(test, loom)) { 2 } else { 1 << 16 };
+const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
 /// Identifies a transaction context; never 0.
 pub(crate) type Owner = u64;
@@ -109,7 +108,7 @@ impl LockTable {
                 Err(found) if found >> OWNER_SHIFT == owner => return Ok(Locked::Already),
                 Err(_) if spins < SPINS => {
                     spins += 1;
-                    std::hint::spin_loop();
+                    spin_loop();
                 }
                 Err(_) => return self.lock_asleep(stripe, owner),
             }
@@ -189,16 +188,17 @@ impl LockTable {
 
     /// Announces that the owner of a stripe is about to draw its number and to write.
     pub(crate) fn mark_committing(&self, stripe: usize) {
-        // SeqCst: in one total order with the draw of the number and with `is_committing_by_other`; if a
-        // validator does not see the mark, it drew its number before this owner does.
+        // Relaxed: the draw of the number behind it (`InFlight::draw`, a read-modify-write of one counter
+        // with Release and Acquire) carries it to every validator that draws later, or that finds this number
+        // drawn. One that does not see the mark comes before this owner in the order.
         self.stripes[stripe]
             .word
-            .fetch_or(COMMITTING, Ordering::SeqCst);
+            .fetch_or(COMMITTING, Ordering::Relaxed);
     }
 
     /// Takes the announcement back after the writes are in place, where the lock is held on.
     pub(crate) fn unmark_committing(&self, stripe: usize) {
-        // Release: pairs with the SeqCst load of a validator, which then sees the new version.
+        // Release: pairs with the Acquire of a validator, which then sees the new version.
         self.stripes[stripe]
             .word
             .fetch_and(!COMMITTING, Ordering::Release);
@@ -206,8 +206,9 @@ impl LockTable {
 
     /// Whether somebody other than `owner` is about to write a key of the stripe.
     pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
-        // SeqCst: see `mark_committing`.
-        let word = self.stripes[stripe].word.load(Ordering::SeqCst);
+        // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The mark itself comes with
+        // the validator's own draw, see `mark_committing`.
+        let word = self.stripes[stripe].word.load(Ordering::Acquire);
         word & COMMITTING != 0 && word >> OWNER_SHIFT != owner
     }
 
@@ -238,7 +239,7 @@ impl LockTable {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

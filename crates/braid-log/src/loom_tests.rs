@@ -1,0 +1,331 @@
+//! The lock-free parts in every order that the memory model allows, up to a number of preemptions.
+//!
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --release loom`; see docs/testing.md.
+//! Each test names the orderings it was seen to need: it fails if one of them is made `Relaxed`. A
+//! wake-up that is lost shows as loom's "deadlock".
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use braid_io::MemoryDevice;
+use braid_loom::{Condvar, JoinHandle, explore, spawn};
+
+use crate::background::flush_loop;
+use crate::callbacks::{Action, Callbacks};
+use crate::entries::Entries;
+use crate::event::{Event, GroupWords};
+use crate::inflight::InFlight;
+use crate::log::Log;
+use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
+use crate::ticket::Ticket;
+
+/// Nobody computes a frontier at or above an entry that is not finished, and what the entries below it
+/// did is visible.
+#[test]
+fn a_frontier_lies_below_every_unfinished_entry() {
+    explore(3, || {
+        let entries = Arc::new(Entries::new(0));
+        let finished = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let committers: Vec<_> = (0..2)
+            .map(|_| {
+                let (entries, finished) = (entries.clone(), finished.clone());
+                spawn(move || {
+                    // Both try the same slot first, so that one may take it after the other.
+                    let slot = entries.enter(0);
+                    let number = entries.draw(slot, 1);
+                    finished[number as usize - 1].store(true, Relaxed);
+                    entries.leave(slot);
+                })
+            })
+            .collect();
+        let drawn = entries.last_number();
+        let frontier = drawn.min(entries.oldest() - 1);
+        for number in 1..=frontier {
+            assert!(finished[number as usize - 1].load(Relaxed), "{number}");
+        }
+        for committer in committers {
+            committer.join().unwrap();
+        }
+        assert_eq!((entries.last_number(), entries.oldest()), (2, u64::MAX));
+    });
+}
+
+/// While the gate is closed and the entries are gone, nobody is inside.
+#[test]
+fn quiesce_excludes_entries() {
+    explore(3, || {
+        let entries = Arc::new(Entries::new(0));
+        let inside = Arc::new(UnsafeCell::new(0));
+        let committer = {
+            let (entries, inside) = (entries.clone(), inside.clone());
+            spawn(move || {
+                let slot = entries.enter(0);
+                // SAFETY: exclusive if the gate works, which loom checks.
+                inside.with_mut(|value| unsafe { *value += 1 });
+                entries.leave(slot);
+            })
+        };
+        // SAFETY: as above.
+        entries.quiesce(|| inside.with_mut(|value| unsafe { *value += 1 }));
+        committer.join().unwrap();
+        // SAFETY: all threads are joined.
+        assert_eq!(inside.with(|value| unsafe { *value }), 2);
+    });
+}
+
+/// A waiter that announced itself and saw the condition false is woken by who makes it true.
+#[test]
+fn an_event_loses_no_wake_up() {
+    explore(3, || {
+        let shared = Arc::new((Event::default(), AtomicBool::new(false)));
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                spawn(move || {
+                    let (event, condition) = &*shared;
+                    loop {
+                        let listener = event.listen();
+                        if condition.load(SeqCst) {
+                            break;
+                        }
+                        listener.wait();
+                    }
+                })
+            })
+            .collect();
+        shared.1.store(true, SeqCst);
+        shared.0.notify();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+/// The end of a group wakes all that wait for it.
+#[test]
+fn the_end_of_a_group_wakes_its_waiters() {
+    explore(3, || {
+        let shared = Arc::new((GroupWords::new(), AtomicU64::new(0)));
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                spawn(move || {
+                    let (words, acknowledged) = &*shared;
+                    while acknowledged.load(SeqCst) < 1 {
+                        let key = words.listen(1);
+                        if acknowledged.load(SeqCst) < 1 {
+                            words.wait(1, key);
+                        }
+                    }
+                })
+            })
+            .collect();
+        shared.1.store(1, SeqCst);
+        shared.0.finish(1);
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+/// A permit that comes free goes to somebody, as long as somebody waits for it.
+#[test]
+fn a_free_permit_is_handed_on() {
+    explore(3, || {
+        let shared = Arc::new((GroupWords::new(), AtomicBool::new(true)));
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                spawn(move || {
+                    let (words, taken) = &*shared;
+                    loop {
+                        let key = words.listen(1);
+                        if !taken.load(SeqCst) && !taken.swap(true, SeqCst) {
+                            taken.store(false, SeqCst);
+                            words.wake_one(1);
+                            break;
+                        }
+                        words.wait(1, key);
+                    }
+                })
+            })
+            .collect();
+        shared.1.store(false, SeqCst);
+        shared.0.wake_one(1);
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+/// An action that is registered while the horizon moves runs once.
+#[test]
+fn an_action_runs_once() {
+    explore(usize::MAX, || {
+        let callbacks = Arc::new(Callbacks::new(1));
+        let horizon = Arc::new(AtomicU64::new(0));
+        let runs = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let advance = {
+            let (callbacks, horizon) = (callbacks.clone(), horizon.clone());
+            spawn(move || {
+                for number in 1..=2 {
+                    horizon.fetch_max(number, SeqCst);
+                    callbacks.run(number, &Ok(()));
+                }
+            })
+        };
+        let call = {
+            let runs = runs.clone();
+            move |_: Result<(), crate::LogError>| {
+                runs.fetch_add(1, Relaxed);
+            }
+        };
+        callbacks.add(0, 2, Action::Call(Box::new(call)));
+        let seen = horizon.load(SeqCst);
+        if seen >= 2 {
+            callbacks.run(seen, &Ok(()));
+        }
+        advance.join().unwrap();
+        assert_eq!(runs.load(Relaxed), 1);
+    });
+}
+
+fn log(flush_mode: FlushMode, strands: usize) -> Log {
+    let options = LogOptions {
+        strands,
+        segment_bytes: 128 << 10,
+        slot_bytes: 8 << 10,
+        flushes_in_flight: 1,
+        flush_mode,
+        ..LogOptions::default()
+    };
+    Log::create(Arc::new(MemoryDevice::new()), options).unwrap()
+}
+
+/// [`Log::append`] on a strand of the test's choice.
+fn append(log: &Log, strand: usize) -> Ticket {
+    append_bytes(log, strand, b"x")
+}
+
+fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
+    let core = log.core();
+    let reservation = core.reserve(bytes.len()).unwrap();
+    let entry = core.entries.enter(strand);
+    let mut entry = InFlight::new(log.inner(), entry, strand % core.strands.len(), reservation);
+    entry.draw(1);
+    entry.append(&[bytes]);
+    entry.finish()
+}
+
+/// Two that block on their tickets flush for each other, and the one that finishes its entry last gets
+/// the horizon moving again.
+#[test]
+fn blocked_committers_are_acknowledged() {
+    explore(2, || {
+        let log = log(FlushMode::Callers, 2);
+        let other = {
+            let log = log.clone();
+            spawn(move || append(&log, 1).wait().unwrap())
+        };
+        append(&log, 0).wait().unwrap();
+        other.join().unwrap();
+        assert_eq!(log.horizon(), 2);
+    });
+}
+
+/// Who finds no room in the strand's buffers flushes, or is woken by who does.
+#[test]
+fn who_needs_buffer_space_gets_it() {
+    // Not on the small stacks of loom's threads.
+    static LARGE: [u8; 7_000] = [7; 7_000];
+    explore(2, || {
+        let log = log(FlushMode::Callers, 1);
+        for _ in 1..SLOTS_PER_STRAND {
+            drop(append_bytes(&log, 0, &LARGE));
+        }
+        let other = {
+            let log = log.clone();
+            spawn(move || append_bytes(&log, 0, &LARGE).wait().unwrap())
+        };
+        append_bytes(&log, 0, &LARGE).wait().unwrap();
+        other.join().unwrap();
+        assert_eq!(log.horizon(), SLOTS_PER_STRAND as u64 + 1);
+    });
+}
+
+/// A committer that does not wait holds the horizon back while it is in flight; who waits for it behind
+/// it is woken when it leaves.
+#[test]
+fn who_leaves_last_wakes_who_waits() {
+    explore(2, || {
+        let log = log(FlushMode::Callers, 2);
+        let other = {
+            let log = log.clone();
+            spawn(move || drop(append(&log, 1)))
+        };
+        let ticket = append(&log, 0);
+        ticket.wait().unwrap();
+        assert!(log.horizon() >= ticket.number());
+        other.join().unwrap();
+        log.sync().unwrap();
+        assert_eq!(log.horizon(), 2);
+    });
+}
+
+/// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
+#[test]
+fn the_flusher_serves_who_does_not_block() {
+    explore(2, || {
+        let log = log(FlushMode::Background, 2);
+        let flusher = {
+            let core = log.core().clone();
+            spawn(move || flush_loop(&core, &core.lanes[0]))
+        };
+        let runs = Arc::new((Mutex::new(0), Condvar::new()));
+        let call = |ticket: Ticket| {
+            let runs = runs.clone();
+            ticket.on_durable(move |outcome| {
+                outcome.unwrap();
+                *runs.0.lock() += 1;
+                runs.1.notify_all();
+            });
+        };
+        for strand in 0..2 {
+            call(append(&log, strand));
+        }
+        let mut seen = runs.0.lock();
+        while *seen < 2 {
+            runs.1.wait(&mut seen);
+        }
+        drop(seen);
+        stop(&log, flusher);
+        assert_eq!(*runs.0.lock(), 2);
+    });
+}
+
+/// A ticket that is dropped is enough to have its transaction flushed.
+#[test]
+fn the_flusher_and_a_committer_that_blocks() {
+    explore(1, || {
+        let log = log(FlushMode::Background, 2);
+        let flusher = {
+            let core = log.core().clone();
+            spawn(move || flush_loop(&core, &core.lanes[0]))
+        };
+        let other = {
+            let log = log.clone();
+            spawn(move || drop(append(&log, 1)))
+        };
+        append(&log, 0).wait().unwrap();
+        other.join().unwrap();
+        stop(&log, flusher);
+        assert_eq!(log.horizon(), 2);
+    });
+}
+
+fn stop(log: &Log, flusher: JoinHandle<()>) {
+    log.core().stopping.store(true, SeqCst);
+    log.core().lanes[0].flusher.notify();
+    flusher.join().unwrap();
+}

@@ -1,0 +1,46 @@
+//! Atomics and locks for exploring Braid's lock-free parts with loom, with the interfaces of those that
+//! the crates use otherwise. Empty unless built with `--cfg loom`; see docs/testing.md.
+//!
+//! Loom alone treats a `SeqCst` access as acquire and release only, and does not order the stores of
+//! different threads to one atomic, so it reports errors in correct code that no machine shows. The
+//! atomics here add what C++20 says:
+//!
+//! - all stores to one atomic are in one order, and a read-modify-write directly follows what it read;
+//! - a `SeqCst` load reads nothing older than the newest `SeqCst` store before it, nor than a store that
+//!   its thread followed by a `SeqCst` fence; behind a `SeqCst` fence any load reads nothing older than
+//!   the newest `SeqCst` store before the fence.
+//!
+//! What it does not try: a load never moves behind a later access of its thread, `SeqCst` accesses are
+//! ordered as they were executed, and a relaxed store does not end the release sequence of the store that
+//! it replaces. So an ordering that seems to be stronger than needed may be needed all the same.
+#![cfg(loom)]
+
+mod atomic;
+mod lock;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64 as Count, Ordering};
+
+pub use atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub use lock::{Condvar, Mutex, MutexGuard, wait, wake_all, wake_one};
+pub use loom::cell::UnsafeCell;
+pub use loom::hint::spin_loop;
+pub use loom::thread::{JoinHandle, spawn, yield_now};
+
+/// Runs `model` in every order with at most so many preemptions of a thread that could go on;
+/// `usize::MAX` means all orders. `LOOM_MAX_PREEMPTIONS` overrides it.
+pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    if preemptions != usize::MAX {
+        builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    }
+    builder.max_branches = 50_000;
+    let orders = Arc::new(Count::new(0));
+    let counted = Arc::clone(&orders);
+    builder.check(move || {
+        atomic::reset();
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!("{} orders", orders.load(Ordering::Relaxed));
+}

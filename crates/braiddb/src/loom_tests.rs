@@ -1,0 +1,208 @@
+//! Locks and snapshots in every order that the memory model allows, up to a number of preemptions.
+//!
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braiddb --lib --release loom`; see docs/testing.md.
+//! Each test names the orderings it was seen to need: it fails if one of them is weakened, `SeqCst` to
+//! acquire and release, others to `Relaxed`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
+
+use crate::horizon::Snapshots;
+use crate::locks::LockTable;
+
+/// A lock is held by one at a time, and who sleeps for it gets it.
+///
+/// Needs Acquire in `lock` and in `lock_asleep`, Release in `unlock`.
+#[test]
+fn a_lock_is_handed_over() {
+    explore(3, || {
+        let shared = Arc::new((LockTable::new(), UnsafeCell::new(0)));
+        let lock_and_add = |owner, shared: &(LockTable, UnsafeCell<u32>)| {
+            let (locks, value) = shared;
+            locks.lock(0, owner).unwrap();
+            // SAFETY: exclusive if the lock works, which loom checks.
+            value.with_mut(|value| unsafe { *value += 1 });
+            locks.unlock(0, owner);
+        };
+        let others = [2, 3].map(|owner| {
+            let shared = shared.clone();
+            spawn(move || lock_and_add(owner, &shared))
+        });
+        lock_and_add(1, &shared);
+        for other in others {
+            other.join().unwrap();
+        }
+        // SAFETY: all threads are joined.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), 3);
+    });
+}
+
+/// Two that lock in opposite orders never sleep for ever: the one that closes the circle is told.
+#[test]
+fn a_circle_is_found() {
+    explore(3, || {
+        let locks = Arc::new(LockTable::new());
+        let lock_both = |owner, first, second, locks: &LockTable| {
+            locks.lock(first, owner).unwrap();
+            let both = locks.lock(second, owner).is_ok();
+            if both {
+                locks.unlock(second, owner);
+            }
+            locks.unlock(first, owner);
+            both
+        };
+        let other = {
+            let locks = locks.clone();
+            spawn(move || lock_both(2, 1, 0, &locks))
+        };
+        let mine = lock_both(1, 0, 1, &locks);
+        assert!(other.join().unwrap() || mine);
+    });
+}
+
+/// A validator that sees no mark comes before the writer in the order, or sees what it wrote.
+///
+/// It has its place by drawing a number, as a writer does, or by looking at the newest one.
+///
+/// Needs Release in `unmark_committing` and `unlock`, Acquire in `is_committing_by_other`. The mark itself
+/// needs no more than the draw behind it: in all orders.
+#[test]
+fn a_validator_sees_the_mark_or_the_write() {
+    let draw: fn(&AtomicU64) -> u64 = |counter| counter.fetch_add(1, SeqCst);
+    let look: fn(&AtomicU64) -> u64 = |counter| counter.load(SeqCst);
+    let unlock: fn(&LockTable) = |locks| locks.unlock(0, 1);
+    let unmark: fn(&LockTable) = |locks| locks.unmark_committing(0);
+    for place in [draw, look] {
+        for release in [unlock, unmark] {
+            explore(usize::MAX, move || validate_beside_a_writer(place, release));
+        }
+    }
+}
+
+fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable)) {
+    let shared = Arc::new((LockTable::new(), AtomicU64::new(0), AtomicBool::new(false)));
+    let writer = {
+        let shared = shared.clone();
+        spawn(move || {
+            let (locks, counter, written) = &*shared;
+            locks.lock(0, 1).unwrap();
+            locks.mark_committing(0);
+            // As the log draws.
+            let number = counter.fetch_add(1, SeqCst);
+            written.store(true, Relaxed);
+            release(locks);
+            number
+        })
+    };
+    let (locks, counter, written) = &*shared;
+    let number = place(counter);
+    let is_clear = !locks.is_committing_by_other(0, 2);
+    let saw = written.load(Relaxed);
+    let writers = writer.join().unwrap();
+    assert!(!is_clear || number <= writers || saw);
+}
+
+struct Collected {
+    snapshots: Snapshots,
+    horizon: AtomicU64,
+    /// The versions that ended with commits 1 and 2, and whether they were trimmed.
+    versions: [(UnsafeCell<()>, AtomicBool); 2],
+}
+
+impl Collected {
+    fn new(snapshots: Snapshots) -> Arc<Self> {
+        let version = |_| (UnsafeCell::new(()), AtomicBool::new(false));
+        Arc::new(Self {
+            snapshots,
+            horizon: AtomicU64::new(0),
+            versions: [1, 2].map(version),
+        })
+    }
+
+    /// Relaxed: the snapshots do not count on the order of the horizon.
+    fn horizon(&self) -> u64 {
+        self.horizon.load(Relaxed)
+    }
+
+    fn collect(&self) {
+        self.snapshots.advance(self.horizon());
+        let watermark = self.snapshots.watermark();
+        for (end, (version, trimmed)) in (1..).zip(&self.versions) {
+            if watermark >= end && !trimmed.swap(true, Relaxed) {
+                // SAFETY: nobody reads it, which loom checks.
+                version.with_mut(|version| unsafe { *version = () });
+            }
+        }
+    }
+
+    /// As commits 1 to `horizon` become durable.
+    fn move_and_collect(&self, horizon: u64) {
+        for horizon in 1..=horizon {
+            self.horizon.fetch_max(horizon, Relaxed);
+            self.collect();
+        }
+    }
+
+    fn read(&self) {
+        let snapshot = self.snapshots.open(0, || self.horizon());
+        for (end, (version, _)) in (1..).zip(&self.versions) {
+            if snapshot.number() < end {
+                // SAFETY: nobody trims it, which loom checks.
+                version.with(|version| unsafe { *version });
+            }
+        }
+        self.snapshots.close(&snapshot);
+    }
+}
+
+/// What a collector trims, no snapshot reads: neither one that was open nor one that begins meanwhile.
+fn trims_nothing_that_is_read(snapshots: Snapshots) {
+    let collected = Collected::new(snapshots);
+    let movers = [true, false].map(|moves| {
+        let collected = collected.clone();
+        spawn(move || match moves {
+            true => collected.move_and_collect(1),
+            false => collected.collect(),
+        })
+    });
+    collected.read();
+    for mover in movers {
+        mover.join().unwrap();
+    }
+}
+
+/// A snapshot that began too low moves up, and may be overtaken again.
+///
+/// Needs SeqCst for the slot in `open` and `advance`, and for the intent in both; Release in `close`.
+#[test]
+fn a_snapshot_that_moves_up_is_safe_from_the_collector() {
+    explore(3, || {
+        let collected = Collected::new(Snapshots::new());
+        let mover = {
+            let collected = collected.clone();
+            spawn(move || collected.move_and_collect(2))
+        };
+        collected.read();
+        mover.join().unwrap();
+    });
+}
+
+/// Needs what the test above needs, and Acquire and Release for the watermark.
+#[test]
+fn a_snapshot_in_a_slot_is_safe_from_the_collector() {
+    explore(2, || trims_nothing_that_is_read(Snapshots::new()));
+}
+
+/// Needs SeqCst for `more_open` and the intent in `open` and `advance`, Release (as part of SeqCst) for
+/// `more_open` in `close`, and Acquire and Release for the watermark.
+#[test]
+fn a_snapshot_beyond_the_slots_is_safe_from_the_collector() {
+    explore(2, || {
+        let snapshots = Snapshots::new();
+        // Takes the only slot, and holds nothing back.
+        let _ = snapshots.open(0, || 100);
+        trims_nothing_that_is_read(snapshots);
+    });
+}

@@ -1,0 +1,13 @@
+//! The atomics and locks that the lock-free parts are made of. In tests with `--cfg loom` they are ones
+//! that loom can explore; see `loom_tests` and docs/testing.md.
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU64, AtomicUsize},
+};
+
+#[cfg(all(test, loom))]
+pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, spin_loop};
+#[cfg(not(all(test, loom)))]
+pub(crate) use parking_lot::{Condvar, Mutex};
