@@ -1,11 +1,10 @@
 //! Leading a flush: seal what the lane's strands have, write it once, acknowledge.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::callbacks::Action;
@@ -15,6 +14,7 @@ use crate::lane::{FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos}
 use crate::options::BLOCK;
 use crate::segment::{SegmentHeader, segment_name};
 use crate::strand::{Slot, Taken};
+use crate::sync::{AtomicU64, Mutex};
 
 impl Core {
     /// Performs one flush of a lane, if there is something to flush and a permit for it.
@@ -123,14 +123,18 @@ impl Core {
                 });
             }
         }
+        for state in &mut closed {
+            numbered.extend(state.take_numbered(group + 1));
+        }
+        if cfg!(braid_mutant = "number_after_latches") {
+            closed.clear();
+            std::thread::yield_now();
+        }
         if let Some(order) = &self.flush_order
             && !chunks.is_empty()
         {
             // While the latches are held: whoever appends from here on may depend on what we took.
             flush = order.draw();
-        }
-        for state in &mut closed {
-            numbered.extend(state.take_numbered(group + 1));
         }
         drop(closed);
         // The headers are made outside the strands' latches.

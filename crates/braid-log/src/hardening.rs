@@ -2,10 +2,11 @@
 //! transactions are durable together with everything that they depend on.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+
+use crate::sync::{AtomicU64, Mutex};
 
 /// See the module's text. The lane of a number is its remainder by the number of lanes.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use crate::ticket::Ticket;
 #[test]
 fn a_frontier_lies_below_every_unfinished_entry() {
     explore(3, || {
-        let entries = Arc::new(Entries::new(0));
+        let entries = Arc::new(Entries::new(0, None));
         let finished = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let committers: Vec<_> = (0..2)
             .map(|_| {
@@ -33,7 +33,7 @@ fn a_frontier_lies_below_every_unfinished_entry() {
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = entries.enter(0);
-                    let number = entries.draw(slot, 1);
+                    let (number, _) = entries.draw(slot, 1, 0);
                     finished[number as usize - 1].store(true, Relaxed);
                     entries.leave(slot);
                 })
@@ -55,7 +55,7 @@ fn a_frontier_lies_below_every_unfinished_entry() {
 #[test]
 fn quiesce_excludes_entries() {
     explore(3, || {
-        let entries = Arc::new(Entries::new(0));
+        let entries = Arc::new(Entries::new(0, None));
         let inside = Arc::new(UnsafeCell::new(0));
         let committer = {
             let (entries, inside) = (entries.clone(), inside.clone());

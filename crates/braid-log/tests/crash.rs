@@ -4,11 +4,13 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use braid_io::SimDevice;
-use braid_log::{FlushMode, InFlight, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket};
+use braid_log::{
+    FlushMode, InFlight, LockRelease, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket,
+};
 use common::{payload, pieces, sim, small, try_recover};
 
 /// What the tester knows of one number.
@@ -310,6 +312,132 @@ fn concurrent_commits_survive() {
             recovered.into_log().unwrap().close().unwrap();
         }
     }
+}
+
+/// A register whose lock is held for as long as the protocol says. Reading needs no lock, as in a database
+/// with optimistic reads.
+#[derive(Default)]
+struct Register {
+    locked: AtomicBool,
+    /// The number of the transaction that wrote it last.
+    writer: AtomicU64,
+}
+
+/// Threads that read some registers and overwrite one, each piece naming what it read and overwrote, under
+/// every protocol, until the power goes. I3: a piece that is recovered comes with all that it names.
+#[test]
+fn concurrent_dependencies_survive() {
+    for &protocol in ProtocolKind::ALL {
+        for lanes in [1, 3] {
+            if lanes > 1 && protocol.forced_strands().is_some() {
+                continue;
+            }
+            for seed in 0..25 {
+                let done = std::panic::catch_unwind(|| dependencies(seed, protocol, lanes));
+                if let Err(panic) = done {
+                    eprintln!("failed with seed {seed}, {protocol}, {lanes} lanes");
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+fn dependencies(seed: u64, protocol: ProtocolKind, lanes: usize) {
+    let medium = SimDevice::new(seed);
+    let options = LogOptions {
+        protocol,
+        lanes,
+        strands: 4,
+        segment_bytes: 132 << 10,
+        ..small(FlushMode::Background)
+    };
+    let log = Log::create(sim(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    medium.crash_after(fastrand::Rng::with_seed(seed).u64(20..300));
+    let registers: Arc<[Register]> = (0..6).map(|_| Register::default()).collect();
+    let acknowledged = Mutex::new(BTreeSet::new());
+    std::thread::scope(|scope| {
+        for thread in 0..5u64 {
+            let (log, registers, acknowledged) = (&log, &registers, &acknowledged);
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed * 10 + thread);
+                while let Some(durable) = write(log, registers, &mut rng) {
+                    acknowledged.lock().unwrap().extend(durable);
+                }
+            });
+        }
+    });
+    drop(log);
+    let recovered = try_recover(&sim(&medium.after_crash()), &options, &start).unwrap();
+    let found = pieces(&recovered);
+    for number in acknowledged.into_inner().unwrap() {
+        assert!(found.contains_key(&number), "I1: {number} is lost");
+    }
+    for (number, piece) in &found {
+        for on in piece
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|on| u64::from_le_bytes(*on))
+        {
+            assert!(
+                on == 0 || found.contains_key(&on),
+                "I3: {number} is there without {on}"
+            );
+        }
+    }
+    recovered.into_log().unwrap().close().unwrap();
+}
+
+/// One transaction. `None` if the log has failed; otherwise its number, if it is known to be durable.
+fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Option<Option<u64>> {
+    let mine = rng.usize(..registers.len());
+    let register = &registers[mine];
+    while register.locked.swap(true, Ordering::Acquire) {
+        if log.poisoned().is_some() {
+            return None;
+        }
+        log.request_flush();
+        std::thread::yield_now();
+    }
+    let unlock = {
+        let registers = Arc::clone(registers);
+        move || registers[mine].locked.store(false, Ordering::Release)
+    };
+    let Ok(mut entry) = log.enter(64) else {
+        unlock();
+        return None;
+    };
+    let number = entry.draw(1);
+    // Reads of what has a greater number would not be validated.
+    let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
+    let mut on: Vec<u64> = reads
+        .chain([register])
+        .map(|register| register.writer.load(Ordering::Acquire))
+        .filter(|&on| on < number)
+        .collect();
+    on.sort_unstable();
+    if log.wants_dependencies() {
+        entry.depends_on(&on, 64);
+    }
+    let payload: Vec<u8> = on.iter().flat_map(|on| on.to_le_bytes()).collect();
+    entry.append(&[&payload]);
+    register.writer.store(number, Ordering::Release);
+    let release = log.options().protocol.lock_release();
+    if release == LockRelease::Precommit {
+        unlock();
+        let ticket = entry.finish();
+        return Some((rng.bool() && ticket.wait().is_ok()).then_some(number));
+    }
+    let ticket = entry.finish_async();
+    match release {
+        LockRelease::Numbered => ticket.on_numbered(unlock),
+        _ => {
+            log.ticket(number).on_durable(move |_| unlock());
+        }
+    }
+    Some((rng.bool() && ticket.wait().is_ok()).then_some(number))
 }
 
 #[test]
