@@ -128,7 +128,7 @@ impl Core {
         }
         if cfg!(braid_mutant = "number_after_latches") {
             closed.clear();
-            std::thread::yield_now();
+            (0..100).for_each(|_| std::thread::yield_now());
         }
         if let Some(order) = &self.flush_order
             && !chunks.is_empty()
