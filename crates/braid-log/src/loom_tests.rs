@@ -1,8 +1,8 @@
 //! The lock-free parts in every order that the memory model allows, up to a number of preemptions.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --release loom`; see docs/testing.md.
-//! Each test names the orderings it was seen to need: it fails if one of them is made `Relaxed`. A
-//! wake-up that is lost shows as loom's "deadlock".
+//! Each test names the orderings it was seen to need: it fails if one of them is weakened, `SeqCst` to
+//! acquire and release, others to `Relaxed`. A wake-up that is lost shows as loom's "deadlock".
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -22,6 +22,8 @@ use crate::ticket::Ticket;
 
 /// Nobody computes a frontier at or above an entry that is not finished, and what the entries below it
 /// did is visible.
+///
+/// Needs Release (as part of SeqCst) in `leave`.
 #[test]
 fn a_frontier_lies_below_every_unfinished_entry() {
     explore(3, || {
@@ -52,6 +54,9 @@ fn a_frontier_lies_below_every_unfinished_entry() {
 }
 
 /// While the gate is closed and the entries are gone, nobody is inside.
+///
+/// Needs SeqCst for `closed` in `enter` and `quiesce`; in `take_slot` for `used` and the slot, and in
+/// `oldest` for both.
 #[test]
 fn quiesce_excludes_entries() {
     explore(3, || {
@@ -75,6 +80,8 @@ fn quiesce_excludes_entries() {
 }
 
 /// A waiter that announced itself and saw the condition false is woken by who makes it true.
+///
+/// Needs SeqCst for `sleepers` in `listen` and `notify`.
 #[test]
 fn an_event_loses_no_wake_up() {
     explore(3, || {
@@ -103,6 +110,8 @@ fn an_event_loses_no_wake_up() {
 }
 
 /// The end of a group wakes all that wait for it.
+///
+/// Needs SeqCst in `listen` and in the first look of `finish`.
 #[test]
 fn the_end_of_a_group_wakes_its_waiters() {
     explore(3, || {
@@ -130,6 +139,8 @@ fn the_end_of_a_group_wakes_its_waiters() {
 }
 
 /// A permit that comes free goes to somebody, as long as somebody waits for it.
+///
+/// Needs SeqCst in `listen` and in the first look of `wake_one`.
 #[test]
 fn a_free_permit_is_handed_on() {
     explore(3, || {
@@ -160,6 +171,8 @@ fn a_free_permit_is_handed_on() {
 }
 
 /// An action that is registered while the horizon moves runs once.
+///
+/// Needs SeqCst for `least` in `add` and in the first look of `run`.
 #[test]
 fn an_action_runs_once() {
     explore(usize::MAX, || {
@@ -220,6 +233,9 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
 
 /// Two that block on their tickets flush for each other, and the one that finishes its entry last gets
 /// the horizon moving again.
+///
+/// Needs SeqCst for `stalled` in `publish` and `left_entry`, for the slot in `Entries::leave` and
+/// `Entries::oldest`, for `dirty` in `put` and `is_dirty`, and in `Lane::release`.
 #[test]
 fn blocked_committers_are_acknowledged() {
     explore(2, || {
@@ -235,6 +251,9 @@ fn blocked_committers_are_acknowledged() {
 }
 
 /// Who finds no room in the strand's buffers flushes, or is woken by who does.
+///
+/// Needs SeqCst for `stalled` in `publish` and `left_entry`, for `dirty` in `put` and `is_dirty`, and in
+/// `Lane::release`.
 #[test]
 fn who_needs_buffer_space_gets_it() {
     // Not on the small stacks of loom's threads.
@@ -256,6 +275,8 @@ fn who_needs_buffer_space_gets_it() {
 
 /// A committer that does not wait holds the horizon back while it is in flight; who waits for it behind
 /// it is woken when it leaves.
+///
+/// Needs SeqCst for the slot in `Entries::leave` and `Entries::oldest`.
 #[test]
 fn who_leaves_last_wakes_who_waits() {
     explore(2, || {
@@ -274,6 +295,10 @@ fn who_leaves_last_wakes_who_waits() {
 }
 
 /// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
+///
+/// Needs SeqCst for the horizon in `advance` and `Core::horizon`, for `stalled`, for the slot in
+/// `Entries::leave` and `Entries::oldest`, in `is_dirty`, for `stopping`, and the fence in
+/// `request_flush`.
 #[test]
 fn the_flusher_serves_who_does_not_block() {
     explore(2, || {
@@ -304,7 +329,9 @@ fn the_flusher_serves_who_does_not_block() {
     });
 }
 
-/// A ticket that is dropped is enough to have its transaction flushed.
+/// A ticket that is dropped is enough to have its transaction flushed, before the flusher stops.
+///
+/// Needs `stopping` to be read before the looks for unflushed bytes.
 #[test]
 fn the_flusher_and_a_committer_that_blocks() {
     explore(1, || {
