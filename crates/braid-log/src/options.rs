@@ -105,7 +105,10 @@ impl FromStr for ProtocolKind {
         found.copied().ok_or_else(|| {
             let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
             LogError::Options {
-                what: format!("unknown commit protocol {name:?}; there are {}", names.join(", ")),
+                what: format!(
+                    "unknown commit protocol {name:?}; there are {}",
+                    names.join(", ")
+                ),
             }
         })
     }

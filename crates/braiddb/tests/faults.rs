@@ -362,7 +362,10 @@ impl ReadOnlyMount {
     /// `None` if this process may not mount.
     fn over(path: &std::path::Path) -> Option<Self> {
         let mount = |args: &[&str]| {
-            let ran = std::process::Command::new("mount").args(args).arg(path).output();
+            let ran = std::process::Command::new("mount")
+                .args(args)
+                .arg(path)
+                .output();
             ran.is_ok_and(|output| output.status.success())
         };
         if !mount(&["--bind", path.to_str()?]) {
@@ -397,7 +400,10 @@ fn a_read_only_file_system_is_named_and_nothing_is_lost() {
     };
     for place in [&path, &dir.path().join("new")] {
         let error = Database::builder().open(place).unwrap_err();
-        assert!(matches!(&error, Error::ReadOnly { path } if path == place), "{error}");
+        assert!(
+            matches!(&error, Error::ReadOnly { path } if path == place),
+            "{error}"
+        );
         assert!(error.to_string().contains("read-only"), "{error}");
     }
     drop(mount);

@@ -1,0 +1,221 @@
+//! What all protocols have in common.
+
+use crate::rules::{Dependence, LockRelease, Protocol, Rules};
+
+pub(crate) const LANES: usize = 3;
+const KEYS: usize = 3;
+
+/// What one transaction does: it reads a key, then overwrites one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Script {
+    pub(crate) read: u8,
+    pub(crate) write: u8,
+    pub(crate) lane: u8,
+}
+
+/// How far a transaction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Waiting,
+    /// Has its lock, and has read.
+    Running,
+    /// Has its number.
+    Drawn,
+    /// Its piece is in its lane, and its write is visible.
+    Applied,
+    /// It failed its validation; its piece says that its number is given up.
+    Void,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Transaction {
+    pub(crate) phase: Phase,
+    pub(crate) number: u8,
+    pub(crate) has_lock: bool,
+    /// Who wrote what it read, and what it overwrote.
+    pub(crate) read_from: Option<u8>,
+    pub(crate) overwrote: Option<u8>,
+}
+
+impl Transaction {
+    /// The transactions that it depends on.
+    pub(crate) fn dependencies(&self) -> impl Iterator<Item = usize> {
+        let both = [self.read_from, self.overwrote];
+        both.into_iter().flatten().map(usize::from)
+    }
+}
+
+/// A flush: its number over all lanes, and the transactions whose pieces it has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Flush {
+    pub(crate) number: u8,
+    pub(crate) pieces: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Lane {
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) under_way: Option<Flush>,
+    pub(crate) landed: Vec<Flush>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) transactions: Vec<Transaction>,
+    pub(crate) lanes: [Lane; LANES],
+    /// The newest numbers drawn.
+    pub(crate) counter: u8,
+    pub(crate) flushes: u8,
+    pub(crate) epoch_end: u8,
+    epochs: u8,
+    /// Who wrote each key last.
+    writer: [Option<u8>; KEYS],
+    lock: [Option<u8>; KEYS],
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Begin(usize),
+    Draw(usize),
+    Append(usize),
+    Seal(usize),
+    Land(usize),
+    EndEpoch,
+}
+
+impl State {
+    pub(crate) fn new(script: &[Script]) -> Self {
+        let waiting = Transaction {
+            phase: Phase::Waiting,
+            number: 0,
+            has_lock: false,
+            read_from: None,
+            overwrote: None,
+        };
+        Self {
+            transactions: vec![waiting; script.len()],
+            lanes: Default::default(),
+            counter: 0,
+            flushes: 0,
+            epoch_end: 0,
+            epochs: 0,
+            writer: [None; KEYS],
+            lock: [None; KEYS],
+        }
+    }
+
+    /// Whether a transaction's piece is in a flush, and whether that has landed.
+    pub(crate) fn flush_of(&self, transaction: usize) -> Option<(&Flush, bool)> {
+        self.lanes.iter().find_map(|lane| {
+            let has = |flush: &&Flush| flush.pieces.contains(&(transaction as u8));
+            let landed = lane.landed.iter().find(has).map(|flush| (flush, true));
+            landed.or(lane.under_way.iter().find(has).map(|flush| (flush, false)))
+        })
+    }
+
+    pub(crate) fn is_durable(&self, transaction: usize) -> bool {
+        self.flush_of(transaction).is_some_and(|(_, landed)| landed)
+    }
+
+    /// Lets locks go that the protocol needs no more.
+    fn release(&mut self, rules: &Rules, script: &[Script]) {
+        loop {
+            let due = (0..self.transactions.len()).find(|&i| {
+                let transaction = &self.transactions[i];
+                transaction.has_lock
+                    && match (transaction.phase, rules.lock_release()) {
+                        (Phase::Void, _) | (Phase::Applied, LockRelease::Precommit) => true,
+                        (Phase::Applied, LockRelease::Numbered) => self.flush_of(i).is_some(),
+                        (Phase::Applied, LockRelease::Durable) => rules.is_acknowledged(self, i),
+                        _ => false,
+                    }
+            });
+            let Some(i) = due else { return };
+            self.transactions[i].has_lock = false;
+            self.lock[usize::from(script[i].write)] = None;
+        }
+    }
+
+    /// Whether an append may go ahead, by what the protocol does about dependencies.
+    fn may_append(&self, rules: &Rules, script: &[Script], i: usize) -> bool {
+        let mut on = self.transactions[i].clone();
+        on.overwrote = self.writer[usize::from(script[i].write)];
+        on.dependencies().all(|on| match rules.dependence() {
+            Dependence::Implied | Dependence::Recorded => true,
+            // In its own lane it cannot be sealed later.
+            Dependence::Sealed => script[on].lane == script[i].lane || self.flush_of(on).is_some(),
+            Dependence::Durable => rules.is_acknowledged(self, on),
+        })
+    }
+}
+
+/// All that may happen in a state, and what it leads to.
+pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Step, State)> {
+    let mut steps = Vec::new();
+    let mut add = |step: Step, change: &dyn Fn(&mut State)| {
+        let mut next = state.clone();
+        change(&mut next);
+        next.release(rules, script);
+        steps.push((step, next));
+    };
+    let due = state
+        .transactions
+        .iter()
+        .any(|t| t.number > state.epoch_end);
+    let is_settled = rules.horizon(state) >= state.epoch_end;
+    if rules.protocol == Protocol::Epoch && due && is_settled && state.epochs < 2 {
+        add(Step::EndEpoch, &|next| {
+            next.epoch_end = next.counter;
+            next.epochs += 1;
+        });
+    }
+    for (i, transaction) in state.transactions.iter().enumerate() {
+        let (read, write) = (usize::from(script[i].read), usize::from(script[i].write));
+        match transaction.phase {
+            Phase::Waiting if state.lock[write].is_none() => add(Step::Begin(i), &|next| {
+                next.lock[write] = Some(i as u8);
+                let own = &mut next.transactions[i];
+                own.has_lock = true;
+                own.phase = Phase::Running;
+                own.read_from = next.writer[read];
+            }),
+            Phase::Running => add(Step::Draw(i), &|next| {
+                next.counter += 1;
+                next.transactions[i].number = next.counter;
+                next.transactions[i].phase = Phase::Drawn;
+            }),
+            Phase::Drawn if state.may_append(rules, script, i) => add(Step::Append(i), &|next| {
+                next.lanes[usize::from(script[i].lane)].buffer.push(i as u8);
+                let own = &mut next.transactions[i];
+                // The validation: what it read must still be what one of its number would read.
+                if own.read_from != next.writer[read] {
+                    own.phase = Phase::Void;
+                    return;
+                }
+                own.phase = Phase::Applied;
+                own.overwrote = next.writer[write];
+                next.writer[write] = Some(i as u8);
+            }),
+            _ => {}
+        }
+    }
+    for (lane, content) in state.lanes.iter().enumerate() {
+        if content.under_way.is_some() {
+            add(Step::Land(lane), &|next| {
+                let lane = &mut next.lanes[lane];
+                lane.landed.extend(lane.under_way.take());
+            });
+        } else if !content.buffer.is_empty() {
+            add(Step::Seal(lane), &|next| {
+                next.flushes += 1;
+                let lane = &mut next.lanes[lane];
+                lane.under_way = Some(Flush {
+                    number: next.flushes,
+                    pieces: std::mem::take(&mut lane.buffer),
+                });
+            });
+        }
+    }
+    steps
+}

@@ -1,0 +1,195 @@
+//! What must hold in every state, and after every crash in it.
+
+use crate::machine::{Flush, LANES, Phase, Script, State};
+use crate::rules::{Arrived, Rules};
+
+/// A property that does not hold.
+pub(crate) struct Violation {
+    pub(crate) property: &'static str,
+    pub(crate) what: String,
+}
+
+type Checked = Result<(), Violation>;
+
+fn violated(property: &'static str, what: String) -> Checked {
+    Err(Violation { property, what })
+}
+
+/// Checks a state, and what a crash in it leaves, whichever of the flushes under way arrive.
+pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked {
+    i7_order(state)?;
+    if rules.protocol.numbers_flushes() {
+        lemma_9_numbers_follow_dependencies(state)?;
+        lemma_6_smallest_number_is_durable(rules, state)?;
+    }
+    for arriving in 0..1 << LANES {
+        let arrived: Arrived<'_> = std::array::from_fn(|lane| {
+            let landed = state.lanes[lane].landed.iter();
+            let arrives = arriving & (1 << lane) != 0;
+            let under_way = state.lanes[lane].under_way.iter().filter(|_| arrives);
+            landed.chain(under_way).collect()
+        });
+        let kept = rules.kept(state, &arrived);
+        i1_durability(rules, state, &kept)?;
+        i3_closure(state, &kept)?;
+        i4_no_vanishing_reads(rules, state, &kept)?;
+        if rules.protocol.numbers_flushes() {
+            lemma_4_flushes_come_with_those_before(state, &kept)?;
+            lemma_5_valid_depends_on_valid(state, &kept)?;
+            lemma_11_recovery_applies_in_order(script, state, &kept)?;
+        }
+    }
+    Ok(())
+}
+
+/// I1: what was acknowledged is recovered.
+fn i1_durability(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
+    for i in 0..state.transactions.len() {
+        if rules.is_acknowledged(state, i) && !kept.contains(&i) {
+            return violated("I1", format!("T{i} was acknowledged and is lost"));
+        }
+    }
+    Ok(())
+}
+
+/// I3: with a transaction comes what it read from and what it overwrote.
+fn i3_closure(state: &State, kept: &[usize]) -> Checked {
+    for &i in kept {
+        for on in state.transactions[i].dependencies() {
+            if !kept.contains(&on) {
+                return violated("I3", format!("T{i} is kept without T{on}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// I4: what a snapshot at the horizon showed is recovered.
+fn i4_no_vanishing_reads(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
+    let horizon = rules.horizon(state);
+    for (i, transaction) in state.transactions.iter().enumerate() {
+        let is_visible = transaction.phase == Phase::Applied && transaction.number <= horizon;
+        if is_visible && !kept.contains(&i) {
+            return violated(
+                "I4",
+                format!("a snapshot at {horizon} has seen T{i}, which is lost"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// I7: a version has a greater number than the one that it replaces, so replay by numbers ends with the
+/// last write.
+fn i7_order(state: &State) -> Checked {
+    for (i, transaction) in state.transactions.iter().enumerate() {
+        if let Some(before) = transaction.overwrote
+            && state.transactions[usize::from(before)].number >= transaction.number
+        {
+            return violated(
+                "I7",
+                format!("T{i} replaced T{before}, which has a greater number"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
+    let lanes = state.lanes.iter();
+    lanes.flat_map(|lane| lane.landed.iter().chain(&lane.under_way))
+}
+
+/// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the paper.
+fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
+    later.pieces.iter().any(|&i| {
+        let transaction = &state.transactions[usize::from(i)];
+        transaction.phase == Phase::Applied
+            && transaction
+                .dependencies()
+                .any(|on| earlier.pieces.contains(&(on as u8)))
+    })
+}
+
+/// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are.
+fn lemma_4_flushes_come_with_those_before(state: &State, kept: &[usize]) -> Checked {
+    let is_kept = |i: &&u8| kept.contains(&usize::from(**i));
+    for later in flushes(state).filter(|flush| flush.pieces.iter().any(|i| is_kept(&i))) {
+        for earlier in flushes(state).filter(|flush| precedes(state, flush, later)) {
+            let committed = |i: &&u8| state.transactions[usize::from(**i)].phase == Phase::Applied;
+            if let Some(lost) = earlier
+                .pieces
+                .iter()
+                .filter(committed)
+                .find(|i| !is_kept(i))
+            {
+                return violated(
+                    "Lemma 4",
+                    format!(
+                        "flush {} is valid, T{lost} of flush {} before it is not",
+                        later.number, earlier.number
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// GWSN, Lemma 5: what a valid transaction depends on is valid. (I3 in the paper's words.)
+fn lemma_5_valid_depends_on_valid(state: &State, kept: &[usize]) -> Checked {
+    i3_closure(state, kept).or_else(|violation| violated("Lemma 5", violation.what))
+}
+
+/// GWSN, Lemma 6 of the proof: all flushes up to the smallest of the lanes' newest numbers, here the last
+/// before a gap, are durable.
+fn lemma_6_smallest_number_is_durable(rules: &Rules, state: &State) -> Checked {
+    let last = rules.landed_flushes(state);
+    for lane in &state.lanes {
+        if let Some(flush) = &lane.under_way
+            && flush.number <= last
+        {
+            return violated("Lemma 6", format!("flush {} is under way", flush.number));
+        }
+    }
+    Ok(())
+}
+
+/// GWSN, Lemma 9 of the proof: a flush with a smaller number depends on none with a greater one.
+fn lemma_9_numbers_follow_dependencies(state: &State) -> Checked {
+    for later in flushes(state) {
+        for earlier in flushes(state) {
+            if earlier.number > later.number && precedes(state, earlier, later) {
+                return violated(
+                    "Lemma 9",
+                    format!("flush {} depends on flush {}", later.number, earlier.number),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// GWSN, Lemma 11: applying the kept flushes by their numbers leaves each key with the last write in the
+/// order of the dependencies.
+fn lemma_11_recovery_applies_in_order(script: &[Script], state: &State, kept: &[usize]) -> Checked {
+    let mut replay: Vec<usize> = kept.to_vec();
+    replay.sort_by_key(|&i| {
+        let flush = state.flush_of(i).map_or(0, |(flush, _)| flush.number);
+        (flush, state.transactions[i].number)
+    });
+    for &i in kept {
+        let write = script[i].write;
+        let is_replaced = kept
+            .iter()
+            .any(|&by| state.transactions[by].overwrote == Some(i as u8));
+        let last = replay.iter().rev().find(|&&by| script[by].write == write);
+        if !is_replaced && last != Some(&i) {
+            return violated(
+                "Lemma 11",
+                format!("T{i} wrote key {write} last, {last:?} is there"),
+            );
+        }
+    }
+    Ok(())
+}
