@@ -19,7 +19,7 @@ mutants=(
 [ $# -gt 0 ] && mutants=("$@")
 
 # A test may wait for ever for what a mutant does not do: caught, if another one failed before.
-limit=900
+limit=240
 survivors=0
 for mutant in "${mutants[@]}"; do
     log="$(mktemp)"
