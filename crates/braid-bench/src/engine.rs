@@ -1,15 +1,17 @@
 //! How the database under test is opened, and what it counts.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use braid::{Database, DeviceChoice, Protocol};
+use braid_io::LatencyDevice;
 
 use crate::{BenchError, Spec};
 
 /// The engine's options for a benchmark; `None` leaves the engine's default.
 ///
-/// An existing database keeps its protocol, and opening it with another is an error: so the report
-/// names the right one.
+/// An existing database is switched to the protocol.
 #[derive(Clone, Debug)]
 pub struct Engine {
     /// The database's directory; created if missing.
@@ -18,6 +20,8 @@ pub struct Engine {
     pub protocol: Protocol,
     /// What the database is stored on.
     pub device: DeviceChoice,
+    /// Time that each durable write takes at least, on top of the device's own.
+    pub persist_latency: Option<Duration>,
     /// Log strands.
     pub strands: Option<usize>,
     /// Log lanes.
@@ -37,6 +41,7 @@ impl Engine {
             dir: dir.into(),
             protocol: Protocol::default(),
             device: DeviceChoice::Auto,
+            persist_latency: None,
             strands: None,
             lanes: None,
             flushes: None,
@@ -68,6 +73,14 @@ impl Engine {
         }
         if let Some(flushes) = self.flushes {
             builder = builder.flushes_in_flight(flushes);
+        }
+        if let Some(latency) = self.persist_latency {
+            std::fs::create_dir_all(&self.dir)
+                .map_err(|error| BenchError::io("making the database's directory", error))?;
+            let device = braid_io::open_directory(&self.dir, self.device)
+                .map_err(|error| BenchError::io("opening the database's directory", error))?;
+            let device = LatencyDevice::new(device, latency);
+            return Ok(builder.open_on(Arc::new(device))?);
         }
         Ok(builder.open(&self.dir)?)
     }

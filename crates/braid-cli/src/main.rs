@@ -32,7 +32,7 @@ enum Command {
     /// check fails.
     Demo(demo::DemoArgs),
     /// Measure a workload, the device, or recovery
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     /// Show a database's tables, sizes and counters
     ///
     /// Opens the database, which recovers it if it was not closed cleanly.

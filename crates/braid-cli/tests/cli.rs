@@ -196,6 +196,33 @@ fn the_limit_stands_beside_the_run() {
 }
 
 #[test]
+fn bench_paper_writes_tables_and_plots() {
+    let dir = tempfile::tempdir().unwrap();
+    let quick = ["--seconds", "0.01", "--threads", "1,2", "--records", "300"];
+    for (figure, name, series) in [
+        ("gwsn-5", "gwsn-5", "fetch_add (48)"),
+        ("pwal-u1", "pwal-13", "gwsn-strict"),
+        ("gwsn-engine", "gwsn-engine-u10", "epoch"),
+        ("pwal-15", "pwal-15", "without trim"),
+    ] {
+        let args = [&["bench", "paper", figure][..], &quick].concat();
+        let output = braid_in(dir.path(), &args);
+        expect_code(&output, 0);
+        assert!(stdout(&output).contains(series), "{}", stdout(&output));
+        let file = |ending| {
+            let path = dir.path().join(format!("paper-figures/{name}.{ending}"));
+            fs::read_to_string(path).unwrap()
+        };
+        assert!(file("csv").contains(series), "{}", file("csv"));
+        assert!(file("svg").starts_with("<svg") && file("svg").contains(series));
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the figures are left");
+    let output = braid(&["bench", "paper", "gwsn-5", "--threads", "0"]);
+    expect_code(&output, 2);
+}
+
+#[test]
 fn bench_device_measures_durable_writes() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["bench", "device", "--seconds", "0.01"];

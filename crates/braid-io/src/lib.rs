@@ -15,6 +15,7 @@
 
 mod aligned;
 mod device;
+mod latency;
 mod memory;
 mod open;
 #[cfg(unix)]
@@ -26,6 +27,7 @@ mod uring;
 
 pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_directory};
 #[cfg(unix)]

@@ -9,6 +9,7 @@ use braid_bench::{BareLogReport, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::bench_device::{self, DeviceArgs};
+use super::bench_paper::{self, PaperArgs};
 use super::bench_recovery::{self, RecoveryArgs};
 use crate::failure::Failure;
 use crate::numbers::{grouped, parse, parse_seconds};
@@ -30,6 +31,8 @@ pub(crate) struct BenchArgs {
 enum Target {
     /// Measure what the disk itself can do, and a bare group-commit log on it
     Device(DeviceArgs),
+    /// Make a measurement of the papers again: a table and a plot
+    Paper(PaperArgs),
     /// Fill the log, kill the process, and measure how fast the database opens again
     Recovery(RecoveryArgs),
 }
@@ -77,6 +80,10 @@ pub(crate) struct WorkloadArgs {
     /// Bytes of each value [default: 100 for u1 and u10, 1000 for ycsb]
     #[arg(long, value_name = "B")]
     value_size: Option<usize>,
+
+    /// Nanoseconds that each durable write takes at least, on top of the device's own time
+    #[arg(long, value_name = "NS")]
+    persist_ns: Option<u64>,
 
     /// Log strands [default: the engine's]
     #[arg(long, value_name = "N")]
@@ -132,6 +139,7 @@ impl WorkloadArgs {
         let mut engine = Engine::new(dir, spec);
         engine.protocol = self.protocol;
         engine.device = self.device;
+        engine.persist_latency = self.persist_ns.map(Duration::from_nanos);
         engine.strands = self.strands;
         engine.lanes = self.lanes;
         engine.flushes = self.flushes;
@@ -146,6 +154,7 @@ impl WorkloadArgs {
 pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> {
     match (&args.target, &args.workload) {
         (Some(Target::Device(device)), _) => bench_device::run(device, output),
+        (Some(Target::Paper(paper)), _) => bench_paper::run(paper, output),
         (Some(Target::Recovery(recovery)), _) => bench_recovery::run(recovery, output),
         (None, Some(workload)) => run_workload(workload, output),
         (None, None) => Err(Failure::Usage(

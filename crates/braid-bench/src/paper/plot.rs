@@ -1,0 +1,72 @@
+//! Diagrams as SVG.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+
+use super::{Diagram, Point};
+use crate::BenchError;
+
+const SIZE: (u32, u32) = (720, 480);
+
+pub(super) fn svg(diagram: &Diagram, path: &Path) -> Result<(), BenchError> {
+    draw(diagram, path)
+        .map_err(|error| BenchError::io("drawing a plot", std::io::Error::other(error.to_string())))
+}
+
+fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let most = |of: fn(&Point) -> f64| diagram.points.iter().map(of).fold(1e-9, f64::max);
+    let (x_most, y_most) = (most(|p| p.x), most(|p| p.y));
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(&diagram.title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(80)
+        .build_cartesian_2d(0.0..x_most * 1.05, 0.0..y_most * 1.1)?;
+    chart
+        .configure_mesh()
+        .x_desc(diagram.x)
+        .y_desc(diagram.y)
+        .y_label_formatter(&|y| short(*y))
+        .draw()?;
+    let mut series: Vec<&str> = Vec::new();
+    for point in &diagram.points {
+        if !series.contains(&point.series.as_str()) {
+            series.push(&point.series);
+        }
+    }
+    for (i, name) in series.into_iter().enumerate() {
+        let color = Palette99::pick(i).to_rgba();
+        let points = diagram.points.iter().filter(|p| p.series == name);
+        let points: Vec<(f64, f64)> = points.map(|p| (p.x, p.y)).collect();
+        chart
+            .draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+        chart.draw_series(
+            points
+                .into_iter()
+                .map(|at| Circle::new(at, 3, color.filled())),
+        )?;
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .position(SeriesLabelPosition::UpperLeft)
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// A number for an axis: 1500000 is 1.5M.
+fn short(y: f64) -> String {
+    match y {
+        y if y >= 1e9 => format!("{:.1}G", y / 1e9),
+        y if y >= 1e6 => format!("{:.1}M", y / 1e6),
+        y if y >= 1e3 => format!("{:.0}k", y / 1e3),
+        y => format!("{y:.0}"),
+    }
+}

@@ -1,0 +1,160 @@
+//! `braid bench paper`: the measurements of the papers, made again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use braid::DeviceChoice;
+use braid_bench::{Diagram, Figure, PaperSpec};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use crate::failure::Failure;
+use crate::numbers::{parse, parse_seconds};
+use crate::output::{self, Output};
+use crate::scratch::Scratch;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PaperArgs {
+    /// What to measure
+    #[arg(value_parser = figures_parser())]
+    figure: Figures,
+
+    /// Where to put the tables and plots
+    #[arg(long, default_value = "paper-figures")]
+    out: PathBuf,
+
+    /// Seconds for each point
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: Duration,
+
+    /// Numbers of threads
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16"
+    )]
+    threads: Vec<usize>,
+
+    /// Records of the engine's workloads [default: the papers' 65536]
+    #[arg(long, value_name = "R")]
+    records: Option<u64>,
+
+    /// Commits that each thread keeps in flight
+    #[arg(long, value_name = "K", default_value_t = 100)]
+    in_flight: usize,
+
+    /// Log lanes of the protocols with several strands; 0 for one a thread, the papers' layout
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    lanes: usize,
+
+    /// Where to measure [default: a fresh directory in TMPDIR or here, removed afterwards]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+
+    /// How to access it: auto, uring, file or memory
+    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    device: DeviceChoice,
+}
+
+/// One figure, or all.
+#[derive(Clone, Debug)]
+struct Figures(Vec<Figure>);
+
+fn figures_parser() -> impl TypedValueParser<Value = Figures> {
+    let all = PossibleValue::new("all").help("all of them");
+    let one = Figure::ALL.map(|f| PossibleValue::new(f.name()).help(f.description()));
+    PossibleValuesParser::new(one.into_iter().chain([all])).map(|name| {
+        let chosen = Figure::ALL.into_iter();
+        Figures(
+            chosen
+                .filter(|f| name == "all" || name == f.name())
+                .collect(),
+        )
+    })
+}
+
+pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> {
+    if args.threads.is_empty() || args.threads.iter().any(|n| !(1..=256).contains(n)) {
+        return Err(Failure::Usage(
+            "--threads takes numbers from 1 to 256".into(),
+        ));
+    }
+    if args.in_flight == 0 {
+        return Err(Failure::Usage("--in-flight must be at least 1".into()));
+    }
+    if args.lanes > *args.threads.iter().min().unwrap_or(&1) {
+        return Err(Failure::Usage(
+            "--lanes must not exceed the smallest number of threads; 0 takes one a thread".into(),
+        ));
+    }
+    if args.threads.iter().any(|&n| n > 32) && args.lanes == 0 {
+        return Err(Failure::Usage("--lanes 0 goes up to 32 threads".into()));
+    }
+    std::fs::create_dir_all(&args.out).map_err(|error| {
+        Failure::io(format_args!("cannot create {}", args.out.display()), &error)
+    })?;
+    let scratch = Scratch::new(args.dir.as_deref(), "braid-paper-")?;
+    let spec = PaperSpec {
+        dir: scratch.path().join("run"),
+        device: args.device,
+        each: args.seconds,
+        threads: args.threads.clone(),
+        records: args.records,
+        in_flight: args.in_flight,
+        lanes: args.lanes,
+    };
+    for &figure in &args.figure.0 {
+        let bar = output::bar(0, "measuring");
+        let diagrams = braid_bench::measure_figure(figure, &spec, &mut |what| {
+            bar.set_message(what.to_owned());
+            bar.tick();
+        })?;
+        bar.finish_and_clear();
+        for diagram in &diagrams {
+            let [csv, svg] = diagram.write(&args.out)?;
+            print(diagram, output)?;
+            output.line(format_args!("  {} and {}", csv.display(), svg.display()))?;
+            output.line("")?;
+        }
+    }
+    scratch.remove()
+}
+
+/// A row a series, a column a place on the horizontal axis.
+fn print(diagram: &Diagram, output: &mut Output) -> Result<(), Failure> {
+    output.line(format_args!(
+        "{} ({}, by {})",
+        diagram.title, diagram.y, diagram.x
+    ))?;
+    let mut places: Vec<f64> = Vec::new();
+    let mut series: Vec<&str> = Vec::new();
+    for point in &diagram.points {
+        if !places.contains(&point.x) {
+            places.push(point.x);
+        }
+        if !series.contains(&point.series.as_str()) {
+            series.push(&point.series);
+        }
+    }
+    if places.len() > 8 {
+        // A curve over time: its ends tell enough here.
+        places.drain(4..places.len() - 4);
+    }
+    let head = places
+        .iter()
+        .map(|x| format!("{x:>12.2}"))
+        .collect::<String>();
+    output.line(format_args!("  {:<16}{head}", ""))?;
+    for name in series {
+        let value = |x: &f64| {
+            let found = diagram
+                .points
+                .iter()
+                .find(|p| p.series == name && p.x == *x);
+            found.map_or_else(|| format!("{:>12}", ""), |p| format!("{:>12.1}", p.y))
+        };
+        let row = places.iter().map(value).collect::<String>();
+        output.line(format_args!("  {name:<16}{row}"))?;
+    }
+    Ok(())
+}
