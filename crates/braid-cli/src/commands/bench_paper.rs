@@ -8,7 +8,7 @@ use braid_bench::{Diagram, Figure, PaperSpec};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::failure::Failure;
-use crate::numbers::{parse, parse_seconds};
+use crate::numbers::{grouped, parse, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
@@ -142,7 +142,7 @@ fn print(diagram: &Diagram, output: &mut Output) -> Result<(), Failure> {
     }
     let head = places
         .iter()
-        .map(|x| format!("{x:>12.2}"))
+        .map(|x| format!("{x:>16.2}"))
         .collect::<String>();
     output.line(format_args!("  {:<16}{head}", ""))?;
     for name in series {
@@ -151,7 +151,11 @@ fn print(diagram: &Diagram, output: &mut Output) -> Result<(), Failure> {
                 .points
                 .iter()
                 .find(|p| p.series == name && p.x == *x);
-            found.map_or_else(|| format!("{:>12}", ""), |p| format!("{:>12.1}", p.y))
+            let text = found.map(|p| match p.y {
+                y if y >= 1e3 => grouped(y as u64),
+                y => format!("{y:.1}"),
+            });
+            format!("{:>16}", text.unwrap_or_default())
         };
         let row = places.iter().map(value).collect::<String>();
         output.line(format_args!("  {name:<16}{row}"))?;
