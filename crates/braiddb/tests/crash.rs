@@ -12,8 +12,13 @@ use std::sync::Arc;
 use braid::{Bytes, Database, Error, Protocol, Readable, Table, Ticket};
 use braid_io::SimDevice;
 
-/// For each protocol.
-const HISTORIES: u64 = 400;
+/// How many of each protocol: most of the baseline and of the default.
+fn histories_of(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Serial | Protocol::Glsn => 1_000,
+        _ => 300,
+    }
+}
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -300,7 +305,8 @@ fn histories(protocol: Protocol) {
     let fixed = std::env::var("BRAID_SEED")
         .ok()
         .map(|seed| seed.parse().expect("a number"));
-    let seeds = fixed.map_or(0..HISTORIES, |seed: u64| seed..seed + 1);
+    let count = histories_of(protocol);
+    let seeds = fixed.map_or(0..count, |seed: u64| seed..seed + 1);
     let mut crashes = 0;
     for seed in seeds {
         let mut history = History::new(seed, protocol);
@@ -311,11 +317,8 @@ fn histories(protocol: Protocol) {
         }
         crashes += history.crashes;
     }
-    assert!(
-        fixed.is_some() || crashes > HISTORIES,
-        "only {crashes} crashes"
-    );
-    println!("{protocol}: {crashes} crashes in {HISTORIES} histories");
+    assert!(fixed.is_some() || crashes > count, "only {crashes} crashes");
+    println!("{protocol}: {crashes} crashes in {count} histories");
 }
 
 macro_rules! histories_survive_crashes {
