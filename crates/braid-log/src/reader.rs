@@ -105,6 +105,8 @@ pub(crate) struct SegmentReader<'a> {
     start: u64,
     len: usize,
     ahead: Option<ReadAhead>,
+    /// What lies behind this offset will be asked for again.
+    kept_from: u64,
     /// Bytes read from the device.
     pub(crate) bytes: u64,
 }
@@ -120,6 +122,7 @@ impl<'a> SegmentReader<'a> {
             start: 0,
             len: 0,
             ahead: None,
+            kept_from: u64::MAX,
             bytes: 0,
         }
     }
@@ -167,6 +170,11 @@ impl<'a> SegmentReader<'a> {
         Ok(&self.buf[at..at + len])
     }
 
+    /// Says that bytes from `offset` on will be asked for again, so that they stay when the window moves on.
+    pub(crate) fn keep_from(&mut self, offset: u64) {
+        self.kept_from = offset;
+    }
+
     fn has(&self, offset: u64, len: usize) -> bool {
         offset >= self.start && offset + len as u64 <= self.start + self.len as u64
     }
@@ -175,6 +183,7 @@ impl<'a> SegmentReader<'a> {
     fn next_window(&mut self, offset: u64) -> Result<bool, LogError> {
         let end = self.start + self.len as u64;
         let (margin, window) = margin_and_window(self.segment);
+        let offset = offset.min(self.kept_from);
         let fits = (self.start..=end).contains(&offset) && end - offset <= margin as u64;
         let next = match &self.ahead {
             Some(ahead) if fits => ahead.windows.recv().ok(),

@@ -275,6 +275,7 @@ impl LaneScan {
         // Chunks of a flush whose last one was not seen yet. A flush counts as a whole: nothing of one that
         // was torn can have been acknowledged.
         let mut flush: Vec<(u64, Expected, ChunkHeader)> = Vec::new();
+        reader.keep_from(offset);
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
             let (header, crc) = (chunk.header, chunk.crc);
             let found = self.found.entry(header.incarnation).or_default();
@@ -322,6 +323,7 @@ impl LaneScan {
                 }
                 reported += size;
             }
+            reader.keep_from(offset);
             if header.flush > 0 {
                 let found = self.found.entry(header.incarnation).or_default();
                 found.flushes.push(header.flush);
