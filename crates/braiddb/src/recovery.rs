@@ -349,7 +349,10 @@ fn recover(
         true => std::thread::available_parallelism().map_or(1, |n| n.get()),
         false => 1,
     };
-    recovered.for_each_parallel(2 * threads, |piece: Piece<'_>| {
+    // Twice as many readers as processors, since half of them wait for the device; but no thread where
+    // none is wanted.
+    let readers = if options.background { 2 * threads } else { 1 };
+    recovered.for_each_parallel(readers, |piece: Piece<'_>| {
         replay.add(piece)?;
         let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(REPORT_EVERY) {
