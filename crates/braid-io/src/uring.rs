@@ -33,7 +33,6 @@ struct Rings(Mutex<Vec<IoUring>>);
 #[derive(Clone, Copy)]
 struct Operation {
     write: bool,
-    durable: bool,
     address: *mut u8,
     len: usize,
     offset: u64,
@@ -43,10 +42,8 @@ impl Operation {
     fn entry(&self, fd: RawFd, index: usize) -> squeue::Entry {
         let len = u32::try_from(self.len).unwrap_or(1 << 30);
         let entry = if self.write {
-            let flags = if self.durable { libc::RWF_DSYNC } else { 0 };
             opcode::Write::new(types::Fd(fd), self.address, len)
                 .offset(self.offset)
-                .rw_flags(flags)
                 .build()
         } else {
             opcode::Read::new(types::Fd(fd), self.address, len)
@@ -280,7 +277,6 @@ impl File for UringFile {
             let offset = op.offset;
             operations.push(Operation {
                 write: false,
-                durable: false,
                 address,
                 len,
                 offset,
@@ -302,7 +298,6 @@ impl File for UringFile {
             let (len, offset) = (op.buf.len(), op.offset);
             operations.push(Operation {
                 write: true,
-                durable: false,
                 address,
                 len,
                 offset,

@@ -86,7 +86,7 @@ impl Found {
         }
     }
 
-    /// Numbers up to `horizon`, at least the lane's own; those ranges are removed.
+    /// Numbers up to `horizon`, at least the lane's own; those runs are removed.
     pub(crate) fn take_up_to(&mut self, horizon: u64) -> u64 {
         debug_assert!(horizon >= self.horizon);
         std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, horizon)
