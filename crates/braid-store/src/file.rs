@@ -36,7 +36,7 @@ use crate::table::{PAGES_MAX, PageTable};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 const MAP: u64 = 1 << 62;
 const BLOB: u64 = 1 << 63;

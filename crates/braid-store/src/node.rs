@@ -4,27 +4,31 @@
 //! word 0   checksum (pool)          word 1  page id (pool)
 //! word 2   kind:8 | unused:8 | slots:16 | heap start:16 (word index) | dead words:16
 //! word 3   lower fence: word:16, length:16 | upper fence: word:16, length:16 (0xffff: none)
-//! word 4   prefix length:16 | unused:48
+//! word 4   prefix length:16 | shared length:8 | unused:40
 //! word 5   rightmost child (inner nodes)
-//! word 6.. slots: key head:32 | record's word:16 | suffix length:16
+//! word 6   shared bytes, the first one highest
+//! word 7.. slots: key head:32 | record's word:16 | suffix length:16
 //! ...      heap, growing down: records and fences
 //! ```
 //!
 //! A leaf's record is version, `value length:32 | flags:8`, key suffix, value; an inner node's is child,
 //! key suffix. All parts start at words. Slot `i` of an inner node with key `k` leads to the keys below
 //! `k`; the rightmost child to the rest. All keys share the prefix that the two fences have in common,
-//! and only the suffix behind it is stored. The head, four bytes of the suffix, decides most comparisons
-//! inside the slot array.
+//! and only the suffix behind it is stored.
+//!
+//! Most comparisons are decided inside the slot array, by the heads. A head is four bytes of the suffix,
+//! behind the up to eight *shared* bytes with which all suffixes in the node begin. (A node at the edge of
+//! the tree lacks a fence and so has no prefix, and its keys still begin alike.)
 
 use std::cmp::Ordering;
 
-use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head4};
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8};
 
 pub(crate) const KIND_LEAF: u8 = 1;
 pub(crate) const KIND_INNER: u8 = 2;
 pub(crate) const KIND_OVERFLOW: u8 = 3;
 
-const FIRST_SLOT: usize = 6;
+const FIRST_SLOT: usize = 7;
 const NO_FENCE: usize = 0xffff;
 
 pub(crate) const FLAG_TOMBSTONE: u64 = 1;
@@ -33,8 +37,51 @@ pub(crate) const FLAG_OVERFLOW: u64 = 2;
 /// Values above this go to overflow pages: a leaf holds at least three.
 pub(crate) const INLINE_MAX: usize = 2000;
 
+/// Most bytes that the shared word holds.
+const SHARED_MAX: usize = 8;
+
 fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(8)
+}
+
+/// The bytes with which all suffixes in a node begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shared {
+    len: usize,
+    /// The first byte is the highest; what is behind `len` is zero.
+    bytes: u64,
+}
+
+impl Shared {
+    /// The first `len` bytes of a suffix.
+    #[inline]
+    fn of(suffix: &[u8], len: usize) -> Self {
+        let len = len.min(SHARED_MAX);
+        let mask = u64::MAX.checked_shl(64 - 8 * len as u32).unwrap_or(0);
+        Self {
+            len,
+            bytes: head8(suffix) & mask,
+        }
+    }
+
+    /// The bytes with which both suffixes begin.
+    fn by(first: &[u8], last: &[u8]) -> Self {
+        let len = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        Self::of(first, len)
+    }
+
+    /// What is left of it with one more suffix.
+    fn with(self, suffix: &[u8]) -> Self {
+        let own = head8(suffix) ^ self.bytes;
+        let same = own.leading_zeros() as usize / 8;
+        Self::of(suffix, self.len.min(same).min(suffix.len()))
+    }
+
+    /// The head of a suffix that begins with these bytes.
+    #[inline]
+    fn head(self, suffix: &[u8]) -> u32 {
+        (head8(suffix.get(self.len..).unwrap_or_default()) >> 32) as u32
+    }
 }
 
 /// A read view of a node. On a page that is not latched everything it says may be nonsense until the
@@ -106,6 +153,20 @@ impl<'a> Node<'a> {
     }
 
     #[inline]
+    fn shared(self) -> Shared {
+        Shared {
+            len: usize::from((self.0.word(4) >> 16) as u8).min(SHARED_MAX),
+            bytes: self.0.word(6),
+        }
+    }
+
+    fn set_shared(self, shared: Shared) {
+        let word = self.prefix_len() as u64 | (shared.len as u64) << 16;
+        self.0.set_word(4, word);
+        self.0.set_word(6, shared.bytes);
+    }
+
+    #[inline]
     fn slot(self, i: usize) -> (u32, usize, usize) {
         let word = self.0.word(FIRST_SLOT + i);
         (
@@ -145,18 +206,62 @@ impl<'a> Node<'a> {
     /// The first slot whose key is at least `key` (`Ok` if equal).
     #[inline]
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
+        self.search_first(key, self.len())
+    }
+
+    /// [`Node::search`] among the first `len` slots.
+    #[inline]
+    fn search_first(self, key: &[u8], len: usize) -> Result<usize, usize> {
         let suffix = key.get(self.prefix_len()..).unwrap_or_default();
-        let head = head4(suffix);
-        let record_head = self.record_head();
-        let (mut low, mut high) = (0, self.len());
+        let shared = self.shared();
+        let own = Shared::of(suffix, shared.len);
+        if own != shared || suffix.len() < shared.len {
+            // A suffix that ends within the shared bytes is below all that go on.
+            return Err(if own.bytes <= shared.bytes { 0 } else { len });
+        }
+        let head = shared.head(suffix);
+        let low = self.lower_bound(head, len);
+        if low == len || self.slot(low).0 != head {
+            return Err(low);
+        }
+        match self.compare(low, shared.len, head, suffix) {
+            Ordering::Less => self.search_rest(low + 1, len, shared.len, head, suffix),
+            Ordering::Greater => Err(low),
+            Ordering::Equal => Ok(low),
+        }
+    }
+
+    /// The first of `len` slots whose head is at least `head`. Without branches on what it finds: which
+    /// way they go is as good as random.
+    #[inline]
+    fn lower_bound(self, head: u32, len: usize) -> usize {
+        // A slot's head is its upper half: the slots compare as they are.
+        let least = u64::from(head) << 32;
+        // The word before the first that may be it.
+        let mut before = FIRST_SLOT - 1;
+        let mut left = len;
+        while left > 0 {
+            let half = left / 2;
+            let middle = before + left - half;
+            let below = self.0.word(middle) < least;
+            before = std::hint::select_unpredictable(below, middle, before);
+            left = half;
+        }
+        before + 1 - FIRST_SLOT
+    }
+
+    /// The search among slots with the same head.
+    fn search_rest(
+        self,
+        mut low: usize,
+        mut high: usize,
+        shared: usize,
+        head: u32,
+        suffix: &[u8],
+    ) -> Result<usize, usize> {
         while low < high {
             let middle = (low + high) / 2;
-            let (slot_head, at, len) = self.slot(middle);
-            let order = match slot_head.cmp(&head) {
-                Ordering::Equal => compare_key(self.0, at + record_head, len, suffix),
-                unequal => unequal,
-            };
-            match order {
+            match self.compare(middle, shared, head, suffix) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -165,14 +270,44 @@ impl<'a> Node<'a> {
         Err(low)
     }
 
+    /// Compares the key of a slot with one of this suffix, which begins with the `shared` bytes.
+    #[inline]
+    fn compare(self, i: usize, shared: usize, head: u32, suffix: &[u8]) -> Ordering {
+        let (slot_head, at, len) = self.slot(i);
+        slot_head.cmp(&head).then_with(|| {
+            if len.max(suffix.len()) <= shared + 4 {
+                // The heads are all there is, but for zeroes at the end.
+                len.cmp(&suffix.len())
+            } else {
+                compare_key(self.0, at + self.record_head(), len, suffix)
+            }
+        })
+    }
+
     /// The child at a position; behind the last slot it is the rightmost one.
     #[inline]
     pub(crate) fn child_at(self, i: usize) -> PageId {
-        if i >= self.len() {
+        self.child_among(i, self.len())
+    }
+
+    #[inline]
+    fn child_among(self, i: usize, len: usize) -> PageId {
+        if i >= len {
             self.0.word(5)
         } else {
             self.0.word(self.slot(i).1)
         }
+    }
+
+    /// The child that a key belongs to.
+    #[inline]
+    pub(crate) fn child_of(self, key: &[u8]) -> PageId {
+        let len = self.len();
+        let position = match self.search_first(key, len) {
+            Ok(equal) => equal + 1,
+            Err(above) => above,
+        };
+        self.child_among(position, len)
     }
 
     pub(crate) fn set_child_at(self, i: usize, child: PageId) {
@@ -184,7 +319,6 @@ impl<'a> Node<'a> {
     }
 
     /// The position of the child that a key belongs to.
-    #[inline]
     pub(crate) fn child_position(self, key: &[u8]) -> usize {
         match self.search(key) {
             Ok(equal) => equal + 1,
@@ -226,6 +360,11 @@ impl<'a> Node<'a> {
     /// The value's bytes in the leaf: the value, or the reference to it.
     pub(crate) fn stored_value(self, record: &LeafRecord) -> Vec<u8> {
         self.0.to_vec(record.value_at, record.stored_len())
+    }
+
+    /// Appends what [`Node::stored_value`] returns.
+    pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {
+        self.0.read_bytes(record.value_at, record.stored_len(), out);
     }
 
     fn free_words(self) -> usize {
@@ -291,18 +430,21 @@ impl<'a> Node<'a> {
             .write_bytes(at + 2 + words_of(suffix.len()), value.stored);
     }
 
-    /// Inserts or replaces a leaf's record; `false` if there is no room.
+    /// Inserts or replaces a leaf's record at the place that [`Node::search`] found for its key; `false`
+    /// if there is no room.
     #[must_use]
-    pub(crate) fn put(self, key: &[u8], value: &NewValue<'_>) -> bool {
+    pub(crate) fn put(self, place: Result<usize, usize>, key: &[u8], value: &NewValue<'_>) -> bool {
         let suffix = &key[self.prefix_len()..];
         let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
-        match self.search(key) {
+        match place {
             Ok(i) => {
                 let old_words = self.record_words(i);
                 let (head, at, suffix_len) = self.slot(i);
                 if words <= old_words {
                     self.write_leaf_record(at, suffix, value);
-                    self.add_dead(old_words - words);
+                    if words < old_words {
+                        self.add_dead(old_words - words);
+                    }
                     return true;
                 }
                 // The old record dies first, so that compaction can take its space.
@@ -313,7 +455,7 @@ impl<'a> Node<'a> {
                     let mut contents = Contents::read(self);
                     contents.entries.remove(i);
                     contents.write(self);
-                    return self.put(key, value);
+                    return self.put(Err(i), key, value);
                 }
                 self.add_dead(old_words);
                 let at = self.heap_start() - words;
@@ -323,23 +465,41 @@ impl<'a> Node<'a> {
                 true
             }
             Err(i) => {
+                // Compaction, if it comes to that, keeps the slots' order.
                 let Some(at) = self.reserve(words, 1) else {
                     return false;
                 };
                 self.write_leaf_record(at, suffix, value);
-                self.open_slot(i, head4(suffix), at, suffix.len());
+                self.open_slot(i, suffix, at);
                 true
             }
         }
     }
 
-    fn open_slot(self, i: usize, head: u32, at: usize, suffix_len: usize) {
+    /// Makes a new suffix one of those that begin with the shared bytes, which become fewer if need be.
+    fn share(self, suffix: &[u8]) -> Shared {
+        let before = self.shared();
+        let shared = before.with(suffix);
+        if shared != before {
+            self.set_shared(shared);
+            for i in 0..self.len() {
+                let (_, at, len) = self.slot(i);
+                let mut suffix = Vec::with_capacity(len);
+                self.0.read_bytes(at + self.record_head(), len, &mut suffix);
+                self.set_slot(i, shared.head(&suffix), at, len);
+            }
+        }
+        shared
+    }
+
+    fn open_slot(self, i: usize, suffix: &[u8], at: usize) {
+        let head = self.share(suffix).head(suffix);
         let len = self.len();
         for j in (i..len).rev() {
             self.0
                 .set_word(FIRST_SLOT + j + 1, self.0.word(FIRST_SLOT + j));
         }
-        self.set_slot(i, head, at, suffix_len);
+        self.set_slot(i, head, at, suffix.len());
         self.set_counts(self.kind(), len + 1, at, self.dead_words());
     }
 
@@ -380,7 +540,7 @@ impl<'a> Node<'a> {
         self.set_child_at(i, right);
         self.0.set_word(at, left);
         self.0.write_bytes(at + 1, suffix);
-        self.open_slot(i, head4(suffix), at, suffix.len());
+        self.open_slot(i, suffix, at);
     }
 }
 
@@ -455,6 +615,14 @@ impl Contents {
         }
     }
 
+    fn shared(&self, prefix: usize) -> Shared {
+        match (self.entries.first(), self.entries.last()) {
+            // The keys are in order: what these two share, all do.
+            (Some(first), Some(last)) => Shared::by(&first.key[prefix..], &last.key[prefix..]),
+            _ => Shared::default(),
+        }
+    }
+
     fn entry_words(&self, entry: &Entry, prefix: usize) -> usize {
         let head = if self.kind == KIND_LEAF { 2 } else { 1 };
         1 + head + words_of(entry.key.len() - prefix) + words_of(entry.stored.len())
@@ -490,6 +658,8 @@ impl Contents {
         page.set_word(3, fences);
         page.set_word(4, prefix as u64);
         page.set_word(5, self.rightmost);
+        let shared = self.shared(prefix);
+        node.set_shared(shared);
         for (i, entry) in self.entries.iter().enumerate() {
             let suffix = &entry.key[prefix..];
             heap -= self.entry_words(entry, prefix) - 1;
@@ -501,7 +671,7 @@ impl Contents {
             }
             page.write_bytes(at, suffix);
             page.write_bytes(at + words_of(suffix.len()), &entry.stored);
-            node.set_slot(i, head4(suffix), heap, suffix.len());
+            node.set_slot(i, shared.head(suffix), heap, suffix.len());
         }
         node.set_counts(self.kind, self.entries.len(), heap, 0);
     }
@@ -588,14 +758,16 @@ mod tests {
 
     #[test]
     fn a_leaf_is_a_map_until_it_is_full() {
-        for seed in 0..200 {
+        for seed in 0..400 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let words = private();
             let node = Node(Page(&words));
+            // At the edge of the tree there is no prefix, only what the keys happen to share.
+            let fenced = rng.bool();
             Contents {
                 kind: KIND_LEAF,
-                lower: Some(b"pre-a".to_vec()),
-                upper: Some(b"pre-z".to_vec()),
+                lower: fenced.then(|| b"pre-a".to_vec()),
+                upper: fenced.then(|| b"pre-z".to_vec()),
                 ..Contents::default()
             }
             .write(node);
@@ -603,6 +775,15 @@ mod tests {
             for step in 0..300 {
                 let mut key = b"pre-b".to_vec();
                 key.extend((0..rng.usize(0..12)).map(|_| rng.u8(b'a'..b'd')));
+                if !fenced && rng.u8(..) < 8 {
+                    // Shorter than what is shared, or with zeroes where others have ended.
+                    key.truncate(rng.usize(0..=key.len()));
+                    key.extend(vec![0; rng.usize(0..4)]);
+                }
+                let place = node.search(&key);
+                let above = model.range::<Vec<u8>, _>(&key..).count();
+                let place = place.unwrap_or_else(|above| above);
+                assert_eq!(place, model.len() - above, "seed {seed}, {key:?}");
                 if rng.u8(..) < 60 {
                     let found = node.search(&key);
                     assert_eq!(found.is_ok(), model.remove(&key).is_some(), "seed {seed}");
@@ -618,7 +799,7 @@ mod tests {
                     len: stored.len(),
                     stored: &stored,
                 };
-                if node.put(&key, &value) {
+                if node.put(node.search(&key), &key, &value) {
                     model.insert(key, (step, stored));
                 }
             }

@@ -41,58 +41,50 @@ impl Page<'_> {
         self.0[index % WORDS].load(Ordering::Relaxed).to_ne_bytes()
     }
 
-    /// Copies `len` bytes from a word index on to the end of `out`.
+    /// Copies `len` bytes from a word index on to the end of `out`, fewer if that leads out of the page: a
+    /// reader's nonsense length must not, and a true one never does.
+    #[inline]
     pub(crate) fn read_bytes(&self, index: usize, len: usize, out: &mut Vec<u8>) {
+        let len = len.min(PAGE_SIZE);
         out.reserve(len);
-        let mut at = index;
-        let mut left = len;
-        while left >= 8 {
-            out.extend_from_slice(&self.bytes8(at));
-            at += 1;
-            left -= 8;
+        let before = out.len();
+        let first = index % WORDS;
+        let whole = (len / 8).min(WORDS - first);
+        // SAFETY: `before <= capacity`.
+        let start = unsafe { out.as_mut_ptr().add(before) };
+        for (i, word) in self.0[first..first + whole].iter().enumerate() {
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            // SAFETY: `i < whole <= len / 8`, so these eight bytes lie in the `len` bytes reserved.
+            unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
         }
-        out.extend_from_slice(&self.bytes8(at)[..left]);
+        // SAFETY: the `whole * 8 <= len` bytes behind `before` were written just now.
+        unsafe { out.set_len(before + whole * 8) };
+        let left = (len - whole * 8).min(8);
+        if left > 0 {
+            out.extend_from_slice(&self.bytes8(index + whole)[..left]);
+        }
     }
 
     /// A value's bytes in a buffer of exactly their length.
     #[inline]
     pub(crate) fn to_vec(self, index: usize, len: usize) -> Vec<u8> {
-        let len = len.min(PAGE_SIZE);
-        let mut out: Vec<u8> = Vec::with_capacity(len);
-        let start = out.as_mut_ptr();
-        let whole = len / 8;
-        let first = index % WORDS;
-        // A reader's nonsense length must stay in the page; a true one always does.
-        let whole = whole.min(WORDS - first);
-        for (i, word) in self.0[first..first + whole].iter().enumerate() {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            // SAFETY: `i < whole <= len / 8`, so these eight bytes lie in the buffer's capacity.
-            unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
-        }
-        // SAFETY: the first `whole * 8 <= len` bytes were written just now.
-        unsafe { out.set_len(whole * 8) };
-        if out.len() < len {
-            let tail = self.bytes8(index + whole);
-            let left = (len - out.len()).min(8);
-            out.extend_from_slice(&tail[..left]);
-        }
+        let mut out = Vec::with_capacity(len.min(PAGE_SIZE));
+        self.read_bytes(index, len, &mut out);
         out
     }
 
-    /// Writes bytes from a word index on, the last word padded with zeroes.
+    /// Writes bytes from a word index on, the last word padded with zeroes. Only for the holder of the
+    /// exclusive latch, who knows that they fit.
+    #[inline]
     pub(crate) fn write_bytes(&self, index: usize, bytes: &[u8]) {
-        let mut chunks = bytes.chunks_exact(8);
-        let mut at = index;
-        for chunk in &mut chunks {
-            let word = u64::from_ne_bytes(chunk.try_into().expect("eight bytes"));
-            self.0[at % WORDS].store(word, Ordering::Relaxed);
-            at += 1;
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let words = &self.0[index % WORDS..];
+        debug_assert!(bytes.len().div_ceil(8) <= words.len(), "the bytes fit");
+        for (word, chunk) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
         }
-        let rest = chunks.remainder();
         if !rest.is_empty() {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            self.0[at % WORDS].store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            self.set_word(index + whole.len(), head8(rest).swap_bytes());
         }
     }
 
@@ -151,26 +143,22 @@ pub(crate) fn compare_key(
 
 /// The first eight bytes as a big-endian number, padded with zeroes.
 #[inline]
-fn head8(bytes: &[u8]) -> u64 {
-    match bytes.first_chunk::<8>() {
-        Some(chunk) => u64::from_be_bytes(*chunk),
-        None => {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u64::from_be_bytes(word)
-        }
+pub(crate) fn head8(bytes: &[u8]) -> u64 {
+    if let Some(all) = bytes.first_chunk() {
+        return u64::from_be_bytes(*all);
     }
-}
-
-/// The first four bytes as a big-endian number, padded with zeroes.
-#[inline]
-pub(crate) fn head4(bytes: &[u8]) -> u32 {
-    match bytes.first_chunk::<4>() {
-        Some(chunk) => u32::from_be_bytes(*chunk),
-        None => {
-            let mut word = [0; 4];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u32::from_be_bytes(word)
+    // Two loads that overlap: a copy of up to seven bytes would be a call.
+    let end = 64 - 8 * bytes.len() as u32;
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+        return u64::from(first) << 32 | u64::from(last) << end;
+    }
+    match *bytes {
+        [] => 0,
+        [first] => u64::from(first) << 56,
+        [first, second, ..] => {
+            let last = bytes[bytes.len() - 1];
+            u64::from(first) << 56 | u64::from(second) << 48 | u64::from(last) << end
         }
     }
 }
@@ -194,6 +182,16 @@ mod tests {
             let mut out = Vec::new();
             page.read_bytes(10, a.len(), &mut out);
             prop_assert_eq!(out, a);
+        }
+    }
+
+    #[test]
+    fn heads_are_padded_with_zeroes() {
+        let bytes = [0x81, 0x92, 0xa3, 0xb4, 0xc5, 0xd6, 0xe7, 0xf8, 0x19];
+        for len in 0..=bytes.len() {
+            let mut word = [0; 8];
+            word[..len.min(8)].copy_from_slice(&bytes[..len.min(8)]);
+            assert_eq!(head8(&bytes[..len]), u64::from_be_bytes(word), "{len}");
         }
     }
 

@@ -168,17 +168,24 @@ impl Pool {
     /// from a page which changed meanwhile may meet.
     #[inline]
     pub(crate) fn read(&self, id: PageId) -> Result<Option<ReadPage<'_>>, StoreError> {
-        if let Some(state) = self.state(id) {
-            let word = latch::open(state);
-            if word & (LATCH | MARK) == 0 && word != 0 && frame_of(word) != NONE {
-                return Ok(Some(ReadPage {
-                    pool: self,
-                    id,
-                    word,
-                }));
-            }
+        match self.read_resident(id) {
+            None => self.read_slow(id),
+            page => Ok(page),
         }
-        self.read_slow(id)
+    }
+
+    /// Opens a page for optimistic reading if there is nothing to do for that.
+    #[inline]
+    pub(crate) fn read_resident(&self, id: PageId) -> Option<ReadPage<'_>> {
+        let state = self.state(id)?;
+        let word = latch::open(state);
+        let ready = word & (LATCH | MARK) == 0 && word != 0 && frame_of(word) != NONE;
+        ready.then_some(ReadPage {
+            pool: self,
+            state,
+            id,
+            word,
+        })
     }
 
     #[cold]
@@ -207,6 +214,7 @@ impl Pool {
                 }
                 return Ok(Some(ReadPage {
                     pool: self,
+                    state,
                     id,
                     word,
                 }));
@@ -325,6 +333,7 @@ impl Pool {
         state.store(word | LATCH, Ordering::Relaxed);
         Ok(WritePage {
             pool: self,
+            state,
             id,
             word,
             changed: true,
@@ -449,14 +458,26 @@ impl Pool {
 
     /// Before the first change of a latched page since the flip: keeps the image that an open checkpoint
     /// needs, and marks the page dirty.
+    #[inline]
     fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
         let frame = frame_of(word) as usize;
-        let info = &self.info[frame];
         let epoch = self.epoch.load(Ordering::Acquire);
-        let dirty = info.dirty.load(Ordering::Relaxed);
+        let dirty = self.info[frame].dirty.load(Ordering::Relaxed);
         if dirty == epoch {
             return Ok(());
         }
+        self.prepare_first_change(id, frame, dirty, epoch)
+    }
+
+    #[cold]
+    fn prepare_first_change(
+        &self,
+        id: PageId,
+        frame: usize,
+        dirty: u64,
+        epoch: u64,
+    ) -> Result<(), StoreError> {
+        let info = &self.info[frame];
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
             let mut checkpoint = self.checkpoint.lock();
             if let Some(open) = checkpoint.as_mut() {
@@ -619,6 +640,7 @@ impl Waits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPage<'a> {
     pool: &'a Pool,
+    state: &'a AtomicU64,
     pub(crate) id: PageId,
     word: u64,
 }
@@ -636,19 +658,19 @@ impl<'a> ReadPage<'a> {
     /// Whether the page is unchanged since it was opened.
     #[inline]
     pub(crate) fn validate(&self) -> bool {
-        let state = self.pool.state(self.id).expect("an open page has a state");
-        latch::look_again(state) & !MARK == self.word
+        latch::look_again(self.state) & !MARK == self.word
     }
 
     /// Takes the exclusive latch if the page is unchanged.
+    #[inline]
     pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
-        let state = self.pool.state(self.id).expect("an open page has a state");
-        if !latch::take(state, self.word, self.word | LATCH) {
+        if !latch::take(self.state, self.word, self.word | LATCH) {
             return None;
         }
         latch::before_changes();
         Some(WritePage {
             pool: self.pool,
+            state: self.state,
             id: self.id,
             word: self.word,
             changed: false,
@@ -660,6 +682,7 @@ impl<'a> ReadPage<'a> {
 #[derive(Debug)]
 pub(crate) struct WritePage<'a> {
     pool: &'a Pool,
+    state: &'a AtomicU64,
     pub(crate) id: PageId,
     word: u64,
     changed: bool,
@@ -667,11 +690,13 @@ pub(crate) struct WritePage<'a> {
 
 impl<'a> WritePage<'a> {
     /// The page, to be read.
+    #[inline]
     pub(crate) fn page(&self) -> Page<'a> {
         self.pool.frames.page(frame_of(self.word) as usize)
     }
 
     /// The page, to be changed.
+    #[inline]
     pub(crate) fn page_mut(&mut self) -> Result<Page<'a>, StoreError> {
         if !self.changed {
             self.pool.prepare_change(self.id, self.word)?;
@@ -708,16 +733,13 @@ impl<'a> WritePage<'a> {
 }
 
 impl Drop for WritePage<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let state = self
-            .pool
-            .state(self.id)
-            .expect("a latched page has a state");
         let word = if self.changed {
             next_version(self.word)
         } else {
             self.word
         };
-        latch::give_back(state, word & !MARK);
+        latch::give_back(self.state, word & !MARK);
     }
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use crate::error::StoreError;
 use crate::node::{
-    Contents, Entry, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_OVERFLOW,
-    LeafRecord, NewValue, Node,
+    Contents, Entry, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord,
+    NewValue, Node,
 };
 use crate::overflow;
 use crate::page::{PageId, WORDS};
@@ -61,15 +61,6 @@ pub enum Change<'a> {
     Remove,
 }
 
-impl Change<'_> {
-    fn version(&self) -> Option<u64> {
-        match *self {
-            Change::Put { version, .. } | Change::Tombstone { version } => Some(version),
-            Change::Keep | Change::Remove => None,
-        }
-    }
-}
-
 /// The record that a change is about to replace.
 #[derive(Debug)]
 pub struct OldRecord<'a> {
@@ -89,18 +80,19 @@ impl OldRecord<'_> {
         self.record.value_len
     }
 
-    /// Its value.
+    /// Appends its value to `out`.
     ///
     /// # Errors
-    /// What reading overflow pages can fail with.
-    pub fn value(&self) -> Result<Bytes, StoreError> {
-        let stored = self.node.stored_value(&self.record);
+    /// What reading overflow pages can fail with; nothing is appended then.
+    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
         if !self.record.is_overflow() {
-            return Ok(stored.into());
+            self.node.append_stored_value(&self.record, out);
+            return Ok(());
         }
-        let first = overflow::reference(&stored);
+        let first = overflow::reference(&self.node.stored_value(&self.record));
         let value = overflow::read(self.pool, first, self.record.value_len)?;
-        value.map(Bytes::from).ok_or_else(|| broken(first))
+        out.extend_from_slice(&value.ok_or_else(|| broken(first))?);
+        Ok(())
     }
 }
 
@@ -173,7 +165,7 @@ impl Tree {
         let value = overflow::read(&self.pool, first, record.value_len)?;
         let mut waits = Waits::default();
         let unchanged = loop {
-            if let Some(leaf) = self.try_descend(|node| node.child_position(key))? {
+            if let Some(leaf) = self.try_descend(|node| node.child_of(key))? {
                 let node = Node(leaf.page());
                 let same = node.search(key).is_ok_and(|i| {
                     let now = node.leaf_record(i);
@@ -192,42 +184,43 @@ impl Tree {
         }
     }
 
-    /// Goes down to the leaf that `choose` leads to; `None` if something changed on the way.
+    /// Goes down to the leaf that `choose`, from a node to its child, leads to; `None` if something
+    /// changed on the way.
     #[inline]
     fn try_descend(
         &self,
-        choose: impl Fn(Node<'_>) -> usize,
+        choose: impl Fn(Node<'_>) -> PageId,
     ) -> Result<Option<ReadPage<'_>>, StoreError> {
         let Some(mut page) = self.pool.read(self.root)? else {
             return Err(broken(self.root));
         };
         loop {
             let node = Node(page.page());
-            if node.is_leaf() {
-                return Ok(Some(page));
+            match node.kind() {
+                KIND_LEAF => return Ok(Some(page)),
+                KIND_INNER => {}
+                _ if page.validate() => return Err(broken(page.id)),
+                _ => return Ok(None),
             }
-            let child = node.child_at(choose(node));
-            if !page.validate() {
-                return Ok(None);
+            let child = choose(node);
+            let mut next = self.pool.read_resident(child);
+            if next.is_none() {
+                // Nothing is read from the medium for a reference that is nonsense.
+                if !page.validate() {
+                    return Ok(None);
+                }
+                next = self.pool.read(child)?;
             }
-            let next = self.pool.read(child)?;
             // The child was this page's child when its version was taken: else it may be anything.
             if !page.validate() {
                 return Ok(None);
             }
             page = next.ok_or_else(|| broken(child))?;
-            let kind = Node(page.page()).kind();
-            if kind == 0 || kind == KIND_OVERFLOW {
-                return if page.validate() {
-                    Err(broken(child))
-                } else {
-                    Ok(None)
-                };
-            }
         }
     }
 
-    fn descend(&self, choose: impl Fn(Node<'_>) -> usize) -> Result<ReadPage<'_>, StoreError> {
+    #[inline]
+    fn descend(&self, choose: impl Fn(Node<'_>) -> PageId) -> Result<ReadPage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
             if let Some(page) = self.try_descend(&choose)? {
@@ -261,7 +254,7 @@ impl Tree {
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
     ) -> Result<Option<(Option<Found>, Stamp)>, StoreError> {
-        let Some(leaf) = self.try_descend(|node| node.child_position(key))? else {
+        let Some(leaf) = self.try_descend(|node| node.child_of(key))? else {
             return Ok(None);
         };
         let node = Node(leaf.page());
@@ -311,7 +304,7 @@ impl Tree {
     /// # Errors
     /// What reading pages can fail with.
     pub fn prefetch(&self, key: &[u8]) -> Result<(), StoreError> {
-        self.descend(|node| node.child_position(key)).map(drop)
+        self.descend(|node| node.child_of(key)).map(drop)
     }
 
     /// Changes one record. `decide` is called exactly once, with the present record, while nobody else
@@ -338,17 +331,14 @@ impl Tree {
             record: node.leaf_record(i),
         });
         let (change, result) = decide(old);
-        if matches!(change, Change::Keep) {
-            return Ok(result);
-        }
-        self.apply(leaf, key, change)?;
+        self.apply(leaf, found, key, change)?;
         Ok(result)
     }
 
     fn latch_leaf(&self, key: &[u8]) -> Result<WritePage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
-            let leaf = self.descend(|node| node.child_position(key))?;
+            let leaf = self.descend(|node| node.child_of(key))?;
             if let Some(leaf) = leaf.upgrade() {
                 return Ok(leaf);
             }
@@ -356,10 +346,13 @@ impl Tree {
         }
     }
 
-    /// Carries a change out, splitting and merging as need be.
+    /// Carries a change out, splitting and merging as need be. `place` is where the key is, or belongs,
+    /// in its leaf.
+    #[inline]
     fn apply<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
+        place: Result<usize, usize>,
         key: &[u8],
         change: Change<'_>,
     ) -> Result<(), StoreError> {
@@ -367,7 +360,7 @@ impl Tree {
             Change::Keep => return Ok(()),
             Change::Remove => {
                 let node = Node(leaf.page_mut()?);
-                let Ok(i) = node.search(key) else {
+                let Ok(i) = place else {
                     return Ok(());
                 };
                 let record = node.leaf_record(i);
@@ -383,38 +376,51 @@ impl Tree {
             Change::Tombstone { version } => (version, FLAG_TOMBSTONE, &[][..]),
             Change::Put { version, value } => (version, 0, value),
         };
-        let reference;
-        let mut flags = flags;
-        let stored = if value.len() > INLINE_MAX {
-            // Writing many pages under the leaf's latch would hold everybody else up.
-            drop(leaf);
-            reference = overflow::write(&self.pool, value)?.to_le_bytes();
-            flags |= FLAG_OVERFLOW;
-            leaf = self.latch_leaf(key)?;
-            &reference[..]
-        } else {
-            value
-        };
+        if value.len() <= INLINE_MAX {
+            let new = NewValue {
+                version,
+                flags,
+                len: value.len(),
+                stored: value,
+            };
+            return self.put(leaf, place, key, &new);
+        }
+        // Writing many pages under the leaf's latch would hold everybody else up.
+        drop(leaf);
+        let reference = overflow::write(&self.pool, value)?.to_le_bytes();
         let new = NewValue {
             version,
-            flags,
+            flags: flags | FLAG_OVERFLOW,
             len: value.len(),
-            stored,
+            stored: &reference,
         };
+        leaf = self.latch_leaf(key)?;
+        let place = Node(leaf.page()).search(key);
+        self.put(leaf, place, key, &new)
+    }
+
+    /// Puts a record into its leaf, splitting that if need be.
+    fn put<'a>(
+        &'a self,
+        mut leaf: WritePage<'a>,
+        mut place: Result<usize, usize>,
+        key: &[u8],
+        new: &NewValue<'_>,
+    ) -> Result<(), StoreError> {
         loop {
             let node = Node(leaf.page_mut()?);
-            let old = node.search(key).ok().map(|i| node.leaf_record(i));
-            if old.is_some_and(|old| change.version().is_some_and(|new| old.version > new)) {
+            let old = place.ok().map(|i| node.leaf_record(i));
+            if old.is_some_and(|old| old.version > new.version) {
                 drop(leaf);
                 if new.flags & FLAG_OVERFLOW != 0 {
-                    overflow::free(&self.pool, overflow::reference(stored))?;
+                    overflow::free(&self.pool, overflow::reference(new.stored))?;
                 }
                 return Ok(());
             }
             let replaced = old
                 .filter(LeafRecord::is_overflow)
                 .map(|old| node.stored_value(&old));
-            if node.put(key, &new) {
+            if node.put(place, key, new) {
                 drop(leaf);
                 if let Some(replaced) = replaced {
                     overflow::free(&self.pool, overflow::reference(&replaced))?;
@@ -424,6 +430,7 @@ impl Tree {
             drop(leaf);
             self.split(key)?;
             leaf = self.latch_leaf(key)?;
+            place = Node(leaf.page()).search(key);
         }
     }
 
@@ -583,13 +590,13 @@ impl Tree {
         direction: Direction,
     ) -> Result<Option<LeafScan>, StoreError> {
         let leaf = self.try_descend(|node| match (from, direction) {
-            (Bound::Unbounded, Direction::Forward) => 0,
-            (Bound::Unbounded, Direction::Reverse) => node.len(),
+            (Bound::Unbounded, Direction::Forward) => node.child_at(0),
+            (Bound::Unbounded, Direction::Reverse) => node.child_at(node.len()),
             // What lies before a separator is in the child to its left.
             (Bound::Excluded(key), Direction::Reverse) => {
-                node.search(key).unwrap_or_else(|above| above)
+                node.child_at(node.search(key).unwrap_or_else(|above| above))
             }
-            (Bound::Included(key) | Bound::Excluded(key), _) => node.child_position(key),
+            (Bound::Included(key) | Bound::Excluded(key), _) => node.child_of(key),
         })?;
         let Some(leaf) = leaf else { return Ok(None) };
         let stamp = Stamp {

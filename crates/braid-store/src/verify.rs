@@ -250,6 +250,9 @@ impl Walk<'_> {
         if !keys.is_sorted_by(|a, b| a < b) {
             self.finding(tree, id, "its keys are out of order");
         }
+        if !(keys.iter().enumerate()).all(|(i, key)| node.search(key) == Ok(i)) {
+            self.finding(tree, id, "its keys are not found where they are");
+        }
         let inside = |key: &Vec<u8>| {
             lower.is_none_or(|lower| &key[..] >= lower)
                 && upper.is_none_or(|upper| &key[..] < upper)

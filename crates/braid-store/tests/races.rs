@@ -162,7 +162,9 @@ fn no_increment_is_lost() {
                             let version = old.map_or(0, |old| {
                                 let version = old.meta().version;
                                 let expected = vec![version as u8; 40 + version as usize % 60];
-                                assert_eq!(old.value().unwrap(), expected);
+                                let mut value = Vec::new();
+                                old.append_value(&mut value).unwrap();
+                                assert_eq!(value, expected);
                                 version
                             }) + 1;
                             let len = 40 + version as usize % 60;

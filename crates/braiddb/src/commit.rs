@@ -388,7 +388,7 @@ impl Inner {
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.
     fn apply(&self, state: &Context, number: u64) -> Result<()> {
-        let mut retired = self.garbage.lock_shard();
+        let mut shard = self.garbage.lock_shard();
         for write in state.writes.live() {
             let table = &state.tables[write.table as usize];
             let key = state.writes.key(write);
@@ -406,14 +406,14 @@ impl Inner {
                         meta.version
                     );
                     if !meta.tombstone {
-                        let replaced = match old.value() {
-                            Ok(replaced) => replaced,
-                            Err(error) => return (Change::Keep, Err(error)),
-                        };
+                        let mut replaced = shard.spare.take();
+                        let bytes = replaced.begin(table.id, key, meta.version, number);
+                        if let Err(error) = old.append_value(bytes) {
+                            return (Change::Keep, Err(error));
+                        }
                         // Before the new version is in place, so that a snapshot which finds that one
                         // too new finds this one here.
-                        let mut chain = self.locks.versions(stripe).lock();
-                        chain.push(table.id, key, meta.version, number, replaced);
+                        self.locks.versions(stripe).lock().push(replaced);
                         kept = true;
                     }
                 } else if value.is_none() {
@@ -429,10 +429,10 @@ impl Inner {
                 (change, Ok(kept))
             })??;
             if kept {
-                retired.push_back(Retired::version(number, stripe));
+                shard.retire(Retired::version(number, stripe));
             }
             if value.is_none() {
-                retired.push_back(Retired::tombstone(number, stripe, Arc::clone(table), key));
+                shard.retire(Retired::tombstone(number, stripe, Arc::clone(table), key));
             }
         }
         Ok(())

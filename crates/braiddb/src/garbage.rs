@@ -10,6 +10,7 @@ use braid_store::{Change, Record};
 
 use crate::database::{Inner, thread_index};
 use crate::table::TableCore;
+use crate::versions::SpareVersions;
 
 const SHARDS: usize = 16;
 
@@ -53,10 +54,25 @@ impl Retired {
     }
 }
 
-/// What waits for the watermark, by thread, nearly in the order of the numbers.
+/// One thread's part of the garbage.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    /// Nearly in the order of the numbers.
+    retired: VecDeque<Retired>,
+    pub(crate) spare: SpareVersions,
+}
+
+impl Shard {
+    /// Adds what can go once the watermark reaches its end.
+    pub(crate) fn retire(&mut self, retired: Retired) {
+        self.retired.push_back(retired);
+    }
+}
+
+/// What waits for the watermark, by thread.
 #[derive(Debug)]
 pub(crate) struct Garbage {
-    shards: Box<[CachePadded<Mutex<VecDeque<Retired>>>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
 }
 
 impl Garbage {
@@ -67,12 +83,15 @@ impl Garbage {
     }
 
     /// This thread's shard.
-    pub(crate) fn lock_shard(&self) -> MutexGuard<'_, VecDeque<Retired>> {
+    pub(crate) fn lock_shard(&self) -> MutexGuard<'_, Shard> {
         self.shards[thread_index() % SHARDS].lock()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().retired.len())
+            .sum()
     }
 }
 
@@ -90,8 +109,10 @@ impl Inner {
         }
     }
 
-    fn collect_shard(&self, shard: &mut VecDeque<Retired>, at_most: usize) {
-        let Some(first) = shard.front() else { return };
+    fn collect_shard(&self, shard: &mut Shard, at_most: usize) {
+        let Some(first) = shard.retired.front() else {
+            return;
+        };
         let mut watermark = self.snapshots.watermark();
         if first.end > watermark {
             let horizon = self.log.horizon();
@@ -102,35 +123,39 @@ impl Inner {
             watermark = self.snapshots.watermark();
         }
         for _ in 0..at_most {
-            match shard.pop_front_if(|retired| retired.end <= watermark) {
-                Some(retired) => self.discard(retired, watermark),
-                None => return,
+            let due = |retired: &mut Retired| retired.end <= watermark;
+            let Some(retired) = shard.retired.pop_front_if(due) else {
+                return;
+            };
+            match retired.tombstone {
+                None => {
+                    let mut chain = self.locks.versions(retired.stripe).lock();
+                    chain.trim(watermark, &mut shard.spare);
+                }
+                Some(tombstone) => self.purge(&tombstone, retired.end),
             }
         }
     }
 
-    fn discard(&self, retired: Retired, watermark: u64) {
-        match retired.tombstone {
-            None => self.locks.versions(retired.stripe).lock().trim(watermark),
-            Some(tombstone) => {
-                // A checkpoint must not flip while a page changes; if it is about to, this tombstone
-                // stays until a scan finds it.
-                let Some(_gate) = self.page_gate.try_read() else {
-                    return;
-                };
-                if tombstone.table.is_dropped() {
-                    return;
-                }
-                // An error here costs space only: the tombstone stays, and the next user of the page
-                // meets the same error.
-                let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
-                    let is_it = old
-                        .map(|old| old.meta())
-                        .is_some_and(|meta| meta.tombstone && meta.version == retired.end);
-                    (if is_it { Change::Remove } else { Change::Keep }, ())
-                });
-            }
+    /// Takes the tombstone of commit `end` out of its tree.
+    #[cold]
+    fn purge(&self, tombstone: &Tombstone, end: u64) {
+        // A checkpoint must not flip while a page changes; if it is about to, this tombstone stays until
+        // a scan finds it.
+        let Some(_gate) = self.page_gate.try_read() else {
+            return;
+        };
+        if tombstone.table.is_dropped() {
+            return;
         }
+        // An error here costs space only: the tombstone stays, and the next user of the page meets the
+        // same error.
+        let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
+            let is_it = old
+                .map(|old| old.meta())
+                .is_some_and(|meta| meta.tombstone && meta.version == end);
+            (if is_it { Change::Remove } else { Change::Keep }, ())
+        });
     }
 
     /// Called when a scan meets a tombstone: those that nobody has in mind any more, because they were
@@ -138,7 +163,7 @@ impl Inner {
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: &Record) {
         if record.meta.version <= self.opened_at && !self.is_read_only() {
             let retired = Retired::tombstone(record.meta.version, 0, table.clone(), &record.key);
-            self.garbage.lock_shard().push_front(retired);
+            self.garbage.lock_shard().retired.push_front(retired);
         }
     }
 }

@@ -463,7 +463,7 @@ fn retire_tombstones(inner: &Arc<Inner>, removals: Vec<Removal>) {
             inner
                 .garbage
                 .lock_shard()
-                .push_back(Retired::tombstone(version, 0, core, &key));
+                .retire(Retired::tombstone(version, 0, core, &key));
         }
     }
 }
