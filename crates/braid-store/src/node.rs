@@ -215,13 +215,13 @@ impl<'a> Node<'a> {
         let suffix = key.get(self.prefix_len()..).unwrap_or_default();
         let shared = self.shared();
         let own = Shared::of(suffix, shared.len);
-        if own != shared || suffix.len() < shared.len {
+        if own.bytes != shared.bytes || suffix.len() < shared.len {
             // A suffix that ends within the shared bytes is below all that go on.
             return Err(if own.bytes <= shared.bytes { 0 } else { len });
         }
         let head = shared.head(suffix);
         let low = self.lower_bound(head, len);
-        if low == len || self.slot(low).0 != head {
+        if low == len {
             return Err(low);
         }
         match self.compare(low, shared.len, head, suffix) {
@@ -251,6 +251,7 @@ impl<'a> Node<'a> {
     }
 
     /// The search among slots with the same head.
+    #[inline(never)]
     fn search_rest(
         self,
         mut low: usize,
@@ -274,14 +275,14 @@ impl<'a> Node<'a> {
     #[inline]
     fn compare(self, i: usize, shared: usize, head: u32, suffix: &[u8]) -> Ordering {
         let (slot_head, at, len) = self.slot(i);
-        slot_head.cmp(&head).then_with(|| {
-            if len.max(suffix.len()) <= shared + 4 {
-                // The heads are all there is, but for zeroes at the end.
-                len.cmp(&suffix.len())
-            } else {
-                compare_key(self.0, at + self.record_head(), len, suffix)
-            }
-        })
+        if slot_head != head {
+            slot_head.cmp(&head)
+        } else if len.max(suffix.len()) <= shared + 4 {
+            // The heads are all there is, but for zeroes at the end.
+            len.cmp(&suffix.len())
+        } else {
+            compare_key(self.0, at + self.record_head(), len, suffix)
+        }
     }
 
     /// The child at a position; behind the last slot it is the rightmost one.
@@ -422,58 +423,76 @@ impl<'a> Node<'a> {
     }
 
     fn write_leaf_record(self, at: usize, suffix: &[u8], value: &NewValue<'_>) {
+        self.0.write_bytes(at + 2, suffix);
+        self.write_leaf_value(at, at + 2 + words_of(suffix.len()), value);
+    }
+
+    #[inline]
+    fn write_leaf_value(self, at: usize, value_at: usize, value: &NewValue<'_>) {
         self.0.set_word(at, value.version);
         self.0
             .set_word(at + 1, value.flags << 32 | value.len as u64);
-        self.0.write_bytes(at + 2, suffix);
-        self.0
-            .write_bytes(at + 2 + words_of(suffix.len()), value.stored);
+        self.0.write_bytes(value_at, value.stored);
     }
 
     /// Inserts or replaces a leaf's record at the place that [`Node::search`] found for its key; `false`
     /// if there is no room.
+    #[inline]
     #[must_use]
     pub(crate) fn put(self, place: Result<usize, usize>, key: &[u8], value: &NewValue<'_>) -> bool {
-        let suffix = &key[self.prefix_len()..];
-        let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
         match place {
             Ok(i) => {
-                let old_words = self.record_words(i);
-                let (head, at, suffix_len) = self.slot(i);
-                if words <= old_words {
-                    self.write_leaf_record(at, suffix, value);
-                    if words < old_words {
-                        self.add_dead(old_words - words);
-                    }
-                    return true;
+                let old = self.leaf_record(i);
+                let (old_words, words) = (words_of(old.stored_len()), words_of(value.stored.len()));
+                if words > old_words {
+                    return self.put_larger(i, key, value);
                 }
-                // The old record dies first, so that compaction can take its space.
-                if self.free_words() + self.dead_words() + old_words < words {
-                    return false;
+                self.write_leaf_value(self.slot(i).1, old.value_at, value);
+                if words < old_words {
+                    self.add_dead(old_words - words);
                 }
-                if self.free_words() < words {
-                    let mut contents = Contents::read(self);
-                    contents.entries.remove(i);
-                    contents.write(self);
-                    return self.put(Err(i), key, value);
-                }
-                self.add_dead(old_words);
-                let at = self.heap_start() - words;
-                self.write_leaf_record(at, suffix, value);
-                self.set_slot(i, head, at, suffix_len);
-                self.set_counts(KIND_LEAF, self.len(), at, self.dead_words());
                 true
             }
-            Err(i) => {
-                // Compaction, if it comes to that, keeps the slots' order.
-                let Some(at) = self.reserve(words, 1) else {
-                    return false;
-                };
-                self.write_leaf_record(at, suffix, value);
-                self.open_slot(i, suffix, at);
-                true
-            }
+            Err(i) => self.put_new(i, key, value),
         }
+    }
+
+    /// Replaces a record by one that takes more room.
+    #[inline(never)]
+    fn put_larger(self, i: usize, key: &[u8], value: &NewValue<'_>) -> bool {
+        let suffix = &key[self.prefix_len()..];
+        let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
+        let old_words = self.record_words(i);
+        // The old record dies first, so that compaction can take its space.
+        if self.free_words() + self.dead_words() + old_words < words {
+            return false;
+        }
+        if self.free_words() < words {
+            let mut contents = Contents::read(self);
+            contents.entries.remove(i);
+            contents.write(self);
+            return self.put_new(i, key, value);
+        }
+        self.add_dead(old_words);
+        let at = self.heap_start() - words;
+        self.write_leaf_record(at, suffix, value);
+        let (head, _, suffix_len) = self.slot(i);
+        self.set_slot(i, head, at, suffix_len);
+        self.set_counts(KIND_LEAF, self.len(), at, self.dead_words());
+        true
+    }
+
+    #[inline(never)]
+    fn put_new(self, i: usize, key: &[u8], value: &NewValue<'_>) -> bool {
+        let suffix = &key[self.prefix_len()..];
+        let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
+        // Compaction, if it comes to that, keeps the slots' order.
+        let Some(at) = self.reserve(words, 1) else {
+            return false;
+        };
+        self.write_leaf_record(at, suffix, value);
+        self.open_slot(i, suffix, at);
+        true
     }
 
     /// Makes a new suffix one of those that begin with the shared bytes, which become fewer if need be.

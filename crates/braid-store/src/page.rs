@@ -54,7 +54,7 @@ impl Page<'_> {
         let start = unsafe { out.as_mut_ptr().add(before) };
         for (i, word) in self.0[first..first + whole].iter().enumerate() {
             let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            // SAFETY: `i < whole <= len / 8`, so these eight bytes lie in the `len` bytes reserved.
+            // SAFETY: `i < whole <= len / 8`: these eight bytes lie in the `len` reserved.
             unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
         }
         // SAFETY: the `whole * 8 <= len` bytes behind `before` were written just now.
