@@ -194,11 +194,17 @@ impl Core {
     }
 
     /// The error of a poisoned log.
+    #[inline]
     pub(crate) fn poison(&self) -> Option<LogError> {
         // SeqCst: pairs with `set_poison`, as the condition of every sleeper.
         if !self.poisoned.load(Ordering::SeqCst) {
             return None;
         }
+        self.poison_error()
+    }
+
+    #[cold]
+    fn poison_error(&self) -> Option<LogError> {
         self.poison.get().map(|cause| LogError::Poisoned {
             cause: cause.clone(),
         })
@@ -383,6 +389,7 @@ impl Core {
     }
 
     /// To be called after an entry has left. Usually one look at a flag.
+    #[inline]
     pub(crate) fn left_entry(&self, lane: usize) {
         // SeqCst: pairs with `publish`.
         if self.stalled.load(Ordering::SeqCst) {
@@ -421,6 +428,7 @@ impl Core {
     }
 
     /// Asks for a flush without waiting for it. To be called after the append.
+    #[inline]
     pub(crate) fn request_flush(&self, lane: &Lane) {
         if self.options.flush_mode == FlushMode::Callers {
             return;

@@ -45,25 +45,28 @@ pub(crate) struct RawPiece<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// An encoded header.
+/// What a piece's header says.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceHeader {
-    bytes: [u8; PIECE_HEADER_MAX],
-    len: usize,
+    pub(crate) number: u64,
+    pub(crate) records: u32,
+    pub(crate) kind: PieceKind,
+    pub(crate) payload_len: usize,
 }
 
 impl PieceHeader {
-    /// Encodes the header of a piece behind one with number `previous`.
-    pub(crate) fn new(
-        previous: u64,
-        number: u64,
-        records: u32,
-        kind: PieceKind,
-        payload_len: usize,
-    ) -> Self {
-        let mut header = Self {
-            bytes: [0; PIECE_HEADER_MAX],
-            len: 0,
-        };
+    /// Encodes it, behind a piece with number `previous`, at the beginning of `out`, which has room for
+    /// [`PIECE_HEADER_MAX`] bytes. Returns its length.
+    #[inline]
+    pub(crate) fn encode(self, previous: u64, out: &mut [u8]) -> usize {
+        let Self {
+            number,
+            records,
+            kind,
+            payload_len,
+        } = self;
+        let mut at = 0;
+        let mut put = |value| at += put_varint(value, &mut out[at..]);
         let (code, extra) = match kind {
             PieceKind::Data => (0, None),
             PieceKind::Void => (1, None),
@@ -71,29 +74,27 @@ impl PieceHeader {
             PieceKind::Next { offset } => (3, Some(offset)),
             PieceKind::Dependent { dependencies } => (4, Some(dependencies as u64)),
         };
-        header.put(u64::from(records) << 3 | code);
+        put(u64::from(records) << 3 | code);
         let delta = number.wrapping_sub(previous) as i64;
-        header.put(((delta << 1) ^ (delta >> 63)) as u64);
+        put(((delta << 1) ^ (delta >> 63)) as u64);
         if let Some(extra) = extra {
-            header.put(extra);
+            put(extra);
         }
-        header.put(payload_len as u64);
-        header
+        put(payload_len as u64);
+        at
     }
+}
 
-    fn put(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes[self.len] = value as u8 | 0x80;
-            self.len += 1;
-            value >>= 7;
-        }
-        self.bytes[self.len] = value as u8;
-        self.len += 1;
+#[inline]
+fn put_varint(mut value: u64, out: &mut [u8]) -> usize {
+    let mut at = 0;
+    while value >= 0x80 {
+        out[at] = value as u8 | 0x80;
+        at += 1;
+        value >>= 7;
     }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
+    out[at] = value as u8;
+    at + 1
 }
 
 /// Iterates over the pieces of a chunk's payload.
@@ -224,8 +225,15 @@ mod tests {
             let mut bytes = Vec::new();
             let mut previous = 0;
             for (number, records, kind, payload) in &pieces {
-                let header = PieceHeader::new(previous, *number, *records, *kind, payload.len());
-                bytes.extend_from_slice(header.as_bytes());
+                let header = PieceHeader {
+                    number: *number,
+                    records: *records,
+                    kind: *kind,
+                    payload_len: payload.len(),
+                };
+                let mut room = [0; PIECE_HEADER_MAX];
+                let len = header.encode(previous, &mut room);
+                bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);
                 previous = *number;
             }
@@ -249,7 +257,12 @@ mod tests {
 
     #[test]
     fn a_small_header_is_small() {
-        let header = PieceHeader::new(1_000_000, 1_000_010, 10, PieceKind::Data, 120);
-        assert!(header.as_bytes().len() <= 4);
+        let header = PieceHeader {
+            number: 1_000_010,
+            records: 10,
+            kind: PieceKind::Data,
+            payload_len: 120,
+        };
+        assert!(header.encode(1_000_000, &mut [0; PIECE_HEADER_MAX]) <= 4);
     }
 }

@@ -119,15 +119,20 @@ impl Core {
     }
 
     /// Makes sure that an entry with so much payload will find log space.
+    #[inline]
     pub(crate) fn reserve(&self, payload: usize) -> Result<Reservation, LogError> {
         if let Some(error) = self.poison() {
             return Err(error);
         }
+        // Acquire: the common case, a line that is rarely written.
+        if payload <= SMALL_PAYLOAD && self.space.short_lanes.load(Ordering::Acquire) == 0 {
+            return Ok(Reservation(0));
+        }
+        self.reserve_room(payload)
+    }
+
+    fn reserve_room(&self, payload: usize) -> Result<Reservation, LogError> {
         if payload <= SMALL_PAYLOAD {
-            // Acquire: the common case, a line that is rarely written.
-            if self.space.short_lanes.load(Ordering::Acquire) == 0 {
-                return Ok(Reservation(0));
-            }
             self.make_room(payload)?;
             return Ok(Reservation(0));
         }
@@ -144,13 +149,16 @@ impl Core {
     }
 
     /// Ends a reservation: the bytes are in the buffers, or not needed.
+    #[inline]
     pub(crate) fn unreserve(&self, reservation: Reservation) {
         if reservation.0 > 0 {
-            self.space
-                .reserved
-                .fetch_sub(reservation.0, Ordering::Relaxed);
-            self.lanes.iter().for_each(|lane| self.refresh_space(lane));
+            self.give_room_back(reservation.0);
         }
+    }
+
+    fn give_room_back(&self, bytes: u64) {
+        self.space.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        self.lanes.iter().for_each(|lane| self.refresh_space(lane));
     }
 
     /// Prepares segments until all lanes have what is needed.

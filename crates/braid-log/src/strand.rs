@@ -224,9 +224,15 @@ impl Strand {
             unreachable!("the caller made room")
         };
         let records = (numbers.last - numbers.first + 1) as u32;
-        let header = PieceHeader::new(slot.previous, numbers.last, records, kind, payload_len);
+        let header = PieceHeader {
+            number: numbers.last,
+            records,
+            kind,
+            payload_len,
+        };
         let mut at = slot.fill;
-        for part in std::iter::once(header.as_bytes()).chain(payload.iter().copied()) {
+        at += header.encode(slot.previous, &mut slot.buf[at..at + PIECE_HEADER_MAX]);
+        for part in payload {
             slot.buf[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }

@@ -208,7 +208,7 @@ impl PooledContext {
         }
         let number = flight.draw(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
-            if options.isolation == Isolation::Serializable {
+            if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
                 // Its first number: the others are its own.
                 inner.validate(state, flight.first_number())?;
             }

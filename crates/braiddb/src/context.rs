@@ -116,14 +116,21 @@ impl WriteSet {
                 return;
             }
         }
+        if self.writes.len() > LINEAR_MAX {
+            self.index(hash, index);
+        }
+    }
+
+    /// Adds the last write to the hash table; the first time, all of them.
+    fn index(&mut self, hash: u64, index: u32) {
         let writes = &self.writes;
         let rehash = |&i: &u32| writes[i as usize].hash;
-        if writes.len() == LINEAR_MAX + 1 {
-            for (i, write) in writes.iter().enumerate().filter(|(_, w)| !w.superseded) {
-                self.by_key.insert_unique(write.hash, i as u32, rehash);
-            }
-        } else if writes.len() > LINEAR_MAX + 1 {
+        if writes.len() > LINEAR_MAX + 1 {
             self.by_key.insert_unique(hash, index, rehash);
+            return;
+        }
+        for (i, write) in writes.iter().enumerate().filter(|(_, w)| !w.superseded) {
+            self.by_key.insert_unique(write.hash, i as u32, rehash);
         }
     }
 
@@ -146,25 +153,31 @@ impl WriteSet {
 
     /// The redo records of the live writes, for the log: each key once, so that replay in any order of
     /// the records of one transaction gives the same.
+    #[inline]
     pub(crate) fn log_payload(&mut self) -> &[u8] {
         if self.superseded > 0 {
-            let mut redo = Vec::with_capacity(self.redo.len());
-            self.writes.retain(|w| !w.superseded);
-            for write in &mut self.writes {
-                let at = redo.len() as u32;
-                redo.extend_from_slice(&self.redo[write.record_at as usize..write.end as usize]);
-                let shift = write.record_at - at;
-                write.record_at -= shift;
-                write.key_at -= shift;
-                write.value_at -= shift;
-                write.end -= shift;
-            }
-            self.redo = redo;
-            self.superseded = 0;
-            // The index holds positions from before; nothing is looked up after this point.
-            self.by_key.clear();
+            self.drop_superseded();
         }
         &self.redo
+    }
+
+    #[cold]
+    fn drop_superseded(&mut self) {
+        let mut redo = Vec::with_capacity(self.redo.len());
+        self.writes.retain(|w| !w.superseded);
+        for write in &mut self.writes {
+            let at = redo.len() as u32;
+            redo.extend_from_slice(&self.redo[write.record_at as usize..write.end as usize]);
+            let shift = write.record_at - at;
+            write.record_at -= shift;
+            write.key_at -= shift;
+            write.value_at -= shift;
+            write.end -= shift;
+        }
+        self.redo = redo;
+        self.superseded = 0;
+        // The index holds positions from before; nothing is looked up after this point.
+        self.by_key.clear();
     }
 
     /// The live writes of a table inside the bounds, in key order: own writes for a scan to merge.
@@ -191,7 +204,9 @@ impl WriteSet {
 
     fn clear(&mut self) {
         self.writes.clear();
-        self.by_key.clear();
+        if !self.by_key.is_empty() {
+            self.by_key.clear();
+        }
         self.superseded = 0;
         self.redo.clear();
         if self.redo.capacity() > KEPT_BYTES_MAX {
@@ -271,6 +286,12 @@ pub(crate) struct ReadSet {
 }
 
 impl ReadSet {
+    /// Whether there is nothing to validate.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.points.is_empty() && self.ranges.is_empty()
+    }
+
     pub(crate) fn add_point(
         &mut self,
         table: u32,
@@ -353,7 +374,9 @@ impl Context {
         self.reads.clear();
         // Keeping one table saves the next transaction an atomic increment on a shared line; it also
         // keeps a dropped table's pages until the context is used again, so dropped ones go.
-        self.tables.retain(|table| !table.is_dropped());
+        if self.tables.iter().any(|table| table.is_dropped()) {
+            self.tables.retain(|table| !table.is_dropped());
+        }
         self.tables.truncate(4);
     }
 }

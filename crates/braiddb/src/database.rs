@@ -55,9 +55,14 @@ fn back_off(tries: u32) {
 pub(crate) fn thread_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static INDEX: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    INDEX.with(Cell::get)
+    INDEX.with(|index| {
+        if index.get() == usize::MAX {
+            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        index.get()
+    })
 }
 
 /// A context and its database. The pool keeps both together, so that beginning a transaction touches no
@@ -153,14 +158,17 @@ impl Inner {
 
     pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
         let pooled = self.contexts[thread_index() % POOL_SHARDS].lock().pop();
-        let context = pooled.unwrap_or_else(|| {
-            let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
-            PooledContext {
-                inner: self.clone(),
-                state: crate::commit::cell(Context::new(owner)),
-            }
-        });
+        let context = pooled.unwrap_or_else(|| self.new_context());
         Transaction::new(context, options)
+    }
+
+    #[cold]
+    fn new_context(self: &Arc<Self>) -> PooledContext {
+        let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
+        PooledContext {
+            inner: self.clone(),
+            state: crate::commit::cell(Context::new(owner)),
+        }
     }
 
     /// Takes a context back for the next transaction.
@@ -200,11 +208,10 @@ impl Inner {
     }
 
     /// Whether the table may be used here.
+    #[inline]
     pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
         if table.database != self.identity {
-            return Err(Error::ForeignTable {
-                name: table.name.read().clone(),
-            });
+            return Err(table.foreign());
         }
         if self.is_closed() {
             return Err(Error::Closed);
@@ -230,16 +237,22 @@ impl Inner {
         self.is_closed() || self.poison.get().is_some()
     }
 
+    #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if let Some(cause) = self.poison.get() {
-            return Err(Error::Poisoned {
-                cause: cause.clone(),
-            });
-        }
-        if self.is_closed() {
-            return Err(Error::Closed);
+        if self.is_read_only() {
+            return Err(self.not_writable());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn not_writable(&self) -> Error {
+        match self.poison.get() {
+            Some(cause) => Error::Poisoned {
+                cause: cause.clone(),
+            },
+            None => Error::Closed,
+        }
     }
 
     /// Takes a write lock. Where locks are held until the flush, whoever meets one makes it happen.

@@ -31,6 +31,7 @@ pub(crate) struct Extent {
 
 /// Appends a record to `out`.
 pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
+    out.reserve(OVERHEAD_MAX + redo.key.len() + redo.value.map_or(0, <[u8]>::len));
     put_varint(
         u64::from(redo.table) << 1 | u64::from(redo.value.is_none()),
         out,

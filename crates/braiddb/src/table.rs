@@ -47,17 +47,32 @@ impl TableCore {
         self.dropped.store(dropped, Ordering::SeqCst);
     }
 
+    #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::SeqCst)
     }
 
+    #[inline]
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.is_dropped() {
-            return Err(Error::TableDropped {
-                name: self.name.read().clone(),
-            });
+            return Err(self.not_alive());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn not_alive(&self) -> Error {
+        Error::TableDropped {
+            name: self.name.read().clone(),
+        }
+    }
+
+    /// The error of a use with another database.
+    #[cold]
+    pub(crate) fn foreign(&self) -> Error {
+        Error::ForeignTable {
+            name: self.name.read().clone(),
+        }
     }
 }
 
