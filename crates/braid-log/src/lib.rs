@@ -125,4 +125,4 @@ pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
 pub use recover::{Piece, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;
-pub use ticket::Ticket;
+pub use ticket::{Ticket, UnlockPoint};

@@ -13,13 +13,14 @@ use parking_lot::Mutex;
 
 use crate::LogError;
 use crate::background;
+use crate::callbacks::Action;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
 use crate::entries::{relax, thread_index};
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
 use crate::inflight::InFlight;
 use crate::lane::{Lane, SealState};
-use crate::options::{BLOCK, FlushMode, LogOptions};
+use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
 use crate::pool::{Quota, SegmentPool};
 use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
@@ -28,7 +29,7 @@ use crate::segment::{
 };
 use crate::start::{LanePosition, LogStart};
 use crate::stats::LogStats;
-use crate::ticket::{Ticket, TicketHome};
+use crate::ticket::{Ticket, TicketHome, UnlockPoint};
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -343,6 +344,45 @@ impl Log {
             .for_each(|lane| {
                 core.request_flush(lane);
             });
+    }
+
+    /// How far the strand's transactions have come to the point where their locks may go: those with an
+    /// [`UnlockPoint`] up to this. Everything, once the log has failed.
+    pub fn unlockable(&self, strand: usize) -> u64 {
+        let core = self.core();
+        if core.poison().is_some() {
+            return u64::MAX;
+        }
+        match core.protocol.lock_release() {
+            LockRelease::Precommit => u64::MAX,
+            // Flushes draw their number before they let go of the latch that this takes.
+            LockRelease::Numbered => core.strands[strand].open_group() - 1,
+            LockRelease::Durable => core.horizon(),
+        }
+    }
+
+    /// Calls `f` once a transaction's locks may go, or the log has failed: on the thread that sees to it,
+    /// or at once on this one. `f` should be short, and must not block on this log.
+    pub fn when_unlockable(&self, point: UnlockPoint, f: impl FnOnce() + Send + 'static) {
+        let core = self.core();
+        let strand = &core.strands[point.strand()];
+        match core.protocol.lock_release() {
+            LockRelease::Precommit => f(),
+            LockRelease::Durable => {
+                self.ticket(point.at()).on_durable(move |_| f());
+            }
+            LockRelease::Numbered => {
+                let action = Action::Call(Box::new(move |_| f()));
+                if let Some(action) = strand.when_numbered(point.at(), action) {
+                    action.run(&Ok(()));
+                } else if let Some(error) = core.poison() {
+                    // It may have failed in between, and nobody seals any more.
+                    let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
+                    due.into_iter()
+                        .for_each(|action| action.run(&Err(error.clone())));
+                }
+            }
+        }
     }
 
     /// Whether transactions say what they depend on: [`InFlight::depends_on`].

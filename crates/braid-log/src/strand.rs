@@ -158,6 +158,11 @@ impl Strand {
         None
     }
 
+    /// The flush group that takes what is appended now.
+    pub(crate) fn open_group(&self) -> u64 {
+        self.state.lock().group
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, StrandState> {
         self.state.lock()
     }

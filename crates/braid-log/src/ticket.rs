@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use crate::LogError;
 use crate::callbacks::Action;
 use crate::core::{Core, Target};
-use crate::options::FlushMode;
+use crate::options::{FlushMode, LockRelease};
 
 /// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
 /// different strands' tickets lie in different cache lines.
@@ -108,21 +108,43 @@ impl Ticket {
         }
     }
 
-    /// Calls `f` once the flush that carries the transaction has drawn its number (see
-    /// [`LockRelease::Numbered`](crate::LockRelease::Numbered)), or the log has failed: on the thread that
-    /// seals the flush, or at once on this one. The same rules as for [`Ticket::on_durable`].
-    pub fn on_numbered(&self, f: impl FnOnce() + Send + 'static) {
-        let core = &self.home.core;
-        let action = Action::Call(Box::new(move |_| f()));
-        let strand = &core.strands[self.home.strand];
-        if let Some(action) = strand.when_numbered(self.group, action) {
-            action.run(&Ok(()));
-        } else if let Some(error) = core.poison() {
-            // It may have failed in between, and nobody seals any more.
-            let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
-            due.into_iter()
-                .for_each(|action| action.run(&Err(error.clone())));
+    /// When the transaction's locks may go; see [`Log::when_unlockable`](crate::Log::when_unlockable).
+    #[inline]
+    pub fn unlock_point(&self) -> UnlockPoint {
+        let at = match self.home.core.protocol.lock_release() {
+            LockRelease::Precommit => 0,
+            LockRelease::Numbered => self.group,
+            LockRelease::Durable => self.number,
+        };
+        UnlockPoint {
+            strand: self.home.strand,
+            at,
         }
+    }
+}
+
+/// When a transaction's locks may go, as its protocol's [`LockRelease`] has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnlockPoint {
+    strand: usize,
+    at: u64,
+}
+
+impl UnlockPoint {
+    /// The strand that carries the transaction.
+    pub fn strand(self) -> usize {
+        self.strand
+    }
+
+    /// What [`Log::unlockable`](crate::Log::unlockable) must have reached.
+    pub fn at(self) -> u64 {
+        self.at
+    }
+
+    /// Another point of the same strand.
+    #[must_use]
+    pub fn later(self, at: u64) -> Self {
+        Self { at, ..self }
     }
 }
 

@@ -431,12 +431,7 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         return Some((rng.bool() && ticket.wait().is_ok()).then_some(number));
     }
     let ticket = entry.finish_async();
-    match release {
-        LockRelease::Numbered => ticket.on_numbered(unlock),
-        _ => {
-            log.ticket(number).on_durable(move |_| unlock());
-        }
-    }
+    log.when_unlockable(ticket.unlock_point(), unlock);
     Some((rng.bool() && ticket.wait().is_ok()).then_some(number))
 }
 

@@ -129,26 +129,25 @@ impl PooledContext {
         if let Durability::Buffered(bound) = options.durability {
             self.inner.flush_within(bound);
         }
-        let kept = self.release_when_numbered(&pre.ticket);
-        let outcome = match options.durability {
-            Durability::Immediate => pre.ticket.wait().map_err(Error::from),
-            Durability::Buffered(_) | Durability::None => Ok(()),
-        };
-        match (options.durability, kept) {
-            (_, None) => {}
-            (Durability::Immediate, Some(this)) => this.abort(),
-            (_, Some(this)) => this.release_when_durable(pre.ticket),
+        let waits = options.durability == Durability::Immediate;
+        if waits && self.inner.lock_release == LockRelease::Durable {
+            // Who waits for the flush needs nobody else to release the locks after it.
+            let outcome = pre.ticket.wait();
+            self.abort();
+            outcome?;
+        } else {
+            self.end(&pre.ticket);
+            if waits {
+                pre.ticket.wait()?;
+            }
         }
-        outcome.map(|()| Commit { number: pre.number })
+        Ok(Commit { number: pre.number })
     }
 
     pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
         match self.precommit(options, false) {
             Ok(pre) => {
-                if let Some(this) = self.release_when_numbered(&pre.ticket) {
-                    let ticket = this.inner.log.ticket(pre.number);
-                    this.release_when_durable(ticket);
-                }
+                self.end(&pre.ticket);
                 Ok(Ticket {
                     number: pre.number,
                     log: pre.ticket,
@@ -161,23 +160,16 @@ impl PooledContext {
         }
     }
 
-    /// Gives the locks and the context back once the protocol does not need them any more, if that is before
-    /// the transaction is durable.
-    fn release_when_numbered(self, ticket: &braid_log::Ticket) -> Option<Self> {
-        if self.state.borrow().locks.is_empty() {
-            self.abort();
-            return None;
+    /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
+    #[inline]
+    fn end(self, ticket: &braid_log::Ticket) {
+        {
+            let state = &mut *self.state.borrow_mut();
+            if !state.locks.is_empty() {
+                self.inner.hold_locks(state, ticket.unlock_point());
+            }
         }
-        if self.inner.lock_release != LockRelease::Numbered {
-            return Some(self);
-        }
-        ticket.on_numbered(move || self.abort());
-        None
-    }
-
-    /// Gives the locks, where the protocol still holds them, and the context back after the flush.
-    fn release_when_durable(self, ticket: braid_log::Ticket) {
-        ticket.on_durable(move |_| self.abort());
+        self.abort();
     }
 
     /// Releases what the transaction holds and gives the context back.
@@ -327,7 +319,8 @@ impl Inner {
     }
 
     /// The versions that may not be durable yet among those that the transaction read or overwrites, for a
-    /// protocol that wants to know.
+    /// protocol that wants to know. Where locks are held on, what is overwritten need not be waited for: its
+    /// writer's lock went when it could be.
     fn dependencies(&self, state: &Context) -> Result<Vec<u64>> {
         let horizon = self.log.horizon();
         let mut on = Vec::new();
@@ -338,11 +331,13 @@ impl Inner {
                 self.log.ticket(state.reads.newest).wait()?;
             }
         }
-        for write in state.writes.live() {
-            let tree = &state.tables[write.table as usize].tree;
-            // Locked since before it was drawn: this is what `apply` will replace.
-            let (found, _) = tree.get(state.writes.key(write), |_| false)?;
-            on.extend(found.map(|found| found.meta.version));
+        if self.lock_release == LockRelease::Precommit {
+            for write in state.writes.live() {
+                let tree = &state.tables[write.table as usize].tree;
+                // Locked since before it was drawn: this is what `apply` will replace.
+                let (found, _) = tree.get(state.writes.key(write), |_| false)?;
+                on.extend(found.map(|found| found.meta.version));
+            }
         }
         on.retain(|&version| version > horizon);
         Ok(on)

@@ -22,6 +22,9 @@ const LINEAR_MAX: usize = 16;
 /// A buffer that one large transaction grew is not kept for the small ones that follow.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
+/// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
+const OWNER_USES_BITS: u32 = 32;
+
 pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, u64::from(table))
 }
@@ -344,15 +347,24 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(owner: Owner) -> Self {
+    /// `number`: of the context, from 1.
+    pub(crate) fn new(number: u64) -> Self {
         Self {
-            owner,
+            owner: number << OWNER_USES_BITS,
             writes: WriteSet::default(),
             reads: ReadSet::default(),
             locks: Vec::new(),
             tables: Vec::new(),
             snapshot: None,
         }
+    }
+
+    /// Takes a new owner number, since locks are held on under the present one, which is returned.
+    pub(crate) fn renew_owner(&mut self) -> Owner {
+        let held = self.owner;
+        let (context, use_count) = (held >> OWNER_USES_BITS, held as u32);
+        self.owner = context << OWNER_USES_BITS | u64::from(use_count.wrapping_add(1));
+        held
     }
 
     /// The context's index of a table.

@@ -19,6 +19,7 @@ use braid_store::Store;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::garbage::Garbage;
+use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
 use crate::locks::LockTable;
 use crate::maintenance::Maintenance;
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
     pub(crate) store: Store,
     pub(crate) locks: LockTable,
+    pub(crate) held: HeldLocks,
     pub(crate) snapshots: Snapshots,
     pub(crate) garbage: Garbage,
     pub(crate) counters: Counters,
@@ -106,7 +108,7 @@ pub(crate) struct Inner {
     pub(crate) recovery: RecoveryReport,
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
     contexts: ContextPool,
-    next_owner: AtomicU64,
+    next_context: AtomicU64,
     poison: OnceLock<String>,
     closed: AtomicBool,
 }
@@ -128,6 +130,7 @@ impl Inner {
         Self {
             lock_release: parts.meta.protocol.lock_release(),
             wants_dependencies: parts.log.wants_dependencies(),
+            held: HeldLocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
             locks: LockTable::new(),
@@ -150,7 +153,7 @@ impl Inner {
             recovery: parts.recovery,
             lock: Mutex::new(parts.lock),
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
-            next_owner: AtomicU64::new(1),
+            next_context: AtomicU64::new(1),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
@@ -164,10 +167,10 @@ impl Inner {
 
     #[cold]
     fn new_context(self: &Arc<Self>) -> PooledContext {
-        let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
         PooledContext {
             inner: self.clone(),
-            state: crate::commit::cell(Context::new(owner)),
+            state: crate::commit::cell(Context::new(number)),
         }
     }
 

@@ -47,6 +47,7 @@ mod context;
 mod database;
 mod error;
 mod garbage;
+mod held;
 mod horizon;
 mod locks;
 #[cfg(all(test, loom))]
