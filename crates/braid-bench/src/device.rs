@@ -167,7 +167,9 @@ fn plan() -> Vec<Step> {
         Durable, Read, ReadThreads, StrandsApart, StrandsGathered, StrandsSynced, Volatile,
         WriteSync,
     };
-    let mut plan: Vec<Step> = [1, 2, 4, 8].map(|n| Step::Device(Durable, n, 4096)).into();
+    let mut plan: Vec<Step> = [1, 2, 4, 8, 16, 32]
+        .map(|n| Step::Device(Durable, n, 4096))
+        .into();
     plan.push(Step::Device(WriteSync, 1, 4096));
     // Before large files are removed: the file system frees their space behind the tests' back.
     plan.extend([(1, 1), (8, 1), (32, 1), (2, 1_000)].map(|(t, k)| Step::BareLog(t, k)));

@@ -45,7 +45,7 @@ impl Engine {
             strands: None,
             lanes: None,
             flushes: None,
-            pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(2))
+            pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(3))
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
             checkpoint_log_bytes: None,

@@ -73,7 +73,7 @@ fn insert_records(
     spec: &Spec,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<(), BenchError> {
-    let plan = Plan::new(spec.workload, spec.records);
+    let plan = Plan::new(spec.workload, spec.records, spec.zipf);
     // In key order: the tree then fills its pages from left to right, whatever the scattering.
     let mut keys: Vec<u64> = (0..spec.records).map(|ordinal| plan.key(ordinal)).collect();
     keys.sort_unstable();

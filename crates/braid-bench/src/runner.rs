@@ -63,7 +63,7 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     spec.check()?;
     let table = open_table(db, spec)?;
-    let plan = Plan::new(spec.workload, spec.records);
+    let plan = Plan::new(spec.workload, spec.records, spec.zipf);
     let phase = PhaseCell::new();
     let failed = AtomicBool::new(false);
     let done: Vec<_> = (0..spec.threads)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::zipf::Zipf;
 use crate::{BenchError, Workload};
 
 /// The parameters of a load and a run.
@@ -21,6 +22,8 @@ pub struct Spec {
     pub records: u64,
     /// Bytes of each value.
     pub value_size: usize,
+    /// Skew of the Zipfian draws of the YCSB workloads, strictly between 0 and 1.
+    pub zipf: f64,
     /// Seed of all draws; each thread derives its own.
     pub seed: u64,
 }
@@ -40,6 +43,7 @@ impl Spec {
             measure: Duration::from_secs(10),
             records: workload.default_records(),
             value_size: workload.default_value_size(),
+            zipf: Zipf::YCSB_THETA,
             seed: 42,
         }
     }
@@ -81,6 +85,13 @@ impl Spec {
         range("value-size", self.value_size, 8, 16 << 20)?;
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         range("records", records, 1, 1 << 40)?;
+        if !(self.zipf > 0.0 && self.zipf < 1.0) {
+            return Err(BenchError::Option {
+                option: "zipf",
+                wanted: "between 0 and 1".into(),
+                given: self.zipf.to_string(),
+            });
+        }
         if self.measure.is_zero() {
             return Err(BenchError::Option {
                 option: "seconds",
@@ -135,6 +146,13 @@ mod tests {
                     ..good.clone()
                 },
                 "seconds",
+            ),
+            (
+                Spec {
+                    zipf: 1.0,
+                    ..good.clone()
+                },
+                "zipf",
             ),
         ] {
             let error = spec.check().unwrap_err().to_string();

@@ -187,11 +187,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A plan over `records` loaded records (at least one).
-    pub(crate) fn new(workload: Workload, records: u64) -> Arc<Self> {
-        let zipf = workload
-            .is_ycsb()
-            .then(|| Zipf::new(records, Zipf::YCSB_THETA));
+    /// A plan over `records` loaded records (at least one), drawn with skew `zipf` by the YCSB workloads.
+    pub(crate) fn new(workload: Workload, records: u64, zipf: f64) -> Arc<Self> {
+        let zipf = workload.is_ycsb().then(|| Zipf::new(records, zipf));
         Arc::new(Plan {
             workload,
             records,
@@ -302,7 +300,7 @@ mod tests {
 
     /// How many of 10,000 operations are reads, modifications, scans and inserts.
     fn census(workload: Workload) -> [u32; 4] {
-        let mut generator = Generator::new(Plan::new(workload, 1_000), 11);
+        let mut generator = Generator::new(Plan::new(workload, 1_000, Zipf::YCSB_THETA), 11);
         let mut counts = [0; 4];
         for _ in 0..10_000 {
             match generator.next() {
@@ -350,7 +348,7 @@ mod tests {
 
     #[test]
     fn latest_means_newest_first() {
-        let mut generator = Generator::new(Plan::new(Workload::YcsbD, 1_000), 5);
+        let mut generator = Generator::new(Plan::new(Workload::YcsbD, 1_000, Zipf::YCSB_THETA), 5);
         generator.plan().inserted(1_499);
         let reads: Vec<u64> = (0..2_000)
             .filter_map(|_| match generator.next() {
@@ -370,7 +368,7 @@ mod tests {
     #[test]
     fn uniform_workloads_update_loaded_records() {
         for (workload, wanted) in [(Workload::U1, 1), (Workload::U10, 10)] {
-            let mut generator = Generator::new(Plan::new(workload, 64), 1);
+            let mut generator = Generator::new(Plan::new(workload, 64, Zipf::YCSB_THETA), 1);
             assert_eq!(generator.next(), Op::Update { updates: wanted });
             assert!((0..1_000).all(|_| generator.uniform() < 64));
             assert_eq!(generator.plan().key(63), 63);

@@ -81,6 +81,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "B")]
     value_size: Option<usize>,
 
+    /// Skew of the Zipfian draws of the ycsb workloads, between 0 and 1 [default: 0.99]
+    #[arg(long, value_name = "THETA")]
+    zipf: Option<f64>,
+
     /// Nanoseconds that each durable write takes at least, on top of the device's own time
     #[arg(long, value_name = "NS")]
     persist_ns: Option<u64>,
@@ -97,7 +101,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "N")]
     flushes: Option<usize>,
 
-    /// Buffer pool in MiB [default: twice the data, at least 256]
+    /// Buffer pool in MiB [default: three times the data, at least 256]
     #[arg(long, value_name = "M")]
     pool_mib: Option<usize>,
 
@@ -131,6 +135,7 @@ impl WorkloadArgs {
             measure: self.seconds,
             records: self.records.unwrap_or(defaults.records),
             value_size: self.value_size.unwrap_or(defaults.value_size),
+            zipf: self.zipf.unwrap_or(defaults.zipf),
             ..defaults
         }
     }
