@@ -13,6 +13,9 @@ use crate::sync::AtomicU64;
 pub const PAGE_SIZE: usize = 8192;
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
+/// Words that [`Page::prefetch`] asks for: those that the search in a leaf of small records looks at.
+const PREFETCHED: usize = 64;
+
 /// Names a page for its life; 0 names none.
 pub type PageId = u64;
 
@@ -85,6 +88,18 @@ impl Page<'_> {
         }
         if !rest.is_empty() {
             self.set_word(index + whole.len(), head8(rest).swap_bytes());
+        }
+    }
+
+    /// Asks the processor for the page's header and its first slots, all at once: in a leaf that is not in
+    /// the cache, a search would otherwise wait for one line after the other.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for line in self.0[..PREFETCHED].chunks(64 / 8) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: the address is that of a part of the page; prefetching reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
         }
     }
 

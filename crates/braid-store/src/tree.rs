@@ -216,6 +216,7 @@ impl Tree {
                 return Ok(None);
             }
             page = next.ok_or_else(|| broken(child))?;
+            page.page().prefetch();
         }
     }
 
