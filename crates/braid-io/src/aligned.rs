@@ -39,6 +39,12 @@ impl AlignedBuf {
         };
         Self { ptr, layout }
     }
+
+    /// The address of the first byte, for writing parts of the buffer from several threads. The usual rules
+    /// are the caller's to keep: nobody else looks at the same bytes meanwhile.
+    pub fn as_non_null(&self) -> NonNull<u8> {
+        self.ptr
+    }
 }
 
 impl Deref for AlignedBuf {
@@ -75,5 +81,5 @@ impl fmt::Debug for AlignedBuf {
 
 // SAFETY: the buffer owns its memory like a `Box<[u8]>`; access follows the borrow rules.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: as above; `&AlignedBuf` only gives `&[u8]`.
+// SAFETY: as above; `&AlignedBuf` only gives `&[u8]`, and an address.
 unsafe impl Sync for AlignedBuf {}

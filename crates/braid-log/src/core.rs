@@ -124,13 +124,18 @@ impl Core {
             lanes,
             quota,
         } = parts;
+        let protocol = crate::protocol::of(options.protocol);
         let strands = (0..options.strands)
             .map(|index| {
                 let lane = index % options.lanes;
-                CachePadded::new(Strand::new(&*device, lane, options.slot_bytes, 1))
+                let strand = Strand::new(&*device, lane, options.slot_bytes, 1);
+                CachePadded::new(if protocol.consolidates() {
+                    strand.consolidating()
+                } else {
+                    strand
+                })
             })
             .collect();
-        let protocol = crate::protocol::of(options.protocol);
         let by_lane = protocol.numbering() == Numbering::ByLane;
         let core = Self {
             protocol,

@@ -52,6 +52,12 @@ pub(crate) struct Entries {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntrySlot(usize);
 
+impl EntrySlot {
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
 impl Entries {
     /// `lanes`: if numbers are drawn by lane, how many there are.
     pub(crate) fn new(last_number: u64, lanes: Option<usize>) -> Self {

@@ -181,7 +181,7 @@ impl Core {
             first: slot.first,
             last: slot.last,
             horizon: self.horizon(),
-            payload_len: (slot.fill - crate::chunk::CHUNK_HEADER) as u32,
+            payload_len: (slot.buf.len() - crate::chunk::CHUNK_HEADER) as u32,
             pieces: slot.pieces,
             link: seal.link,
             more: place.more as u16,
@@ -193,8 +193,8 @@ impl Core {
         LaneCounters::add(&lane.counters.chunks, 1);
         LaneCounters::add(&lane.counters.pieces, u64::from(slot.pieces));
         LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
-        LaneCounters::add(&lane.counters.chunk_bytes, slot.fill as u64);
-        header.seal(&mut slot.buf)
+        LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
+        header.seal(slot.buf.finished())
     }
 
     /// Goes on to the next segment; returns its header, to be written with the first chunks.
@@ -240,12 +240,10 @@ impl Core {
         if let Some(header) = &group.header {
             bufs.push(&header[..BLOCK]);
         }
-        bufs.extend(
-            group
-                .chunks
-                .iter()
-                .map(|chunk| &chunk.slot.buf[..chunk.slot.chunk_bytes()]),
-        );
+        bufs.extend(group.chunks.iter_mut().map(|chunk| {
+            let bytes = chunk.slot.chunk_bytes();
+            &chunk.slot.buf.finished()[..bytes]
+        }));
         let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         LaneCounters::add(&lane.counters.written_bytes, bytes);
         LaneCounters::add(&lane.counters.flushes, 1);

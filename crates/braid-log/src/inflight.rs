@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::core::{Core, DEPENDENCIES_MAX};
 use crate::entries::EntrySlot;
 use crate::log::LogInner;
-use crate::piece::PieceKind;
+use crate::piece::{PieceHeader, PieceKind};
 use crate::space::Reservation;
 use crate::strand::PieceNumbers;
 use crate::ticket::Ticket;
@@ -140,14 +140,38 @@ impl<'a> InFlight<'a> {
         let core = &*self.log.core;
         let strand = &core.strands[self.strand];
         let len = payload.iter().map(|part| part.len()).sum();
-        self.group = if len <= strand.whole_piece_bytes() {
+        self.group = if len > strand.whole_piece_bytes() {
+            self.stream(numbers, payload, len)
+        } else if strand.consolidates() {
+            self.put_together(numbers, kind, payload, len)
+        } else {
             match strand.try_append(numbers, kind, payload, len) {
                 Some(group) => group,
                 None => self.put_when_space(numbers, kind, payload, len),
             }
-        } else {
-            self.stream(numbers, payload, len)
         };
+    }
+
+    /// Appends together with the threads that it meets.
+    fn put_together(
+        &self,
+        numbers: PieceNumbers,
+        kind: PieceKind,
+        payload: &[&[u8]],
+        len: usize,
+    ) -> u64 {
+        let core: &Core = &self.log.core;
+        let header = PieceHeader {
+            number: numbers.last,
+            records: (numbers.last - numbers.first + 1) as u32,
+            kind,
+            payload_len: len,
+        };
+        // The entry's slot differs from thread to thread.
+        let hint = self.entry.index();
+        core.strands[self.strand].append_together(hint, header, numbers, payload, |retry| {
+            core.wait_for_buffer(self.strand, retry);
+        })
     }
 
     #[cold]

@@ -92,10 +92,12 @@
 mod background;
 mod callbacks;
 mod chunk;
+mod consolidation;
 mod core;
 mod entries;
 mod error;
 mod event;
+mod fill;
 mod flush;
 mod hardening;
 mod inflight;

@@ -4,13 +4,18 @@
 //! small transaction's header takes 3 to 5 bytes:
 //!
 //! - tag: `records << 3 | kind`
-//! - number: the commit number less that of the piece before in the chunk (0 for the first), zigzag
+//! - number: the commit number less that of the piece before in the chunk (0 for the first), zigzag; for the
+//!   kinds that say so, less nothing: who writes such a piece does not know the one before
 //! - kind first: the whole length of the payload; kind next: this part's place in it; kind dependent: the
 //!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this piece
 
 /// Most bytes that a piece's header takes.
 pub(crate) const PIECE_HEADER_MAX: usize = 32;
+
+/// The kinds whose number stands alone.
+const DATA_ALONE: u64 = 5;
+const VOID_ALONE: u64 = 6;
 
 /// What a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +60,13 @@ pub(crate) struct PieceHeader {
 }
 
 impl PieceHeader {
-    /// Encodes it, behind a piece with number `previous`, at the beginning of `out`, which has room for
-    /// [`PIECE_HEADER_MAX`] bytes. Returns its length.
+    /// Encodes it, behind a piece with number `previous` (`None`: that is not known), at the beginning of
+    /// `out`, which has room for [`PIECE_HEADER_MAX`] bytes. Returns its length.
+    ///
+    /// # Panics
+    /// If a kind that only comes behind a known piece does not.
     #[inline]
-    pub(crate) fn encode(self, previous: u64, out: &mut [u8]) -> usize {
+    pub(crate) fn encode(self, previous: Option<u64>, out: &mut [u8]) -> usize {
         let Self {
             number,
             records,
@@ -67,15 +75,18 @@ impl PieceHeader {
         } = self;
         let mut at = 0;
         let mut put = |value| at += put_varint(value, &mut out[at..]);
-        let (code, extra) = match kind {
-            PieceKind::Data => (0, None),
-            PieceKind::Void => (1, None),
-            PieceKind::First { total } => (2, Some(total)),
-            PieceKind::Next { offset } => (3, Some(offset)),
-            PieceKind::Dependent { dependencies } => (4, Some(dependencies as u64)),
+        let (code, extra) = match (kind, previous) {
+            (PieceKind::Data, Some(_)) => (0, None),
+            (PieceKind::Void, Some(_)) => (1, None),
+            (PieceKind::First { total }, Some(_)) => (2, Some(total)),
+            (PieceKind::Next { offset }, Some(_)) => (3, Some(offset)),
+            (PieceKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
+            (PieceKind::Data, None) => (DATA_ALONE, None),
+            (PieceKind::Void, None) => (VOID_ALONE, None),
+            (_, None) => panic!("a {kind:?} piece comes behind a known one"),
         };
         put(u64::from(records) << 3 | code);
-        let delta = number.wrapping_sub(previous) as i64;
+        let delta = number.wrapping_sub(previous.unwrap_or(0)) as i64;
         put(((delta << 1) ^ (delta >> 63)) as u64);
         if let Some(extra) = extra {
             put(extra);
@@ -131,10 +142,15 @@ impl<'a> Pieces<'a> {
         let records = u32::try_from(tag >> 3).map_err(|_| Malformed)?;
         let zigzag = self.get()?;
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
-        let number = self.previous.wrapping_add(delta);
-        let kind = match tag & 7 {
-            0 => PieceKind::Data,
-            1 => PieceKind::Void,
+        let code = tag & 7;
+        let previous = match code {
+            DATA_ALONE | VOID_ALONE => 0,
+            _ => self.previous,
+        };
+        let number = previous.wrapping_add(delta);
+        let kind = match code {
+            0 | DATA_ALONE => PieceKind::Data,
+            1 | VOID_ALONE => PieceKind::Void,
             2 => PieceKind::First { total: self.get()? },
             3 => PieceKind::Next {
                 offset: self.get()?,
@@ -232,7 +248,9 @@ mod tests {
                     payload_len: payload.len(),
                 };
                 let mut room = [0; PIECE_HEADER_MAX];
-                let len = header.encode(previous, &mut room);
+                // Alone, where that may be.
+                let alone = number % 2 == 0 && matches!(kind, PieceKind::Data | PieceKind::Void);
+                let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);
                 previous = *number;
@@ -263,6 +281,6 @@ mod tests {
             kind: PieceKind::Data,
             payload_len: 120,
         };
-        assert!(header.encode(1_000_000, &mut [0; PIECE_HEADER_MAX]) <= 4);
+        assert!(header.encode(Some(1_000_000), &mut [0; PIECE_HEADER_MAX]) <= 4);
     }
 }

@@ -4,20 +4,21 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use braid_io::{AlignedBuf, Device};
+use braid_io::Device;
 
 use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
+use crate::consolidation::Consolidation;
+use crate::fill::{FillBuf, Part};
 use crate::options::SLOTS_PER_STRAND;
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
-use crate::sync::{AtomicBool, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, Counter, Mutex, MutexGuard};
 
 /// A buffer that becomes one chunk.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) buf: AlignedBuf,
-    /// Bytes used, the room for the chunk header included.
-    pub(crate) fill: usize,
+    /// The room for the chunk header, then the pieces.
+    pub(crate) buf: FillBuf,
     id: usize,
     /// Commit number of the last piece, which the next one's is encoded against.
     previous: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn reset(&mut self) {
-        self.fill = CHUNK_HEADER;
+        self.buf.reset(CHUNK_HEADER);
         self.previous = 0;
         self.first = u64::MAX;
         self.last = 0;
@@ -40,13 +41,18 @@ impl Slot {
         self.opened = None;
     }
 
-    fn room(&self) -> usize {
-        self.buf.len() - self.fill
-    }
-
     /// Bytes on the medium.
     pub(crate) fn chunk_bytes(&self) -> usize {
-        padded(self.fill)
+        padded(self.buf.len())
+    }
+
+    /// Counts a piece.
+    fn add(&mut self, numbers: PieceNumbers, payload_len: usize) {
+        self.previous = numbers.last;
+        self.first = self.first.min(numbers.first);
+        self.last = self.last.max(numbers.last);
+        self.pieces += 1;
+        self.payload += payload_len as u64;
     }
 }
 
@@ -58,6 +64,18 @@ pub(crate) struct PieceNumbers {
     /// The commit number, its last.
     pub(crate) last: u64,
 }
+
+/// What a thread wants of the strand when it appends together with others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    numbers: PieceNumbers,
+    payload_len: usize,
+    /// Bytes of the whole piece.
+    bytes: usize,
+}
+
+/// What it gets: its part of a slot, and the flush group that will take it. `None` if the log failed.
+type Share = Option<(Part, u64)>;
 
 /// The part of a strand under its latch.
 #[derive(Debug)]
@@ -82,6 +100,10 @@ pub(crate) struct Strand {
     state: Mutex<StrandState>,
     /// Whether there is something that no flush has taken.
     dirty: AtomicBool,
+    /// If threads that meet here append together.
+    consolidation: Option<Consolidation<Request, Share>>,
+    /// Pieces that were appended together with others.
+    pub(crate) consolidated: Counter,
 }
 
 impl Strand {
@@ -90,8 +112,7 @@ impl Strand {
             .rev()
             .map(|id| {
                 let mut slot = Slot {
-                    buf: device.allocate(slot_bytes),
-                    fill: 0,
+                    buf: FillBuf::new(device.allocate(slot_bytes)),
                     id,
                     previous: 0,
                     first: 0,
@@ -116,6 +137,16 @@ impl Strand {
                 on_numbered: Vec::new(),
             }),
             dirty: AtomicBool::new(false),
+            consolidation: None,
+            consolidated: Counter::new(0),
+        }
+    }
+
+    /// A strand where threads that meet append together.
+    pub(crate) fn consolidating(self) -> Self {
+        Self {
+            consolidation: Some(Consolidation::new()),
+            ..self
         }
     }
 
@@ -178,7 +209,7 @@ impl Strand {
     ) -> Option<u64> {
         let need = payload_len + PIECE_HEADER_MAX;
         let mut state = self.state.lock();
-        if state.active.as_ref().is_none_or(|slot| slot.room() < need) && !state.rotate() {
+        if !state.make_room(need) {
             return None;
         }
         self.put(&mut state, numbers, kind, payload, payload_len);
@@ -196,18 +227,13 @@ impl Strand {
         payload: &[u8],
     ) -> Option<(usize, u64)> {
         let mut state = self.state.lock();
-        if state
-            .active
-            .as_ref()
-            .is_none_or(|slot| slot.room() <= PIECE_HEADER_MAX)
-            && !state.rotate()
-        {
+        if !state.make_room(PIECE_HEADER_MAX + 1) {
             return None;
         }
         let room = state
             .active
             .as_ref()
-            .map_or(0, |slot| slot.room() - PIECE_HEADER_MAX);
+            .map_or(0, |slot| slot.buf.room() - PIECE_HEADER_MAX);
         let part = &payload[..payload.len().min(room)];
         let kind = match offset {
             0 => PieceKind::First { total },
@@ -235,24 +261,128 @@ impl Strand {
             kind,
             payload_len,
         };
-        let mut at = slot.fill;
-        at += header.encode(slot.previous, &mut slot.buf[at..at + PIECE_HEADER_MAX]);
-        for part in payload {
-            slot.buf[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        slot.fill = at;
-        slot.previous = numbers.last;
-        slot.first = slot.first.min(numbers.first);
-        slot.last = slot.last.max(numbers.last);
-        slot.pieces += 1;
-        slot.payload += payload_len as u64;
+        let previous = Some(slot.previous);
+        slot.buf.append_with(PIECE_HEADER_MAX + payload_len, |out| {
+            let mut at = header.encode(previous, out);
+            for part in payload {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            at
+        });
+        slot.add(numbers, payload_len);
+        self.appended(state);
+    }
+
+    /// After something was added to the active slot.
+    #[inline]
+    fn appended(&self, state: &mut StrandState) {
+        let Some(slot) = state.active.as_mut() else {
+            return;
+        };
         state.unflushed[slot.id] = slot.first;
         if slot.opened.is_none() {
             slot.opened = Some(Instant::now());
             // SeqCst: see `is_dirty`.
             self.dirty.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Whether threads that meet here append together.
+    pub(crate) fn consolidates(&self) -> bool {
+        self.consolidation.is_some()
+    }
+
+    /// Appends a piece that is not split, in a strand that [`Strand::consolidates`]. Where there is no
+    /// buffer space, `wait` is to call what it is given until that returns true, or the log has failed.
+    /// Returns the group that will flush the piece; 0 if the log has failed.
+    pub(crate) fn append_together(
+        &self,
+        hint: usize,
+        header: PieceHeader,
+        numbers: PieceNumbers,
+        payload: &[&[u8]],
+        wait: impl Fn(&mut dyn FnMut() -> bool),
+    ) -> u64 {
+        let mut room = [0; PIECE_HEADER_MAX];
+        // Which piece comes before is not known yet.
+        let header_len = header.encode(None, &mut room);
+        let request = Request {
+            numbers,
+            payload_len: header.payload_len,
+            bytes: header_len + header.payload_len,
+        };
+        let Some((part, group)) = self.obtain(hint, request, wait) else {
+            return 0;
+        };
+        // Beside the others, and without the latch.
+        let header = std::iter::once(&room[..header_len]);
+        part.fill(header.chain(payload.iter().copied()));
+        group
+    }
+
+    fn obtain(
+        &self,
+        hint: usize,
+        request: Request,
+        wait: impl Fn(&mut dyn FnMut() -> bool),
+    ) -> Share {
+        let or_wait = |mut reserved: Share, requests: &[Request]| {
+            if reserved.is_none() {
+                wait(&mut || {
+                    reserved = self.reserve(&mut self.state.lock(), requests);
+                    reserved.is_some()
+                });
+            }
+            reserved
+        };
+        if let Some(mut state) = self.state.try_lock() {
+            let reserved = self.reserve(&mut state, &[request]);
+            drop(state);
+            return or_wait(reserved, &[request]);
+        }
+        let limit = (self.slot_bytes - CHUNK_HEADER) as u32;
+        let joined = self.consolidation.as_ref().map_or(Err(request), |array| {
+            array.join(hint, request, request.bytes as u32, limit)
+        });
+        let member = match joined {
+            Ok(member) => member,
+            Err(request) => {
+                let reserved = self.reserve(&mut self.state.lock(), &[request]);
+                return or_wait(reserved, &[request]);
+            }
+        };
+        if member.leads() {
+            let mut state = self.state.lock();
+            let requests = member.close();
+            let reserved = self.reserve(&mut state, &requests);
+            drop(state);
+            if requests.len() > 1 {
+                let count = requests.len() as u64;
+                self.consolidated.fetch_add(count, Ordering::Relaxed);
+            }
+            let mut reserved = or_wait(reserved, &requests);
+            member.serve(requests.iter().map(|request| {
+                let (part, group) = reserved.as_mut()?;
+                Some((part.split_front(request.bytes), *group))
+            }));
+        }
+        member.share()
+    }
+
+    /// Reserves room for the pieces of several threads in the active slot; `None` if there is none.
+    fn reserve(&self, state: &mut StrandState, requests: &[Request]) -> Share {
+        let bytes = requests.iter().map(|request| request.bytes).sum();
+        if !state.make_room(bytes) {
+            return None;
+        }
+        let slot = state.active.as_mut()?;
+        let part = slot.buf.reserve(bytes);
+        for request in requests {
+            slot.add(request.numbers, request.payload_len);
+        }
+        self.appended(state);
+        Some((part, state.group))
     }
 
     /// Takes the oldest slot that has something, if `fits` likes its size on the medium. `fits` gets 0
@@ -297,6 +427,12 @@ pub(crate) enum Taken {
 }
 
 impl StrandState {
+    /// Makes sure that the active slot has so much room. `false` if there is no buffer space.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let has_room = |slot: &Slot| slot.buf.room() >= bytes;
+        self.active.as_ref().is_some_and(has_room) || self.rotate()
+    }
+
     /// Makes a free slot the active one. `false` if there is none.
     fn rotate(&mut self) -> bool {
         let Some(slot) = self.free.pop() else {

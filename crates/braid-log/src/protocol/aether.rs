@@ -1,4 +1,5 @@
-//! Aether (Johnson et al., VLDB 2010): the serial log with early lock release and flush pipelining.
+//! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining, and a buffer
+//! that takes many threads at once.
 
 use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
 use crate::{LockRelease, LogError};
@@ -14,6 +15,11 @@ impl Protocol for Aether {
 
     fn forced_strands(&self) -> Option<usize> {
         Some(1)
+    }
+
+    /// §5: what keeps one buffer from being the bottleneck of many cores.
+    fn consolidates(&self) -> bool {
+        true
     }
 
     fn lock_release(&self) -> LockRelease {

@@ -137,6 +137,11 @@ pub(crate) trait Protocol: Sync {
         None
     }
 
+    /// Whether threads that meet at a strand's latch append together; see [`crate::consolidation`].
+    fn consolidates(&self) -> bool {
+        false
+    }
+
     /// When locks go.
     fn lock_release(&self) -> LockRelease;
 

@@ -1,0 +1,160 @@
+//! A buffer that several threads fill at once, each its own part.
+//!
+//! Parts are handed out one behind the other, so no two overlap. That makes it sound to write them without
+//! a latch. The whole is looked at only when all parts are filled.
+
+use std::sync::Arc;
+
+use braid_io::AlignedBuf;
+
+use crate::entries::relax;
+
+/// The buffer.
+#[derive(Debug)]
+pub(crate) struct FillBuf {
+    /// Shared with the parts that are not filled yet, and with nothing else.
+    buf: Arc<AlignedBuf>,
+    size: usize,
+    /// The bytes from here on are nobody's yet.
+    end: usize,
+}
+
+/// A part of the buffer, to be filled by its owner.
+#[derive(Debug)]
+pub(crate) struct Part {
+    buf: Arc<AlignedBuf>,
+    at: usize,
+    len: usize,
+}
+
+impl FillBuf {
+    pub(crate) fn new(buf: AlignedBuf) -> Self {
+        Self {
+            size: buf.len(),
+            buf: Arc::new(buf),
+            end: 0,
+        }
+    }
+
+    /// Bytes that are handed out.
+    pub(crate) fn len(&self) -> usize {
+        self.end
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn room(&self) -> usize {
+        self.size - self.end
+    }
+
+    /// Begins anew behind the first `end` bytes. All parts must be filled.
+    pub(crate) fn reset(&mut self, end: usize) {
+        assert!(
+            Arc::get_mut(&mut self.buf).is_some() && end <= self.size,
+            "a buffer is used again when it is finished"
+        );
+        self.end = end;
+    }
+
+    /// Appends what `write` puts at the beginning of the `most` bytes that it is given; it returns how many
+    /// these are.
+    #[inline]
+    pub(crate) fn append_with(&mut self, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        assert!(most <= self.room(), "there is room");
+        // SAFETY: these bytes lie in the buffer and in no part; with `&mut self` nobody gets them
+        // meanwhile, and nobody looks at the whole.
+        let free = unsafe {
+            let start = self.buf.as_non_null().as_ptr().add(self.end);
+            std::slice::from_raw_parts_mut(start, most)
+        };
+        let len = write(free);
+        assert!(len <= most, "what was written was given");
+        self.end += len;
+    }
+
+    /// Hands out a part.
+    pub(crate) fn reserve(&mut self, len: usize) -> Part {
+        assert!(len <= self.room(), "there is room");
+        let at = self.end;
+        self.end += len;
+        Part {
+            buf: Arc::clone(&self.buf),
+            at,
+            len,
+        }
+    }
+
+    /// The whole buffer. Waits for parts that are not filled yet: each is a copy that somebody has begun.
+    pub(crate) fn finished(&mut self) -> &mut [u8] {
+        let mut spins = 0;
+        // `get_mut` acquires what the owners of the parts released when they dropped them.
+        while Arc::get_mut(&mut self.buf).is_none() {
+            relax(&mut spins);
+        }
+        let buf = Arc::get_mut(&mut self.buf);
+        buf.expect("with `&mut self` no part is handed out")
+    }
+}
+
+impl Part {
+    /// Cuts the first `len` bytes off.
+    pub(crate) fn split_front(&mut self, len: usize) -> Part {
+        assert!(len <= self.len, "a part of the part");
+        let front = Part {
+            buf: Arc::clone(&self.buf),
+            at: self.at,
+            len,
+        };
+        self.at += len;
+        self.len -= len;
+        front
+    }
+
+    /// Fills the part with `pieces`, which have its length.
+    pub(crate) fn fill<'a>(self, pieces: impl Iterator<Item = &'a [u8]>) {
+        // SAFETY: the bytes lie in the buffer and, since parts do not overlap, are this part's alone; the
+        // buffer is not looked at before the part is dropped.
+        let mut rest = unsafe {
+            let start = self.buf.as_non_null().as_ptr().add(self.at);
+            std::slice::from_raw_parts_mut(start, self.len)
+        };
+        for piece in pieces {
+            let (to, behind) = rest.split_at_mut(piece.len());
+            to.copy_from_slice(piece);
+            rest = behind;
+        }
+        assert!(rest.is_empty(), "a part is filled completely");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_filled_by_their_threads() {
+        let mut buf = FillBuf::new(AlignedBuf::new(4096));
+        buf.reset(72);
+        for round in 0..20u8 {
+            let mut all = buf.reserve(96);
+            let parts: Vec<Part> = (0..8).map(|_| all.split_front(12)).collect();
+            drop(all);
+            buf.append_with(10, |free| {
+                free[..4].fill(round);
+                4
+            });
+            std::thread::scope(|scope| {
+                for (i, part) in (0..).zip(parts) {
+                    let bytes = [round ^ i; 12];
+                    scope.spawn(move || part.fill([&bytes[..5], &bytes[5..]].into_iter()));
+                }
+                let end = buf.len();
+                let whole = &buf.finished()[end - 100..end];
+                for (i, part) in (0..).zip(whole[..96].chunks(12)) {
+                    assert_eq!(part, [round ^ i; 12]);
+                }
+                assert_eq!(whole[96..], [round; 4]);
+            });
+        }
+        assert_eq!((buf.len(), buf.room()), (2072, 2024));
+    }
+}
