@@ -101,8 +101,8 @@ impl<Q, S> Consolidation<Q, S> {
                     Ok(_) => {
                         let seat = members(state);
                         group.seats[seat].lock().request = Some(request);
-                        // Release: pairs with `close`.
-                        group.ready.fetch_or(1 << seat, Ordering::Release);
+                        // Relaxed: who sees the bit locks the seat behind us.
+                        group.ready.fetch_or(1 << seat, Ordering::Relaxed);
                         return Ok(Member { group, seat });
                     }
                     Err(now) => state = now,
@@ -133,12 +133,12 @@ impl<Q, S> Member<'_, Q, S> {
     /// Lets nobody else join; returns what all members want, in the order in which they joined.
     pub(crate) fn close(&self) -> SmallVec<[Q; MEMBERS_MAX]> {
         debug_assert!(self.leads());
-        // Relaxed: what members wrote comes with their bits.
+        // Relaxed: what members wrote comes with their seats' locks.
         let members = members(self.group.state.fetch_or(CLOSED, Ordering::Relaxed));
         let all = (1u32 << members) - 1;
         let mut spins = 0;
-        // Acquire: pairs with `join`. Who has joined is about to set its bit.
-        while self.group.ready.load(Ordering::Acquire) != all {
+        // Relaxed: see `join`. Who has joined is about to set its bit.
+        while self.group.ready.load(Ordering::Relaxed) != all {
             relax(&mut spins);
         }
         let seats = self.group.seats[..members].iter();
@@ -151,27 +151,26 @@ impl<Q, S> Member<'_, Q, S> {
     /// Gives all members, which are as many as `close` returned, their shares.
     pub(crate) fn serve(&self, shares: impl ExactSizeIterator<Item = S>) {
         debug_assert!(self.leads());
-        // Relaxed: comes with `served`.
+        // Relaxed, both: who sees `served` locks its seat behind us, and so sees `left`, too.
         let count = shares.len() as u32;
         self.group.left.store(count, Ordering::Relaxed);
         for (seat, share) in self.group.seats.iter().zip(shares) {
             seat.lock().share = Some(share);
         }
-        // Release: pairs with `share`.
-        self.group.served.store(true, Ordering::Release);
+        self.group.served.store(true, Ordering::Relaxed);
     }
 
     /// Waits for this member's share, and leaves the group.
     pub(crate) fn share(self) -> S {
         let group = self.group;
         let mut spins = 0;
-        // Acquire: pairs with `serve`.
-        while !group.served.load(Ordering::Acquire) {
+        // Relaxed: see `serve`.
+        while !group.served.load(Ordering::Relaxed) {
             relax(&mut spins);
         }
         let share = group.seats[self.seat].lock().share.take();
-        // AcqRel: the last one comes behind all others when it makes the group new.
-        if group.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // Relaxed: the last one finds what it makes new, and what it does not is behind the seats' locks.
+        if group.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             group.ready.store(0, Ordering::Relaxed);
             group.served.store(false, Ordering::Relaxed);
             // Release: pairs with `join`.

@@ -12,6 +12,7 @@ use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
 use crate::background::flush_loop;
 use crate::callbacks::{Action, Callbacks};
+use crate::consolidation::Consolidation;
 use crate::entries::Entries;
 use crate::event::{Event, GroupWords};
 use crate::inflight::InFlight;
@@ -355,4 +356,63 @@ fn stop(log: &Log, flusher: JoinHandle<()>) {
     log.core().stopping.store(true, SeqCst);
     log.core().lanes[0].flusher.notify();
     flusher.join().unwrap();
+}
+
+/// One append by way of a consolidation array to a buffer whose latch guards the place of the next byte.
+fn append_together(
+    array: &Consolidation<usize, usize>,
+    latch: &Mutex<usize>,
+    buffer: &[UnsafeCell<usize>],
+    name: usize,
+) {
+    let reserve = |bytes: usize| {
+        let mut next = latch.lock();
+        *next += bytes;
+        *next - bytes
+    };
+    let place = match array.join(0, name, 1, 9) {
+        Err(_) => reserve(1),
+        Ok(member) => {
+            if member.leads() {
+                let requests = member.close();
+                let at = reserve(requests.len());
+                member.serve((0..requests.len()).map(|i| at + i));
+            }
+            member.share()
+        }
+    };
+    // SAFETY: a place is one thread's, which loom checks.
+    buffer[place].with_mut(|byte| unsafe { *byte = name });
+}
+
+/// Members of a group get what its leader reserved, each its own part; a group that is used again starts
+/// anew.
+///
+/// Needs Release for the last store of `state` in `share`, and Acquire for its exchange in `join`.
+#[test]
+fn consolidated_appends_do_not_overlap() {
+    explore(2, || {
+        let shared = Arc::new((
+            Consolidation::new(),
+            Mutex::new(0),
+            [0; 4].map(UnsafeCell::new),
+        ));
+        let appenders: Vec<_> = [1, 2]
+            .into_iter()
+            .map(|name| {
+                let shared = shared.clone();
+                spawn(move || append_together(&shared.0, &shared.1, &shared.2, name))
+            })
+            .collect();
+        append_together(&shared.0, &shared.1, &shared.2, 3);
+        append_together(&shared.0, &shared.1, &shared.2, 4);
+        for appender in appenders {
+            appender.join().unwrap();
+        }
+        assert_eq!(*shared.1.lock(), 4);
+        // SAFETY: all threads are joined.
+        let mut names = shared.2.each_ref().map(|byte| byte.with(|b| unsafe { *b }));
+        names.sort_unstable();
+        assert_eq!(names, [1, 2, 3, 4]);
+    });
 }
