@@ -28,6 +28,8 @@ pub struct Engine {
     pub lanes: Option<usize>,
     /// Flushes of one lane that may be in flight.
     pub flushes: Option<usize>,
+    /// P-WAL's group size.
+    pub group_size: Option<u32>,
     /// Bytes of the buffer pool.
     pub pool_bytes: usize,
     /// Bytes of log after which a checkpoint begins.
@@ -35,7 +37,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine's defaults in `dir`, with a buffer pool that holds the data of `spec` twice.
+    /// The engine's defaults in `dir`, with a buffer pool that holds the data of `spec` three times.
     pub fn new(dir: impl Into<PathBuf>, spec: &Spec) -> Self {
         Engine {
             dir: dir.into(),
@@ -45,6 +47,7 @@ impl Engine {
             strands: None,
             lanes: None,
             flushes: None,
+            group_size: None,
             pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(3))
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
@@ -73,6 +76,9 @@ impl Engine {
         }
         if let Some(flushes) = self.flushes {
             builder = builder.flushes_in_flight(flushes);
+        }
+        if let Some(transactions) = self.group_size {
+            builder = builder.group_size(transactions);
         }
         if let Some(latency) = self.persist_latency {
             std::fs::create_dir_all(&self.dir)

@@ -1,5 +1,5 @@
-//! The log's threads: a flusher a lane for tickets that nobody blocks on, one that prepares segments, and
-//! one that ends epochs, if the protocol has them. All sleep when there is nothing to do.
+//! The log's threads: a flusher a lane for tickets that nobody blocks on, one that prepares segments, one
+//! that ends epochs, if the protocol has them, and one that ends groups, if there are any.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::lane::Lane;
+use crate::options::LogOptions;
 
 /// Starts the threads. Not under loom, whose tests run the loops on threads of their own.
 pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
@@ -36,6 +37,12 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
             thread::Builder::new()
                 .name("braid-log-epoch".to_owned())
                 .spawn(move || epoch_loop(&core))
+        }))
+        .chain((core.options.group_size > 0).then(|| {
+            let core = Arc::clone(core);
+            thread::Builder::new()
+                .name("braid-log-group".to_owned())
+                .spawn(move || group_loop(&core))
         }));
     for thread in started {
         match thread {
@@ -110,7 +117,13 @@ fn epoch_loop(core: &Core) {
     }
 }
 
-/// Where the thread that ends epochs sleeps.
+fn group_loop(core: &Core) {
+    while core.ticker.sleep(LogOptions::GROUP_WAIT) {
+        core.request_flush_of_dirty();
+    }
+}
+
+/// Where the threads that end epochs and groups sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Ticker {
     stopped: Mutex<bool>,

@@ -291,11 +291,7 @@ impl Core {
             .epoch_end
             .compare_exchange(before, end, Ordering::Release, Ordering::Relaxed);
         self.publish();
-        for lane in &self.lanes {
-            if self.is_dirty(lane) {
-                self.request_flush(lane);
-            }
-        }
+        self.request_flush_of_dirty();
     }
 
     fn advance(&self, horizon: u64) {
@@ -447,6 +443,31 @@ impl Core {
         // If a flush is under way, its leader sees `wanted` when it gives the permit back.
         if !lane.is_flushing() {
             lane.flusher.notify();
+        }
+    }
+
+    /// Asks for a flush of all lanes that have something.
+    pub(crate) fn request_flush_of_dirty(&self) {
+        let dirty = self.lanes.iter().filter(|lane| self.is_dirty(lane));
+        dirty.for_each(|lane| self.request_flush(lane));
+    }
+
+    /// What an asynchronous commit does about the flush: asks for it, or, where there are groups, flushes if
+    /// it fills one.
+    pub(crate) fn request_flush_or_group(&self, strand: usize) {
+        let strand = &self.strands[strand];
+        let lane = &self.lanes[strand.lane];
+        match self.options.group_size {
+            0 => self.request_flush(lane),
+            size => {
+                // Relaxed: a count that is off by a few makes a group that is.
+                if strand.in_group.fetch_add(1, Ordering::Relaxed) + 1 >= size {
+                    strand.in_group.store(0, Ordering::Relaxed);
+                    if !self.lead(lane) {
+                        self.request_flush(lane);
+                    }
+                }
+            }
         }
     }
 

@@ -237,11 +237,12 @@ impl<'a> InFlight<'a> {
     }
 
     /// Like [`InFlight::finish`], for a caller that does not block on the ticket right away: starts a
-    /// flush if none is under way.
+    /// flush if none is under way, or as [`group_size`](crate::LogOptions::group_size) has it.
     #[inline]
     pub fn finish_async(self) -> Ticket {
+        let (log, strand) = (self.log, self.strand);
         let ticket = self.finish();
-        ticket.request_flush();
+        log.core.request_flush_or_group(strand);
         ticket
     }
 }

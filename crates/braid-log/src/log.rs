@@ -337,13 +337,7 @@ impl Log {
 
     /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].
     pub fn request_flush(&self) {
-        let core = self.core();
-        core.lanes
-            .iter()
-            .filter(|lane| core.is_dirty(lane))
-            .for_each(|lane| {
-                core.request_flush(lane);
-            });
+        self.core().request_flush_of_dirty();
     }
 
     /// How far the strand's transactions have come to the point where their locks may go: those with an
@@ -529,6 +523,8 @@ impl Log {
             stats.segments_ready += lane.pool.ready();
             stats.segments_recycled += lane.pool.recycled();
         }
+        let consolidated = core.strands.iter().map(|strand| get(&strand.consolidated));
+        stats.consolidated_pieces = consolidated.sum();
         stats
     }
 

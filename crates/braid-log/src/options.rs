@@ -151,6 +151,12 @@ pub struct LogOptions {
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,
+    /// P-WAL's group size: after so many [asynchronous](crate::InFlight::finish_async) commits in a strand
+    /// the thread that makes the last of them flushes its lane. Before that such a commit starts nothing,
+    /// so the device gets fewer, larger writes, for a longer wait. A group that does not fill goes after
+    /// [`LogOptions::GROUP_WAIT`], or when somebody waits for one of its tickets. Default 0: no groups; a
+    /// flush begins when none is under way. P-WAL's own is 16.
+    pub group_size: u32,
     /// How long an epoch of the `epoch` protocol lasts. Default 40 ms, as in Silo and FOEDUS. A blocking
     /// [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every wait does.
     pub epoch: Duration,
@@ -170,6 +176,7 @@ impl Default for LogOptions {
             max_log_bytes: 0,
             flushes_in_flight: 3,
             flush_mode: FlushMode::default(),
+            group_size: 0,
             epoch: Duration::from_millis(40),
             discard: false,
         }
@@ -183,6 +190,8 @@ impl LogOptions {
     pub const MAX_LANES: usize = 32;
     /// Most flushes that can be under way in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
+    /// How long a group that does not fill waits at most, with [`FlushMode::Background`].
+    pub const GROUP_WAIT: Duration = Duration::from_millis(1);
 
     /// Checks the limits, and settles what the protocol decides (one strand for `serial` and `aether`).
     ///

@@ -18,6 +18,8 @@ pub struct LogStats {
     pub chunks: u64,
     /// Pieces (or parts of streamed ones) written.
     pub pieces: u64,
+    /// Pieces that were appended together with others, by one taking of the latch (`aether`).
+    pub consolidated_pieces: u64,
     /// Segment files that exist.
     pub segments: u64,
     /// Segments that are ready for use.

@@ -12,7 +12,7 @@ use crate::consolidation::Consolidation;
 use crate::fill::{FillBuf, Part};
 use crate::options::SLOTS_PER_STRAND;
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
-use crate::sync::{AtomicBool, Counter, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard};
 
 /// A buffer that becomes one chunk.
 #[derive(Debug)]
@@ -100,6 +100,8 @@ pub(crate) struct Strand {
     state: Mutex<StrandState>,
     /// Whether there is something that no flush has taken.
     dirty: AtomicBool,
+    /// Asynchronous commits since the last group was full, if there are groups.
+    pub(crate) in_group: AtomicU32,
     /// If threads that meet here append together.
     consolidation: Option<Consolidation<Request, Share>>,
     /// Pieces that were appended together with others.
@@ -137,6 +139,7 @@ impl Strand {
                 on_numbered: Vec::new(),
             }),
             dirty: AtomicBool::new(false),
+            in_group: AtomicU32::new(0),
             consolidation: None,
             consolidated: Counter::new(0),
         }

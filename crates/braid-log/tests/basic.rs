@@ -250,6 +250,46 @@ fn callers_mode_polls_inline() {
     assert_eq!(called.load(Ordering::SeqCst), 1);
 }
 
+/// P-WAL's groups: the commit that fills one flushes it; what does not fill one is flushed when somebody
+/// waits, or after a while.
+#[test]
+fn a_full_group_is_flushed_by_who_fills_it() {
+    for mode in [FlushMode::Callers, FlushMode::Background] {
+        let options = LogOptions {
+            group_size: 4,
+            ..small(mode)
+        };
+        let log = Log::create(memory(), options).unwrap();
+        let commit = || {
+            let mut entry = log.enter(1).unwrap();
+            entry.draw(1);
+            entry.append(&[b"x"]);
+            entry.finish_async()
+        };
+        let mut tickets = Vec::new();
+        for _ in 0..3 {
+            tickets.extend((0..3).map(|_| commit()));
+            assert!(mode == FlushMode::Background || !tickets[tickets.len() - 1].is_durable());
+            tickets.push(commit());
+            let is_durable = || tickets.iter().all(|ticket| ticket.is_durable());
+            while mode == FlushMode::Background && !is_durable() {
+                std::thread::yield_now();
+            }
+            assert!(is_durable());
+        }
+        let rest = [commit(), commit()];
+        if mode == FlushMode::Callers {
+            assert_eq!(log.stats().flushes, 3);
+            rest[1].wait().unwrap();
+        }
+        // Nobody asks, and still it comes.
+        while !rest[1].is_durable() {
+            std::thread::yield_now();
+        }
+        log.close().unwrap();
+    }
+}
+
 /// Everything at once: blocking, asynchronous and callback users, large pieces, checkpoints that
 /// release segments.
 #[test]

@@ -75,6 +75,7 @@ pub struct Builder {
     pub(crate) max_log_bytes: u64,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) flushes_in_flight: Option<usize>,
+    pub(crate) group_size: u32,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
     pub(crate) discard: bool,
@@ -95,6 +96,7 @@ impl Default for Builder {
             max_log_bytes: 0,
             transaction_bytes_max: 256 << 20,
             flushes_in_flight: None,
+            group_size: LogOptions::default().group_size,
             create_if_missing: true,
             background: true,
             discard: false,
@@ -171,6 +173,13 @@ impl Builder {
     /// How many log flushes of a lane may be in flight at once.
     pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
         self.flushes_in_flight = Some(flushes);
+        self
+    }
+
+    /// P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a thread go to the
+    /// device together; see [`LogOptions::group_size`]. Default 0: a flush begins when none is under way.
+    pub fn group_size(mut self, transactions: u32) -> Self {
+        self.group_size = transactions;
         self
     }
 
@@ -259,8 +268,9 @@ impl Builder {
         let epoch_fits =
             (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
         check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
-        let flushes_fit = (1..=64).contains(&self.flushes_in_flight.unwrap_or(1));
-        check(flushes_fit, "flushes_in_flight", "from 1 to 64")
+        let flushes = self.flushes_in_flight.unwrap_or(1);
+        let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
+        check(flushes_fit, "flushes_in_flight", "from 1 to 16")
     }
 }
 

@@ -209,6 +209,7 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
             false => FlushMode::Callers,
         },
         discard: options.discard,
+        group_size: options.group_size,
         epoch: options.epoch,
         slot_bytes: defaults.slot_bytes.min(options.segment_bytes as usize / 4),
     }

@@ -101,6 +101,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "N")]
     flushes: Option<usize>,
 
+    /// Asynchronous commits of a strand that go to the device together [default: no groups]
+    #[arg(long, value_name = "N")]
+    group_size: Option<u32>,
+
     /// Buffer pool in MiB [default: three times the data, at least 256]
     #[arg(long, value_name = "M")]
     pool_mib: Option<usize>,
@@ -148,6 +152,7 @@ impl WorkloadArgs {
         engine.strands = self.strands;
         engine.lanes = self.lanes;
         engine.flushes = self.flushes;
+        engine.group_size = self.group_size;
         engine.checkpoint_log_bytes = self.checkpoint_mib.map(|mib| mib.saturating_mul(1 << 20));
         if let Some(mib) = self.pool_mib {
             engine.pool_bytes = mib.saturating_mul(1 << 20);
