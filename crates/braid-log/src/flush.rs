@@ -361,13 +361,14 @@ impl FlushOrder {
         self.newest.load(Ordering::Acquire)
     }
 
-    fn draw(&self) -> u64 {
+    /// The next flush's number.
+    pub(crate) fn draw(&self) -> u64 {
         // AcqRel: the numbers follow the latches under which they are drawn; see `newest`.
         self.newest.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Adds groups that a lane finished; returns those that may now be acknowledged, with their lanes.
-    fn finish(&self, lane: usize, groups: Vec<FlushGroup>) -> Vec<(usize, FlushGroup)> {
+    pub(crate) fn finish(&self, lane: usize, groups: Vec<FlushGroup>) -> Vec<(usize, FlushGroup)> {
         let mut finished = self.finished.lock();
         let Finished {
             acknowledged,

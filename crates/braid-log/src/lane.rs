@@ -51,6 +51,28 @@ pub(crate) struct FlushGroup {
     pub(crate) flush: u64,
 }
 
+#[cfg(test)]
+impl FlushGroup {
+    /// A group without chunks, for tests.
+    pub(crate) fn empty(group: u64, flush: u64) -> Self {
+        use braid_io::{Device, MemoryDevice, OpenMode};
+        let file = MemoryDevice::new().open("x", OpenMode::CreateNew);
+        Self {
+            group,
+            segment: Segment {
+                sequence: 1,
+                len: 0,
+                file: file.expect("memory has room"),
+            },
+            offset: 0,
+            header: None,
+            chunks: Vec::new(),
+            last: group,
+            flush,
+        }
+    }
+}
+
 /// Finished writes, acknowledged in the order of their groups.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
@@ -234,36 +256,14 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use braid_io::{Device, MemoryDevice, OpenMode};
-
     use super::*;
-
-    fn group(group: u64) -> FlushGroup {
-        let file = MemoryDevice::new().open("x", OpenMode::CreateNew).unwrap();
-        let segment = Segment {
-            sequence: 1,
-            len: 0,
-            file: Arc::clone(&file),
-        };
-        FlushGroup {
-            group,
-            segment,
-            offset: 0,
-            header: None,
-            chunks: Vec::new(),
-            last: group,
-            flush: 0,
-        }
-    }
 
     #[test]
     fn groups_are_acknowledged_in_order() {
         let mut completion = Completion::default();
         let mut finish = |n| {
             completion
-                .finish(group(n))
+                .finish(FlushGroup::empty(n, 0))
                 .iter()
                 .map(|g| g.group)
                 .collect::<Vec<_>>()

@@ -15,7 +15,10 @@ use crate::callbacks::{Action, Callbacks};
 use crate::consolidation::Consolidation;
 use crate::entries::Entries;
 use crate::event::{Event, GroupWords};
+use crate::flush::FlushOrder;
+use crate::hardening::Hardening;
 use crate::inflight::InFlight;
+use crate::lane::FlushGroup;
 use crate::log::Log;
 use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
@@ -414,5 +417,73 @@ fn consolidated_appends_do_not_overlap() {
         let mut names = shared.2.each_ref().map(|byte| byte.with(|b| unsafe { *b }));
         names.sort_unstable();
         assert_eq!(names, [1, 2, 3, 4]);
+    });
+}
+
+/// `gsn`: nothing counts as hardened before what it depends on in the other lane, though each lane's leader
+/// knows of the other's flush only what it happens to see; and in the end nothing is left waiting.
+///
+/// Needs SeqCst for the flushed positions, which a log keeps under its strands' latches, and in
+/// `hardened`.
+#[test]
+fn nothing_is_hardened_before_what_it_depends_on() {
+    explore(3, || {
+        let shared = Arc::new((Hardening::new(2, 0), [AtomicU64::new(0), AtomicU64::new(0)]));
+        let leaders: Vec<_> = [4, 3]
+            .into_iter()
+            .map(|number| {
+                let shared = shared.clone();
+                spawn(move || {
+                    let (hardening, flushed) = &*shared;
+                    if number == 4 {
+                        // It read what 3, of the other lane, wrote.
+                        hardening.add(4, vec![3]);
+                    }
+                    flushed[number as usize % 2].store(number, SeqCst);
+                    let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
+                    hardening.advance(&durable);
+                })
+            })
+            .collect();
+        let hardening = &shared.0;
+        if hardening.hardened(0) >= 4 {
+            assert!(hardening.hardened(1) >= 3, "4 is acknowledged without 3");
+        }
+        for leader in leaders {
+            leader.join().unwrap();
+        }
+        assert_eq!([0, 1].map(|lane| hardening.hardened(lane)), [4, 3]);
+    });
+}
+
+/// `gwsn`: a flush is acknowledged only when all with smaller numbers are durable, whoever finishes when,
+/// and all are in the end.
+#[test]
+fn flushes_are_acknowledged_by_their_numbers() {
+    explore(3, || {
+        let shared = Arc::new((
+            FlushOrder::new(2),
+            [(); 4].map(|()| AtomicBool::new(false)),
+            AtomicU64::new(0),
+        ));
+        let lead = |lane: usize| {
+            let shared = shared.clone();
+            move || {
+                let (order, durable, acknowledged) = &*shared;
+                for group in 1..=2 {
+                    let flush = order.draw();
+                    durable[flush as usize - 1].store(true, Relaxed);
+                    for (_, group) in order.finish(lane, vec![FlushGroup::empty(group, flush)]) {
+                        let below = &durable[..group.flush as usize];
+                        assert!(below.iter().all(|durable| durable.load(Relaxed)));
+                        acknowledged.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        };
+        let other = spawn(lead(1));
+        lead(0)();
+        other.join().unwrap();
+        assert_eq!(shared.2.load(Relaxed), 4);
     });
 }

@@ -695,9 +695,17 @@ impl Contents {
         node.set_counts(self.kind, self.entries.len(), heap, 0);
     }
 
-    /// Cuts the upper half off, by size; returns it and the key that separates the two.
-    pub(crate) fn split(&mut self) -> (Vec<u8>, Contents) {
+    /// Makes room for `key`: cuts the upper half off, by size; returns it and the key that separates the two.
+    ///
+    /// Where the key comes behind all others only the last entry goes: keys that are inserted in ascending
+    /// order leave full nodes behind, not halves.
+    pub(crate) fn split(&mut self, key: &[u8]) -> (Vec<u8>, Contents) {
         debug_assert!(self.entries.len() >= 2, "a full node has several entries");
+        // An inner node's next to last key moves up, and one should be left.
+        let len = self.entries.len();
+        if len > 2 && self.entries[len - 1].key[..] < *key {
+            return self.split_at(len - 1);
+        }
         let prefix = self.prefix_len();
         let sizes: Vec<usize> = self
             .entries

@@ -444,7 +444,7 @@ impl Tree {
     fn split(&self, key: &[u8]) -> Result<(), StoreError> {
         let mut parent = self.latch(self.root)?;
         if Node(parent.page()).is_leaf() || !Node(parent.page()).has_room_for_separator() {
-            self.split_root(&mut parent)?;
+            self.split_root(&mut parent, key)?;
         }
         loop {
             let node = Node(parent.page());
@@ -459,7 +459,7 @@ impl Tree {
                 let target = Node(parent.page_mut()?);
                 let source = Node(child.page_mut()?);
                 let mut contents = Contents::read(source);
-                let (separator, upper) = contents.split();
+                let (separator, upper) = contents.split(key);
                 upper.write(Node(right.page_mut()?));
                 contents.write(source);
                 target.insert_separator(&separator, child.id, right.id);
@@ -475,7 +475,7 @@ impl Tree {
     }
 
     /// Moves the root's contents into two new children; the root's id stays.
-    fn split_root(&self, root: &mut WritePage<'_>) -> Result<(), StoreError> {
+    fn split_root(&self, root: &mut WritePage<'_>, key: &[u8]) -> Result<(), StoreError> {
         let mut contents = Contents::read(Node(root.page()));
         if contents.entries.len() < 2 {
             return Ok(());
@@ -489,7 +489,7 @@ impl Tree {
             }
         };
         let target = Node(root.page_mut()?);
-        let (separator, upper) = contents.split();
+        let (separator, upper) = contents.split(key);
         contents.write(Node(left.page_mut()?));
         upper.write(Node(right.page_mut()?));
         let entry = Entry {
@@ -530,38 +530,53 @@ impl Tree {
                 parent = child;
                 continue;
             }
-            // Latches are taken from left to right, so the child is let go where it is the right one.
-            let left_position = if position == node.len() {
-                position - 1
-            } else {
-                position
-            };
+            // Latches are taken from left to right, so the child is let go.
             drop(child);
-            let mut left = self.latch(node.child_at(left_position))?;
-            let right = self.latch(node.child_at(left_position + 1))?;
-            let mut contents = Contents::read(Node(left.page()));
-            let separator = node.key(left_position);
-            contents.append(separator, Contents::read(Node(right.page())));
-            if contents.words() <= WORDS * 3 / 4 {
-                let left_id = left.id;
-                let target = Node(parent.page_mut()?);
-                contents.write(Node(left.page_mut()?));
-                target.set_child_at(left_position + 1, left_id);
-                target.remove(left_position);
-                right.free()?;
-                if target.len() == 0 && parent.id == self.root {
-                    drop(left);
-                    continue;
+            // Both neighbours: whoever removes keys in order leaves small nodes on one side and full ones on
+            // the other.
+            let mut merged = None;
+            for left in [position.checked_sub(1), Some(position)]
+                .into_iter()
+                .flatten()
+            {
+                if merged.is_none() && left < node.len() {
+                    merged = self.merge_children(&mut parent, left)?;
                 }
-                parent = left;
-            } else {
-                parent = if position == left_position {
-                    left
-                } else {
-                    right
-                };
             }
+            parent = match merged {
+                // The root is looked at again.
+                Some(_) if node.len() == 0 && parent.id == self.root => continue,
+                Some(child) => child,
+                None => self.latch(node.child_at(position))?,
+            };
         }
+    }
+
+    /// Merges the child at `left` with the next one, if a node with some room holds both.
+    fn merge_children(
+        &self,
+        parent: &mut WritePage<'_>,
+        left: usize,
+    ) -> Result<Option<WritePage<'_>>, StoreError> {
+        let node = Node(parent.page());
+        let mut child = self.latch(node.child_at(left))?;
+        let next = self.latch(node.child_at(left + 1))?;
+        let (small, other) = (Node(child.page()), Node(next.page()));
+        // Without taking them apart; the fences between them would go.
+        if small.used_words() + other.used_words() > WORDS {
+            return Ok(None);
+        }
+        let mut contents = Contents::read(small);
+        contents.append(node.key(left), Contents::read(other));
+        if contents.words() > WORDS * 3 / 4 {
+            return Ok(None);
+        }
+        let target = Node(parent.page_mut()?);
+        contents.write(Node(child.page_mut()?));
+        target.set_child_at(left + 1, child.id);
+        target.remove(left);
+        next.free()?;
+        Ok(Some(child))
     }
 
     /// Reads one leaf's part of a range, from one end: forward from `from` (a lower bound) to `to` (an

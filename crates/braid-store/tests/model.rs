@@ -261,6 +261,31 @@ fn a_file_shrinks_when_its_data_is_gone() {
     assert_eq!(left.len(), 200);
 }
 
+/// How many bytes of keys, values and record heads there are for each byte of page, after inserting keys of
+/// eight bytes with values of a hundred in an order.
+fn fill_factor(keys: impl Iterator<Item = u64>) -> f64 {
+    let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+    let tree = store.tree(1).unwrap();
+    let mut count = 0;
+    for key in keys {
+        put(&tree, &key.to_be_bytes(), 1, &[7; 100]);
+        count += 1;
+    }
+    assert_sound(&store, 0);
+    let stats = store.stats();
+    f64::from(count * (8 + 100 + 16)) / (stats.pages * stats.page_size as u64) as f64
+}
+
+#[test]
+fn ascending_keys_leave_full_pages() {
+    let ascending = fill_factor(0..30_000);
+    assert!(ascending > 0.85, "ascending: {ascending}");
+    let mut scattered: Vec<u64> = (0..30_000).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut scattered);
+    let scattered = fill_factor(scattered.into_iter());
+    assert!(scattered > 0.55, "scattered: {scattered}");
+}
+
 #[test]
 fn values_of_64_mib_go_in_and_out() {
     let device = Arc::new(MemoryDevice::new());
