@@ -423,8 +423,7 @@ fn consolidated_appends_do_not_overlap() {
 /// `gsn`: nothing counts as hardened before what it depends on in the other lane, though each lane's leader
 /// knows of the other's flush only what it happens to see; and in the end nothing is left waiting.
 ///
-/// Needs SeqCst for the flushed positions, which a log keeps under its strands' latches, and in
-/// `hardened`.
+/// Needs Release and Acquire (as part of SeqCst) for `hardened`, in `advance` and in the look at it.
 #[test]
 fn nothing_is_hardened_before_what_it_depends_on() {
     explore(3, || {

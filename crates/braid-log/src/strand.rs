@@ -12,7 +12,11 @@ use crate::consolidation::Consolidation;
 use crate::fill::{FillBuf, Part};
 use crate::options::SLOTS_PER_STRAND;
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
-use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
+
+/// How often a thread tries to take a latch before it joins others that wait for it: about as long as one
+/// append takes.
+const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 32 };
 
 /// A buffer that becomes one chunk.
 #[derive(Debug)]
@@ -339,7 +343,7 @@ impl Strand {
             }
             reserved
         };
-        if let Some(mut state) = self.state.try_lock() {
+        if let Some(mut state) = self.try_lock() {
             let reserved = self.reserve(&mut state, &[request]);
             drop(state);
             return or_wait(reserved, &[request]);
@@ -371,6 +375,18 @@ impl Strand {
             }));
         }
         member.share()
+    }
+
+    /// Takes the latch unless it stays busy. (The paper tries once. Who joins a group waits until its leader
+    /// ran, and a flush until all members did: with more threads than cores that is long.)
+    fn try_lock(&self) -> Option<MutexGuard<'_, StrandState>> {
+        (0..TRIES).find_map(|_| {
+            let state = self.state.try_lock();
+            if state.is_none() {
+                spin_loop();
+            }
+            state
+        })
     }
 
     /// Reserves room for the pieces of several threads in the active slot; `None` if there is none.
