@@ -54,7 +54,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "S", default_value = "30", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Commit protocol: serial or glsn
+    /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn
     #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 
