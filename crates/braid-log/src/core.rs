@@ -237,40 +237,67 @@ impl Core {
         }
     }
 
-    fn frontier(&self) -> Frontier {
+    /// Looks how far everything is durable and finished. With hardening, also how far each lane is.
+    fn frontier(&self) -> (Frontier, Vec<u64>) {
         // The order matters, see `Entries` and `Protocol::horizon`: what is drawn after the first look is
         // greater; what left its entry before the second is in a strand's buffer by the third.
         // Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends later counts later.
         let epoch_end = self.epoch_end.load(Ordering::Acquire);
         let drawn = self.entries.last_number();
         let entries = self.entries.oldest();
-        let strands = self
-            .strands
-            .iter()
-            .map(|strand| strand.oldest_unflushed())
-            .min();
-        Frontier {
+        let finished = drawn.min(entries - 1);
+        let mut lanes = Vec::new();
+        let mut strands = u64::MAX;
+        for lane in &self.lanes {
+            let oldest = lane
+                .strands()
+                .map(|strand| self.strands[strand].oldest_unflushed())
+                .min()
+                .unwrap_or(u64::MAX);
+            strands = strands.min(oldest);
+            if self.hardening.is_some() {
+                lanes.push(finished.min(oldest - 1));
+            }
+        }
+        let frontier = Frontier {
             drawn,
             entries,
-            strands: strands.unwrap_or(u64::MAX),
+            strands,
             epoch_end,
-        }
+        };
+        (frontier, lanes)
     }
 
-    /// Computes the horizon anew and notifies those who waited for it.
+    /// Computes anew what is acknowledged, and notifies those who waited for it.
     pub(crate) fn publish(&self) {
-        self.publish_lanes();
-        let frontier = self.frontier();
-        self.advance(self.protocol.horizon(&frontier));
+        let entries = self.publish_frontier();
         // Acquire: any value the leader that called us stored is seen, it was this thread.
-        if frontier.entries <= self.flushed.load(Ordering::Acquire) {
+        if entries <= self.flushed.load(Ordering::Acquire) {
             // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
             // gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);
-            self.publish_lanes();
-            let frontier = self.frontier();
-            self.advance(self.protocol.horizon(&frontier));
+            self.publish_frontier();
         }
+    }
+
+    /// One look, for the horizon and for hardening: what one of them found in the way, `publish` must know.
+    /// Returns the least number of an entry in flight.
+    fn publish_frontier(&self) -> u64 {
+        let (frontier, lanes) = self.frontier();
+        // I8: nothing is acknowledged after a failure.
+        if self.poison().is_some() {
+            return frontier.entries;
+        }
+        let hardening = self.hardening.as_ref();
+        let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
+        let horizon = self.protocol.horizon(&frontier);
+        // SeqCst: before the looks at who waits, see `horizon`.
+        let before = self.horizon.fetch_max(horizon, Ordering::SeqCst);
+        if hardened || horizon > before {
+            self.stall.notify();
+            self.run_callbacks();
+        }
+        frontier.entries
     }
 
     /// The last number of the newest epoch that has ended.
@@ -292,40 +319,6 @@ impl Core {
             .compare_exchange(before, end, Ordering::Release, Ordering::Relaxed);
         self.publish();
         self.request_flush_of_dirty();
-    }
-
-    fn advance(&self, horizon: u64) {
-        // I8: nothing is acknowledged after a failure.
-        if self.poison().is_some() {
-            return;
-        }
-        // SeqCst: before the looks at who waits, see `horizon`.
-        let before = self.horizon.fetch_max(horizon, Ordering::SeqCst);
-        if horizon > before {
-            self.stall.notify();
-            self.run_callbacks();
-        }
-    }
-
-    /// What [`Core::publish`] does for a protocol that acknowledges lane by lane.
-    fn publish_lanes(&self) {
-        let Some(hardening) = &self.hardening else {
-            return;
-        };
-        // In the order of `frontier`, and for the same reasons.
-        let drawn = self.entries.last_number();
-        let finished = drawn.min(self.entries.oldest() - 1);
-        let durable = self.lanes.iter().map(|lane| {
-            let strands = lane.strands();
-            let oldest = strands.map(|strand| self.strands[strand].oldest_unflushed());
-            finished.min(oldest.min().unwrap_or(u64::MAX) - 1)
-        });
-        let durable: Vec<u64> = durable.collect();
-        // I8: nothing is acknowledged after a failure.
-        if self.poison().is_none() && hardening.advance(&durable).contains(&true) {
-            self.stall.notify();
-            self.run_callbacks();
-        }
     }
 
     /// Runs what waited for what is acknowledged by now.

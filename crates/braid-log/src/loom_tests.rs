@@ -20,7 +20,7 @@ use crate::hardening::Hardening;
 use crate::inflight::InFlight;
 use crate::lane::FlushGroup;
 use crate::log::Log;
-use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::options::{FlushMode, LogOptions, ProtocolKind, SLOTS_PER_STRAND};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
 use crate::ticket::Ticket;
 
@@ -209,7 +209,12 @@ fn an_action_runs_once() {
 }
 
 fn log(flush_mode: FlushMode, strands: usize) -> Log {
+    log_of(ProtocolKind::Glsn, flush_mode, strands)
+}
+
+fn log_of(protocol: ProtocolKind, flush_mode: FlushMode, strands: usize) -> Log {
     let options = LogOptions {
+        protocol,
         strands,
         segment_bytes: 128 << 10,
         slot_bytes: 8 << 10,
@@ -281,21 +286,34 @@ fn who_needs_buffer_space_gets_it() {
 /// it is woken when it leaves.
 ///
 /// Needs SeqCst for the slot in `Entries::leave` and `Entries::oldest`.
-#[test]
-fn who_leaves_last_wakes_who_waits() {
-    explore(2, || {
-        let log = log(FlushMode::Callers, 2);
-        let other = {
+fn last_one_wakes(protocol: ProtocolKind) {
+    explore(2, move || {
+        let log = log_of(protocol, FlushMode::Callers, 2);
+        let waiting = {
             let log = log.clone();
-            spawn(move || drop(append(&log, 1)))
+            spawn(move || {
+                let ticket = append(&log, 1);
+                ticket.wait().unwrap();
+                assert!(log.acknowledged() >= ticket.number());
+            })
         };
-        let ticket = append(&log, 0);
-        ticket.wait().unwrap();
-        assert!(log.horizon() >= ticket.number());
-        other.join().unwrap();
+        drop(append(&log, 0));
+        waiting.join().unwrap();
         log.sync().unwrap();
         assert_eq!(log.horizon(), 2);
     });
+}
+
+#[test]
+fn who_leaves_last_wakes_who_waits() {
+    last_one_wakes(ProtocolKind::Glsn);
+}
+
+/// `gsn` acknowledges by its lanes: these and the horizon come from one look at who is in flight, or who
+/// leaves between two wakes nobody.
+#[test]
+fn who_leaves_last_wakes_who_waits_for_its_lane() {
+    last_one_wakes(ProtocolKind::Gsn);
 }
 
 /// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
