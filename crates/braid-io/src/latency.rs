@@ -29,7 +29,7 @@ impl LatencyDevice {
 
 fn wait(latency: Duration) {
     if latency >= SLEEP_FROM {
-        return std::thread::sleep(latency);
+        return braid_rt::sleep(latency);
     }
     let end = Instant::now() + latency;
     while Instant::now() < end {

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use braid_rt::{Mutex, RwLock};
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
 

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use braid_rt::Mutex;
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, WriteOp};
 

@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_rt::Mutex;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use parking_lot::Mutex;
 
 use crate::posix::{PosixFile, check_aligned};
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, WriteOp};

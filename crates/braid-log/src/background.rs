@@ -4,17 +4,17 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use braid_rt::thread::{self, JoinHandle};
+use braid_rt::{Condvar, Mutex};
 
 use crate::core::Core;
 use crate::lane::Lane;
 use crate::options::LogOptions;
 
 /// Starts the threads. Not under loom, whose tests run the loops on threads of their own.
-pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
+pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
     let mut threads = Vec::with_capacity(core.lanes.len() + 1);
     if cfg!(all(test, loom)) {
         return Ok(threads);
@@ -22,27 +22,21 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
     let started = (0..core.lanes.len())
         .map(|index| {
             let core = Arc::clone(core);
-            thread::Builder::new()
-                .name(format!("braid-log-{index}"))
-                .spawn(move || flush_loop(&core, &core.lanes[index]))
+            thread::spawn(&format!("braid-log-{index}"), move || {
+                flush_loop(&core, &core.lanes[index]);
+            })
         })
         .chain(std::iter::once_with(|| {
             let core = Arc::clone(core);
-            thread::Builder::new()
-                .name("braid-log-prep".to_owned())
-                .spawn(move || prepare_loop(&core))
+            thread::spawn("braid-log-prep", move || prepare_loop(&core))
         }))
         .chain(core.protocol.has_epochs().then(|| {
             let core = Arc::clone(core);
-            thread::Builder::new()
-                .name("braid-log-epoch".to_owned())
-                .spawn(move || epoch_loop(&core))
+            thread::spawn("braid-log-epoch", move || epoch_loop(&core))
         }))
         .chain((core.options.group_size > 0).then(|| {
             let core = Arc::clone(core);
-            thread::Builder::new()
-                .name("braid-log-group".to_owned())
-                .spawn(move || group_loop(&core))
+            thread::spawn("braid-log-group", move || group_loop(&core))
         }));
     for thread in started {
         match thread {
@@ -57,7 +51,7 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle<()>>> {
 }
 
 /// Stops the threads and waits for them. The flushers flush what is there first.
-pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle<()>>) {
+pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle>) {
     // SeqCst: the condition of the events, read after `listen`.
     core.stopping.store(true, Ordering::SeqCst);
     core.lanes.iter().for_each(|lane| lane.flusher.notify());
@@ -65,7 +59,7 @@ pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle<()>>) {
     core.ticker.stop();
     for thread in threads {
         // A callback on a flusher may drop the last handle; a thread can't wait for itself.
-        if thread.thread().id() != thread::current().id() {
+        if !thread.is_current() {
             // It panics only if a callback did, which was reported.
             let _ = thread.join();
         }

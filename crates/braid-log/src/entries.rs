@@ -1,6 +1,5 @@
 //! Who is committing right now: one padded commit slot a thread, and the gate in front of them.
 
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
@@ -13,21 +12,6 @@ const FREE: u64 = u64::MAX;
 
 /// Entries that can be in flight at once; more wait for a slot.
 pub(crate) const MAX_ENTRIES: usize = if cfg!(all(test, loom)) { 3 } else { 256 };
-
-/// A small number of the calling thread, dense over the threads of the process.
-pub(crate) fn thread_index() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    thread_local! {
-        static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    INDEX.with(|index| {
-        if index.get() == usize::MAX {
-            // Relaxed: only uniqueness matters.
-            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        index.get()
-    })
-}
 
 /// The order counter and the commit slots.
 ///

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
@@ -43,12 +42,12 @@ impl Core {
                 return false;
             }
         };
-        let begun = Instant::now();
+        let begun = braid_rt::now();
         let written = self.write_group(lane, &mut group);
         LaneCounters::add_since(&lane.counters.write_nanos, begun);
         match written {
             Ok(()) => {
-                let done = Instant::now();
+                let done = braid_rt::now();
                 self.complete(lane, group);
                 LaneCounters::add_since(&lane.counters.notify_nanos, done);
             }
@@ -128,7 +127,7 @@ impl Core {
         }
         if cfg!(braid_mutant = "number_after_latches") {
             closed.clear();
-            (0..100).for_each(|_| std::thread::yield_now());
+            (0..100).for_each(|_| braid_rt::thread::yield_now());
         }
         if let Some(order) = &self.flush_order
             && !chunks.is_empty()
@@ -188,7 +187,7 @@ impl Core {
             flush: place.flush,
         };
         if let Some(opened) = slot.opened {
-            LaneCounters::add(&lane.counters.queue_nanos, nanos(opened.elapsed()));
+            LaneCounters::add(&lane.counters.queue_nanos, nanos(braid_rt::now() - opened));
         }
         LaneCounters::add(&lane.counters.chunks, 1);
         LaneCounters::add(&lane.counters.pieces, u64::from(slot.pieces));

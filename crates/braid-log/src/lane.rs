@@ -117,7 +117,7 @@ impl LaneCounters {
     }
 
     pub(crate) fn add_since(counter: &Counter, start: Instant) {
-        Self::add(counter, nanos(start.elapsed()));
+        Self::add(counter, nanos(braid_rt::now() - start));
     }
 }
 

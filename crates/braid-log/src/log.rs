@@ -2,20 +2,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use braid_io::Device;
-use parking_lot::Mutex;
+use braid_rt::Mutex;
+use braid_rt::thread::JoinHandle;
 
 use crate::LogError;
 use crate::background;
 use crate::callbacks::Action;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
-use crate::entries::{relax, thread_index};
+use crate::entries::relax;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
 use crate::inflight::InFlight;
@@ -42,7 +41,7 @@ pub(crate) struct LogInner {
     pub(crate) core: Arc<Core>,
     /// One a strand.
     pub(crate) homes: Box<[Arc<TicketHome>]>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle>>,
 }
 
 impl fmt::Debug for LogInner {
@@ -74,13 +73,8 @@ pub(crate) struct LaneStart {
 
 /// A fresh identity, so that files of two logs are never mixed up.
 fn new_identity() -> u128 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_nanos();
-    // `RandomState` is seeded from the system's entropy.
-    let half = |salt: u8| u128::from(RandomState::new().hash_one((now, std::process::id(), salt)));
-    half(0) << 64 | half(1)
+    let half = || u128::from(braid_rt::entropy());
+    half() << 64 | half()
 }
 
 impl Log {
@@ -293,7 +287,7 @@ impl Log {
             None => 0,
         };
         let reservation = core.reserve(payload_bytes + dependencies)?;
-        let thread = thread_index();
+        let thread = braid_rt::thread::index();
         let entry = core.entries.enter(thread);
         Ok(InFlight::new(
             &self.0,

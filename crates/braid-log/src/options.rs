@@ -166,7 +166,7 @@ pub struct LogOptions {
 
 impl Default for LogOptions {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let cores = braid_rt::thread::parallelism();
         Self {
             protocol: ProtocolKind::default(),
             strands: cores.clamp(1, 16),

@@ -54,6 +54,10 @@ struct ReadAhead {
 impl ReadAhead {
     /// Reads from `offset` to the segment's end. The thread ends when it is through, or when this goes.
     fn start(device: &dyn Device, segment: &Segment, mut offset: u64) -> Option<Self> {
+        if braid_rt::simulation::is_on() {
+            // Its threads are tasks, which a channel would block all at once.
+            return None;
+        }
         let (send, windows) = mpsc::sync_channel(WINDOWS_AHEAD);
         // One more than may wait: the window in use, and the one that its user gives back for it.
         let (used, reuse) = mpsc::sync_channel(WINDOWS_AHEAD + 2);

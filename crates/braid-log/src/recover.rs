@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use braid_io::{AlignedBuf, Device, OpenMode};
-use parking_lot::Mutex;
+use braid_rt::Mutex;
 
 use crate::log::LaneStart;
 use crate::options::{BLOCK, FlushMode};
@@ -180,24 +180,8 @@ impl Recovered {
                 &report,
             )
         };
-        let scans: Result<Vec<_>, _> = if options.lanes == 1 {
-            vec![scan(0)].into_iter().collect()
-        } else {
-            std::thread::scope(|scope| {
-                let scan = &scan;
-                let threads: Vec<_> = (0..options.lanes)
-                    .map(|lane| scope.spawn(move || scan(lane)))
-                    .collect();
-                threads
-                    .into_iter()
-                    .map(|thread| {
-                        thread
-                            .join()
-                            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    })
-                    .collect()
-            })
-        };
+        let scans = braid_rt::thread::scatter(options.lanes, scan);
+        let scans: Result<Vec<_>, _> = scans.into_iter().collect();
         Self::decide(device, options, start.clone(), segments, scans?)
     }
 
@@ -410,14 +394,7 @@ impl Recovered {
                 }
             }
         };
-        let threads = threads.clamp(1, items.max(1));
-        if threads == 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                (0..threads).for_each(|_| drop(scope.spawn(work)));
-            });
-        }
+        braid_rt::thread::scatter(threads.clamp(1, items.max(1)), |_| work());
         failure.into_inner().map_or(Ok(()), Err)
     }
 

@@ -185,7 +185,7 @@ impl Core {
                 .space
                 .refused
                 .lock()
-                .is_some_and(|at| at.elapsed() < RETRY_AFTER);
+                .is_some_and(|at| braid_rt::now() - at < RETRY_AFTER);
         if believed {
             return Err(self.out_of_space(payload, true));
         }
@@ -198,7 +198,7 @@ impl Core {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.out_of_space(payload, false)),
             Err(error) if error.is_storage_full() => {
-                *self.space.refused.lock() = Some(Instant::now());
+                *self.space.refused.lock() = Some(braid_rt::now());
                 Err(self.out_of_space(payload, true))
             }
             Err(error) => Err(error),

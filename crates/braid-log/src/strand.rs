@@ -289,7 +289,7 @@ impl Strand {
         };
         state.unflushed[slot.id] = slot.first;
         if slot.opened.is_none() {
-            slot.opened = Some(Instant::now());
+            slot.opened = Some(braid_rt::now());
             // SeqCst: see `is_dirty`.
             self.dirty.store(true, Ordering::SeqCst);
         }

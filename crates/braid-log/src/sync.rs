@@ -2,18 +2,17 @@
 //! ones that loom can explore; see `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::{
-    hint::spin_loop,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
-    thread::yield_now,
-};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 
-#[cfg(not(all(test, loom)))]
-pub(crate) use atomic_wait::{wait, wake_all, wake_one};
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::*;
 #[cfg(not(all(test, loom)))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use braid_rt::{Mutex, MutexGuard};
+#[cfg(not(all(test, loom)))]
+pub(crate) use braid_rt::{
+    thread::{spin_loop, yield_now},
+    wait, wake_all, wake_one,
+};
 
 /// A sum for statistics: it orders nothing, so loom need not know it.
 pub(crate) type Counter = std::sync::atomic::AtomicU64;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use braid_io::{AlignedBuf, Device, File, WriteOp};
-use parking_lot::Mutex;
+use braid_rt::Mutex;
 
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};

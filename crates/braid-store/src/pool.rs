@@ -25,7 +25,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
-use parking_lot::Mutex;
+use braid_rt::Mutex;
 
 use crate::error::StoreError;
 use crate::file::DataFile;
@@ -409,7 +409,7 @@ impl Pool {
             }
             if step > 2 * self.frames.count() && step % 64 == 0 {
                 // Others hold the rest, for a moment.
-                std::thread::yield_now();
+                braid_rt::thread::yield_now();
             }
         }
         Err(last_error.unwrap_or(StoreError::PoolExhausted))
@@ -629,9 +629,9 @@ impl Waits {
     pub(crate) fn wait(&mut self) {
         self.0 += 1;
         if self.0 < 100 {
-            std::hint::spin_loop();
+            braid_rt::thread::spin_loop();
         } else {
-            std::thread::yield_now();
+            braid_rt::thread::yield_now();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
-use parking_lot::{Mutex, RwLock};
+use braid_rt::{Mutex, RwLock};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::StoreError;

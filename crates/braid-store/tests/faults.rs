@@ -6,9 +6,9 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice, WriteOp};
+use braid_rt::Mutex;
 use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
-use parking_lot::Mutex;
 
 /// The smallest pool that there may be.
 const SMALL_POOL: StoreOptions = StoreOptions {

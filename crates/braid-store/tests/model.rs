@@ -377,7 +377,7 @@ fn threads_see_whole_records_in_order() {
     let tree = store.tree(1).unwrap();
     let stop = AtomicBool::new(false);
     const WRITERS: u32 = 3;
-    let gate = parking_lot::RwLock::new(());
+    let gate = braid_rt::RwLock::new(());
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {

@@ -356,9 +356,9 @@ impl Inner {
                 return true;
             }
             if round < MARK_SPINS {
-                std::hint::spin_loop();
+                braid_rt::thread::spin_loop();
             } else {
-                std::thread::yield_now();
+                braid_rt::thread::yield_now();
             }
         }
         false

@@ -1,16 +1,16 @@
 //! The database: what is shared by all its handles, and the handle.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use braid_rt::{Mutex, RwLock};
 use bytes::Bytes;
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
 
 use braid_io::DirectoryLock;
 use braid_log::{LockRelease, Log};
@@ -45,25 +45,11 @@ const RETRIES_MAX: u32 = 1_000;
 /// each thread.
 fn back_off(tries: u32) {
     if tries < 3 {
-        std::thread::yield_now();
+        braid_rt::thread::yield_now();
     } else {
-        let steps = 1 + (thread_index() as u64 * 7 + u64::from(tries)) % 8;
-        std::thread::sleep(Duration::from_micros(steps << tries.min(9)));
+        let steps = 1 + (braid_rt::thread::index() as u64 * 7 + u64::from(tries)) % 8;
+        braid_rt::sleep(Duration::from_micros(steps << tries.min(9)));
     }
-}
-
-/// A small number for this thread, to spread threads over shards.
-pub(crate) fn thread_index() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    INDEX.with(|index| {
-        if index.get() == usize::MAX {
-            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        index.get()
-    })
 }
 
 /// A context and its database. The pool keeps both together, so that beginning a transaction touches no
@@ -160,7 +146,9 @@ impl Inner {
     }
 
     pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
-        let pooled = self.contexts[thread_index() % POOL_SHARDS].lock().pop();
+        let pooled = self.contexts[braid_rt::thread::index() % POOL_SHARDS]
+            .lock()
+            .pop();
         let context = pooled.unwrap_or_else(|| self.new_context());
         Transaction::new(context, options)
     }
@@ -184,7 +172,7 @@ impl Inner {
         // from then on the pool's copy does, because only `shutdown`, under a handle's reference, empties
         // it. If the database is closed, the context is dropped last, after the guard.
         let inner = unsafe { &*inner };
-        let mut pool = inner.contexts[thread_index() % POOL_SHARDS].lock();
+        let mut pool = inner.contexts[braid_rt::thread::index() % POOL_SHARDS].lock();
         // The flag is read under the pool's lock, and `shutdown` sets it before it takes that lock.
         if !inner.is_closed() && pool.len() < POOLED_MAX {
             pool.push(context);
@@ -201,13 +189,14 @@ impl Inner {
         if acknowledged > self.log.horizon() {
             let _ = self.log.ticket(acknowledged).wait();
         }
-        self.snapshots.open(thread_index(), || self.log.horizon())
+        self.snapshots
+            .open(braid_rt::thread::index(), || self.log.horizon())
     }
 
     /// A snapshot at the newest state that is complete in memory, durable or not.
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
         self.snapshots
-            .open(thread_index(), || self.log.applied_before() - 1)
+            .open(braid_rt::thread::index(), || self.log.applied_before() - 1)
     }
 
     /// Whether the table may be used here.

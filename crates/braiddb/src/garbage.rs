@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use braid_rt::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 
 use braid_store::{Change, Record};
 
-use crate::database::{Inner, thread_index};
+use crate::database::Inner;
 use crate::table::TableCore;
 use crate::versions::SpareVersions;
 
@@ -84,7 +84,7 @@ impl Garbage {
 
     /// This thread's shard.
     pub(crate) fn lock_shard(&self) -> MutexGuard<'_, Shard> {
-        self.shards[thread_index() % SHARDS].lock()
+        self.shards[braid_rt::thread::index() % SHARDS].lock()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,7 +98,7 @@ impl Garbage {
 impl Inner {
     /// Does this thread's share of the collecting.
     pub(crate) fn collect_garbage(&self) {
-        let shard = &self.garbage.shards[thread_index() % SHARDS];
+        let shard = &self.garbage.shards[braid_rt::thread::index() % SHARDS];
         self.collect_shard(&mut shard.lock(), STEP_MAX);
     }
 

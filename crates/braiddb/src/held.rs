@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use braid_log::UnlockPoint;
+use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::database::Inner;

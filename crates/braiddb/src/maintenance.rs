@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use braid_rt::thread::JoinHandle;
+use braid_rt::{Condvar, Mutex};
 
 use crate::database::Inner;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(50);
 pub(crate) struct Maintenance {
     state: Mutex<State>,
     wake: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle>>,
     /// The number of the newest published checkpoint and the log bytes written before it.
     pub(crate) checkpointed: AtomicU64,
     pub(crate) log_bytes_at_checkpoint: AtomicU64,
@@ -49,7 +49,7 @@ impl Maintenance {
 
     /// Sees to it that a flush begins within `bound`.
     pub(crate) fn flush_within(&self, bound: Duration) {
-        let due = Instant::now() + bound;
+        let due = braid_rt::now() + bound;
         let mut state = self.state.lock();
         if state.flush_due.is_none_or(|before| due < before) {
             state.flush_due = Some(due);
@@ -63,7 +63,7 @@ impl Maintenance {
         self.wake.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && !thread.is_current()
         {
             // A panic there has been reported by the panic hook; closing goes on.
             let _ = thread.join();
@@ -73,11 +73,11 @@ impl Maintenance {
     /// Sleeps until something is due. Says whether to go on, and whether a flush is due.
     fn sleep(&self) -> Option<bool> {
         let mut state = self.state.lock();
-        let tick = Instant::now() + TICK;
+        let tick = braid_rt::now() + TICK;
         while !state.stop {
             let until = state.flush_due.map_or(tick, |due| due.min(tick));
             if self.wake.wait_until(&mut state, until).timed_out() {
-                let flush = state.flush_due.is_some_and(|due| due <= Instant::now());
+                let flush = state.flush_due.is_some_and(|due| due <= braid_rt::now());
                 if flush {
                     state.flush_due = None;
                 }
@@ -93,8 +93,7 @@ impl Inner {
     pub(crate) fn start_maintenance(self: &Arc<Self>) -> Result<()> {
         // A weak reference: the thread must not keep the database open.
         let weak = Arc::downgrade(self);
-        let name = "braid-maintenance".to_owned();
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let thread = braid_rt::thread::spawn("braid-maintenance", move || {
             loop {
                 let Some(inner) = weak.upgrade() else { return };
                 let Some(flush) = inner.maintenance.sleep() else {

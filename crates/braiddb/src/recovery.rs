@@ -114,7 +114,7 @@ impl Database {
         options: Builder,
     ) -> Result<Self> {
         options.validate()?;
-        let began = Instant::now();
+        let began = braid_rt::now();
         let kind = look_at(&*device)?;
         let fresh = match kind {
             Contents::Database => false,
@@ -236,7 +236,7 @@ fn create(
     lock: Option<DirectoryLock>,
     options: &Builder,
 ) -> Result<Arc<Inner>> {
-    let began = Instant::now();
+    let began = braid_rt::now();
     // The marker is durable before anything else, and goes once everything else is.
     let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
     drop(marker.map_err(|e| Error::io("creating the database", e))?);
@@ -262,7 +262,7 @@ fn create(
     let identity = next_identity();
     let catalog = catalog(&store, identity)?;
     let recovery = RecoveryReport {
-        duration: began.elapsed(),
+        duration: braid_rt::now() - began,
         ..RecoveryReport::default()
     };
     let opened_at = log.horizon();
@@ -330,7 +330,7 @@ fn recover(
     let report = |progress: RecoveryProgress| {
         if let Some(callback) = &options.progress {
             callback(&RecoveryProgress {
-                elapsed: began.elapsed(),
+                elapsed: braid_rt::now() - began,
                 ..progress
             });
         }
@@ -343,11 +343,11 @@ fn recover(
         });
     })?;
     let scanned_bytes = recovered.scanned_bytes();
-    let scan = began.elapsed();
+    let scan = braid_rt::now() - began;
     let replay = Replay::new(&store);
     let transactions = AtomicU64::new(0);
     let threads = match options.background {
-        true => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        true => braid_rt::thread::parallelism(),
         false => 1,
     };
     // Twice as many readers as processors, since half of them wait for the device; but no thread where
@@ -376,7 +376,7 @@ fn recover(
         transactions,
         discarded,
         scan,
-        duration: began.elapsed(),
+        duration: braid_rt::now() - began,
     };
     let identity = next_identity();
     let catalog = catalog(&store, identity)?;

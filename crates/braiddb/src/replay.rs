@@ -8,8 +8,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use braid_rt::Mutex;
 use hashbrown::HashTable;
-use parking_lot::Mutex;
 
 use braid_log::Piece;
 use braid_store::{Change, Store, Tree};
@@ -174,19 +174,8 @@ impl<'a> Replay<'a> {
             }
             Ok::<(), Error>(())
         };
-        if threads <= 1 {
-            work()?;
-        } else {
-            std::thread::scope(|scope| {
-                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-                workers
-                    .into_iter()
-                    .try_for_each(|worker| match worker.join() {
-                        Ok(done) => done,
-                        Err(panic) => std::panic::resume_unwind(panic),
-                    })
-            })?;
-        }
+        let done = braid_rt::thread::scatter(threads.max(1), |_| work());
+        done.into_iter().collect::<Result<()>>()?;
         Ok(self.removals.into_inner())
     }
 }

@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
-use crate::database::{Inner, thread_index};
+use crate::database::Inner;
 use crate::error::Error;
 
 const SHARDS: usize = 16;
@@ -29,7 +29,7 @@ impl Counters {
     }
 
     fn shard(&self) -> &Shard {
-        &self.0[thread_index() % SHARDS]
+        &self.0[braid_rt::thread::index() % SHARDS]
     }
 
     // Relaxed throughout: the counts order nothing.

@@ -2,12 +2,11 @@
 //! that loom can explore; see `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::{
-    hint::spin_loop,
-    sync::atomic::{AtomicU64, AtomicUsize},
-};
+pub(crate) use braid_rt::thread::spin_loop;
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, spin_loop};
 #[cfg(not(all(test, loom)))]
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use braid_rt::{Condvar, Mutex};

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use braid_rt::RwLock;
 use bytes::Bytes;
-use parking_lot::RwLock;
 
 use braid_store::Tree;
 

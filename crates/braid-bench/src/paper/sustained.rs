@@ -73,7 +73,7 @@ fn sample(log: &Log, each: Duration) -> Result<Vec<(f64, f64)>, LogError> {
     let mut samples = Vec::new();
     let begun = Instant::now();
     let (mut at, mut bytes, mut released) = (begun, log.stats().written_bytes, 0);
-    while begun.elapsed() < each {
+    while samples.len() < SAMPLES as usize {
         thread::sleep(each / SAMPLES);
         let (now, written) = (Instant::now(), log.stats().written_bytes);
         let mib = (written - bytes) as f64 / f64::from(1 << 20);

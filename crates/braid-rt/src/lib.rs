@@ -1,0 +1,22 @@
+//! Threads, locks, sleep and time, as Braid's crates use them.
+//!
+//! They are the system's (`parking_lot`, futexes, `std::thread`), until [`simulation::run`] takes their
+//! place: then all threads are tasks of one thread, a seed decides which of them goes on at each step, and
+//! time passes only as the scheduler lets it. So the engine itself, not a model of it, is run through any
+//! interleaving, again and again in the same way.
+//!
+//! Without the feature `simulation` nothing of that is compiled. With it, and outside of a simulation, a
+//! lock costs one look at a thread-local more; everything else asks only where it is about to wait.
+
+mod lock;
+pub mod simulation;
+pub mod thread;
+mod time;
+mod word;
+
+pub use lock::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
+pub use simulation::point;
+pub use time::{entropy, now, sleep};
+pub use word::{wait, wake_all, wake_one};

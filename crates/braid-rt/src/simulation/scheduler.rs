@@ -1,0 +1,638 @@
+//! The scheduler and what its tasks ask of it.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use generator::{Generator, Gn};
+
+use super::TaskId;
+
+/// Words of a task's stack: enough for unoptimised builds. Pages that are not touched cost nothing.
+const STACK_WORDS: usize = 64 << 10;
+
+/// Stacks kept for the next tasks of this thread.
+const STACKS_MAX: usize = 64;
+
+/// How often a task that panics may come to a wait before the process is given up: it waits for others,
+/// which do not run any more.
+const WAITS_IN_PANIC: u32 = 100_000;
+
+type Stack = Generator<'static, (), ()>;
+
+/// What a simulation is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides everything.
+    pub seed: u64,
+    /// Steps after which the run counts as one that does not end.
+    pub steps_max: u64,
+}
+
+/// What a simulation did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Points, waits and ends of tasks.
+    pub steps: u64,
+    /// How often another task went on.
+    pub switches: u64,
+    /// Tasks that were started.
+    pub tasks: usize,
+    /// Time that passed in the simulation.
+    pub time: Duration,
+    /// A fingerprint of who went on when: the same for two runs that are the same.
+    pub trace: u64,
+}
+
+/// Why a simulation did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A task panicked.
+    Panic {
+        /// Its name.
+        task: String,
+        /// What it said.
+        message: String,
+    },
+    /// These tasks wait for ever.
+    Deadlock {
+        /// Their names.
+        tasks: Vec<String>,
+    },
+    /// There were too many steps; these tasks had not ended.
+    Endless {
+        /// Their names.
+        tasks: Vec<String>,
+    },
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Panic { task, message } => write!(f, "{task} panicked: {message}"),
+            Failure::Deadlock { tasks } => write!(f, "wait for ever: {}", tasks.join(", ")),
+            Failure::Endless { tasks } => write!(f, "do not end: {}", tasks.join(", ")),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    /// Goes on when others have.
+    GaveWay,
+    Blocked {
+        key: usize,
+        deadline: Option<u64>,
+    },
+    Done,
+}
+
+struct Task {
+    name: String,
+    state: State,
+    /// Whether the last sleep was ended by somebody.
+    woken: bool,
+    priority: u64,
+    stack: Option<Stack>,
+}
+
+/// How the next task is chosen.
+#[derive(Clone, Copy, Debug)]
+enum Policy {
+    /// At every so many points, on average, any task.
+    Uniform(u32),
+    /// The one with the greatest priority, which it loses at every so many points, on average. (Burckhardt
+    /// et al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010.)
+    Priority(u32),
+}
+
+struct Scheduler {
+    rng: RefCell<Rng>,
+    policy: Policy,
+    /// Sleepers wake for no reason at one of so many steps, on average; 0 for never.
+    spurious: u32,
+    base: Instant,
+    /// Nanoseconds since `base`.
+    now: Cell<u64>,
+    current: Cell<usize>,
+    tasks: RefCell<Vec<Task>>,
+    panic: RefCell<Option<Failure>>,
+    steps: Cell<u64>,
+    steps_max: u64,
+    switches: Cell<u64>,
+    trace: Cell<u64>,
+    waits_in_panic: Cell<u32>,
+}
+
+thread_local! {
+    static ON: Cell<bool> = const { Cell::new(false) };
+    static SCHEDULER: RefCell<Option<Rc<Scheduler>>> = const { RefCell::new(None) };
+    static STACKS: RefCell<Vec<Stack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether the caller is a task of a simulation.
+#[inline]
+pub fn is_on() -> bool {
+    ON.get()
+}
+
+/// A place where a simulation may go on with another task.
+#[inline]
+pub fn point() {
+    if is_on() {
+        at_point();
+    }
+}
+
+#[cold]
+fn at_point() {
+    let scheduler = scheduler();
+    scheduler.step();
+    if scheduler.wants_switch() {
+        scheduler.switch(State::Ready);
+    }
+}
+
+fn scheduler() -> Rc<Scheduler> {
+    let scheduler = SCHEDULER.with_borrow(Clone::clone);
+    scheduler.expect("the caller is a task")
+}
+
+/// Lets other tasks go on first.
+pub(crate) fn give_way() {
+    let scheduler = scheduler();
+    scheduler.step();
+    scheduler.switch(State::GaveWay);
+}
+
+/// Sleeps until somebody wakes `key`, or for no reason; `false` if the deadline came first.
+pub(crate) fn block(key: usize, deadline: Option<Instant>) -> bool {
+    let scheduler = scheduler();
+    scheduler.step();
+    let nanos = |at: Instant| at.saturating_duration_since(scheduler.base).as_nanos() as u64;
+    let deadline = deadline.map(nanos);
+    scheduler.switch(State::Blocked { key, deadline });
+    let tasks = scheduler.tasks.borrow();
+    tasks[scheduler.current.get()].woken
+}
+
+/// Wakes up to `most` tasks that sleep on `key`.
+pub(crate) fn wake(key: usize, most: usize) {
+    let scheduler = scheduler();
+    let mut tasks = scheduler.tasks.borrow_mut();
+    let sleeps = |task: &Task| matches!(task.state, State::Blocked { key: k, .. } if k == key);
+    let mut sleepers: Vec<usize> = (0..tasks.len()).filter(|&i| sleeps(&tasks[i])).collect();
+    if most < sleepers.len() {
+        scheduler.rng.borrow_mut().shuffle(&mut sleepers);
+        sleepers.truncate(most);
+    }
+    for i in sleepers {
+        tasks[i].state = State::Ready;
+        tasks[i].woken = true;
+    }
+}
+
+pub(crate) fn now() -> Instant {
+    let scheduler = scheduler();
+    scheduler.base + Duration::from_nanos(scheduler.now.get())
+}
+
+pub(crate) fn random() -> u64 {
+    scheduler().rng.borrow_mut().u64(..)
+}
+
+/// The calling task.
+///
+/// # Panics
+/// If the caller is none.
+pub fn task() -> TaskId {
+    TaskId(scheduler().current.get())
+}
+
+pub(crate) fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> TaskId {
+    let task = scheduler().start(name, Box::new(f));
+    point();
+    task
+}
+
+/// Where those who wait for a task's end sleep.
+fn end_of(task: TaskId) -> usize {
+    usize::MAX - task.0
+}
+
+pub(crate) fn join(task: TaskId) {
+    let scheduler = scheduler();
+    while scheduler.tasks.borrow()[task.0].state != State::Done {
+        block(end_of(task), None);
+    }
+}
+
+pub(crate) fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let results: Vec<Mutex<Option<T>>> = (0..threads).map(|_| Mutex::new(None)).collect();
+    let each = |i: usize| {
+        let result = work(i);
+        *results[i].lock().expect("nobody panics while it is locked") = Some(result);
+    };
+    let each: &(dyn Fn(usize) + Sync) = &each;
+    // SAFETY: the tasks that call it are joined below, and nothing between here and there unwinds: `spawn`
+    // and `join` do not panic for a task. (If a task panics the simulation ends without going on here.)
+    let each: &'static (dyn Fn(usize) + Sync) =
+        unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), _>(each) };
+    let tasks: Vec<TaskId> = (0..threads)
+        .map(|i| spawn(&format!("scattered-{i}"), move || each(i)))
+        .collect();
+    tasks.into_iter().for_each(join);
+    let result = |cell: Mutex<Option<T>>| cell.into_inner().ok().flatten();
+    results
+        .into_iter()
+        .map(|cell| result(cell).expect("the task has ended"))
+        .collect()
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "something that is no text".to_owned())
+}
+
+impl Scheduler {
+    fn new(options: &Options) -> Self {
+        let mut rng = Rng::with_seed(options.seed);
+        let every = [1, 2, 8, 32, 128][rng.usize(..5)];
+        let policy = match rng.u32(..3) {
+            0 => Policy::Priority(every * 8),
+            _ => Policy::Uniform(every),
+        };
+        let spurious = if rng.u32(..8) == 0 { 50 } else { 0 };
+        Self {
+            rng: RefCell::new(rng),
+            policy,
+            spurious,
+            base: Instant::now(),
+            now: Cell::new(0),
+            current: Cell::new(0),
+            tasks: RefCell::default(),
+            panic: RefCell::default(),
+            steps: Cell::new(0),
+            steps_max: options.steps_max,
+            switches: Cell::new(0),
+            trace: Cell::new(0),
+            waits_in_panic: Cell::new(0),
+        }
+    }
+
+    fn start(&self, name: &str, f: Box<dyn FnOnce() + Send>) -> TaskId {
+        let mut tasks = self.tasks.borrow_mut();
+        let task = TaskId(tasks.len());
+        let body = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(f));
+            let scheduler = scheduler();
+            if let Err(panic) = outcome {
+                let message = message(&*panic);
+                let task = scheduler.tasks.borrow()[task.0].name.clone();
+                *scheduler.panic.borrow_mut() = Some(Failure::Panic { task, message });
+            }
+            scheduler.tasks.borrow_mut()[task.0].state = State::Done;
+            wake(end_of(task), usize::MAX);
+        };
+        let stack = match STACKS.with_borrow_mut(Vec::pop) {
+            Some(mut stack) => {
+                stack.init_code(body);
+                stack
+            }
+            None => Gn::<()>::new_opt(STACK_WORDS, body),
+        };
+        tasks.push(Task {
+            name: name.to_owned(),
+            state: State::Ready,
+            woken: false,
+            priority: self.rng.borrow_mut().u64(1 << 32..),
+            stack: Some(stack),
+        });
+        task
+    }
+
+    /// Counts a step; time passes.
+    fn step(&self) {
+        self.steps.set(self.steps.get() + 1);
+        let nanos = self.rng.borrow_mut().u64(50..1_000);
+        self.now.set(self.now.get() + nanos);
+    }
+
+    fn wants_switch(&self) -> bool {
+        if std::thread::panicking() {
+            return false;
+        }
+        let every = match self.policy {
+            Policy::Uniform(every) => every,
+            // Somebody greater may have been woken.
+            Policy::Priority(_) => 1,
+        };
+        every == 1 || self.rng.borrow_mut().u32(..every) == 0
+    }
+
+    /// Leaves the processor to the task that the scheduler chooses.
+    fn switch(&self, state: State) {
+        let current = self.current.get();
+        if std::thread::panicking() {
+            // Its destructors run to their end before anybody else goes on, or the stacks' panics would
+            // be mixed up.
+            self.tasks.borrow_mut()[current].woken = true;
+            self.waits_in_panic.set(self.waits_in_panic.get() + 1);
+            if self.waits_in_panic.get() > WAITS_IN_PANIC {
+                eprintln!("a task that panicked waits for others; giving up");
+                std::process::abort();
+            }
+            return;
+        }
+        self.tasks.borrow_mut()[current].state = state;
+        ON.set(false);
+        #[expect(
+            deprecated,
+            reason = "the other way needs an argument in every function of the engine"
+        )]
+        generator::yield_with(());
+        ON.set(true);
+    }
+
+    /// The task that goes on, if there is one.
+    fn choose(&self) -> Option<usize> {
+        let tasks = &mut *self.tasks.borrow_mut();
+        let mut rng = self.rng.borrow_mut();
+        if self.spurious > 0 && rng.u32(..self.spurious) == 0 {
+            let any = rng.usize(..tasks.len());
+            if matches!(tasks[any].state, State::Blocked { key, .. } if key != 0) {
+                tasks[any].state = State::Ready;
+                tasks[any].woken = true;
+            }
+        }
+        let is_ready = |task: &Task| task.state == State::Ready;
+        self.fire(tasks);
+        if !tasks.iter().any(is_ready) {
+            let deadline = |task: &Task| match task.state {
+                State::Blocked { deadline, .. } => deadline,
+                _ => None,
+            };
+            // Those who spin wait for those who sleep.
+            if let Some(next) = tasks.iter().filter_map(deadline).min() {
+                self.now.set(self.now.get().max(next));
+                self.fire(tasks);
+            }
+            for task in &mut *tasks {
+                if task.state == State::GaveWay {
+                    task.state = State::Ready;
+                }
+            }
+        }
+        let ready: Vec<usize> = (0..tasks.len()).filter(|&i| is_ready(&tasks[i])).collect();
+        if ready.is_empty() {
+            return None;
+        }
+        for task in &mut *tasks {
+            if task.state == State::GaveWay {
+                task.state = State::Ready;
+            }
+        }
+        Some(match self.policy {
+            Policy::Uniform(_) => ready[rng.usize(..ready.len())],
+            Policy::Priority(every) => {
+                if rng.u32(..every) == 0 {
+                    // Less than all that were drawn at the start.
+                    tasks[self.current.get()].priority = rng.u64(..1 << 32);
+                }
+                let greatest = ready.into_iter().max_by_key(|&i| tasks[i].priority);
+                greatest.expect("one is ready")
+            }
+        })
+    }
+
+    /// Ends the sleeps whose time is over.
+    fn fire(&self, tasks: &mut [Task]) {
+        let now = self.now.get();
+        for task in tasks {
+            if matches!(task.state, State::Blocked { deadline: Some(at), .. } if at <= now) {
+                task.state = State::Ready;
+                task.woken = false;
+            }
+        }
+    }
+
+    fn run(&self) -> Option<Failure> {
+        while let Some(next) = self.choose() {
+            if self.steps.get() > self.steps_max {
+                let tasks = self.unfinished();
+                return Some(Failure::Endless { tasks });
+            }
+            if self.current.replace(next) != next {
+                self.switches.set(self.switches.get() + 1);
+            }
+            let trace = (self.trace.get() ^ next as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.trace.set(trace.rotate_left(23));
+            let stack = self.tasks.borrow_mut()[next].stack.take();
+            let mut stack = stack.expect("a task that is ready has a stack");
+            ON.set(true);
+            stack.resume();
+            ON.set(false);
+            if stack.is_done() {
+                STACKS.with_borrow_mut(|stacks| {
+                    if stacks.len() < STACKS_MAX {
+                        stacks.push(stack);
+                    }
+                });
+            } else {
+                self.tasks.borrow_mut()[next].stack = Some(stack);
+            }
+            if let Some(failure) = self.panic.take() {
+                return Some(failure);
+            }
+        }
+        let tasks = self.unfinished();
+        (!tasks.is_empty()).then_some(Failure::Deadlock { tasks })
+    }
+
+    fn unfinished(&self) -> Vec<String> {
+        let tasks = self.tasks.borrow();
+        let unfinished = tasks.iter().filter(|task| task.state != State::Done);
+        unfinished.map(|task| task.name.clone()).collect()
+    }
+}
+
+/// Runs `main` as the first task of a simulation, until it and all that it starts have ended.
+///
+/// # Errors
+/// A [`Failure`], with the report up to there. The stacks and whatever the tasks that did not end hold are
+/// leaked then.
+///
+/// # Panics
+/// If the caller is a task itself.
+pub fn run<T: Send + 'static>(
+    options: &Options,
+    main: impl FnOnce() -> T + Send + 'static,
+) -> (Result<T, Failure>, Report) {
+    assert!(!is_on(), "a simulation in a simulation");
+    let scheduler = Rc::new(Scheduler::new(options));
+    SCHEDULER.set(Some(scheduler.clone()));
+    let result = Arc::new(Mutex::new(None));
+    let place = result.clone();
+    let main = move || {
+        let value = main();
+        *place.lock().expect("nobody panics while it is locked") = Some(value);
+    };
+    scheduler.start("main", Box::new(main));
+    let failure = scheduler.run();
+    SCHEDULER.set(None);
+    let report = Report {
+        steps: scheduler.steps.get(),
+        switches: scheduler.switches.get(),
+        tasks: scheduler.tasks.borrow().len(),
+        time: Duration::from_nanos(scheduler.now.get()),
+        trace: scheduler.trace.get(),
+    };
+    if let Some(failure) = failure {
+        // Unwinding the tasks would run destructors that wait for each other.
+        for task in &mut *scheduler.tasks.borrow_mut() {
+            std::mem::forget(task.stack.take());
+        }
+        return (Err(failure), report);
+    }
+    let value = result
+        .lock()
+        .expect("nobody panics while it is locked")
+        .take();
+    (Ok(value.expect("main has ended")), report)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{Condvar, Mutex, RwLock, sleep, thread, wait, wake_all};
+
+    fn options(seed: u64) -> Options {
+        Options {
+            seed,
+            steps_max: 100_000,
+        }
+    }
+
+    #[test]
+    fn tasks_share_locks_and_the_seed_decides() {
+        let run = |seed| {
+            let (order, report) = run(&options(seed), || {
+                let order = Arc::new((Mutex::new(Vec::new()), RwLock::new(0)));
+                let handles: Vec<_> = (0..3)
+                    .map(|i| {
+                        let order = order.clone();
+                        thread::spawn(&format!("t{i}"), move || {
+                            for _ in 0..4 {
+                                let mut list = order.0.lock();
+                                // Interrupted while it has the lock.
+                                point();
+                                list.push(i);
+                                *order.1.write() += 1;
+                            }
+                        })
+                        .unwrap()
+                    })
+                    .collect();
+                assert!(!handles[0].is_current());
+                handles.into_iter().for_each(|h| h.join().unwrap());
+                assert_eq!(*order.1.read(), 12);
+                std::mem::take(&mut *order.0.lock())
+            });
+            assert_eq!(report.tasks, 4);
+            (order.unwrap(), report)
+        };
+        assert_eq!(run(5), run(5));
+        let orders: std::collections::HashSet<_> = (0..50).map(|seed| run(seed).0).collect();
+        assert!(orders.len() > 20, "{}", orders.len());
+    }
+
+    #[test]
+    fn time_passes_when_all_sleep() {
+        let (elapsed, report) = run(&options(1), || {
+            let begun = crate::now();
+            let results = thread::scatter(3, |i| {
+                sleep(Duration::from_secs(10 * (3 - i as u64)));
+                (i, crate::now() - begun)
+            });
+            assert!(results.iter().map(|r| r.0).eq(0..3));
+            assert!(results[2].1 < results[1].1 && results[1].1 < results[0].1);
+            let (mutex, condvar) = (Mutex::new(()), Condvar::new());
+            let end = crate::now() + Duration::from_secs(5);
+            let mut guard = mutex.lock();
+            while !condvar.wait_until(&mut guard, end).timed_out() {}
+            crate::now() - begun
+        });
+        assert!((35..36).contains(&elapsed.unwrap().as_secs()));
+        assert!(report.time >= Duration::from_secs(35));
+    }
+
+    #[test]
+    fn a_wake_up_that_is_lost_is_a_deadlock() {
+        // Who sleeps looks first, but the waker may come between the look and the sleep's own.
+        let sleeper = |careful: bool| {
+            move || {
+                let word = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+                let waker = word.clone();
+                let waker = move || {
+                    waker.1.store(1, Ordering::SeqCst);
+                    if careful {
+                        waker.0.fetch_add(1, Ordering::SeqCst);
+                    }
+                    wake_all(&waker.0);
+                };
+                let handle = thread::spawn("waker", waker).unwrap();
+                let seen = word.0.load(Ordering::SeqCst);
+                while word.1.load(Ordering::SeqCst) == 0 {
+                    point();
+                    wait(
+                        &word.0,
+                        if careful {
+                            word.0.load(Ordering::SeqCst).min(seen)
+                        } else {
+                            0
+                        },
+                    );
+                }
+                handle.join().unwrap();
+            }
+        };
+        let outcomes = |careful| (0..200).map(move |seed| run(&options(seed), sleeper(careful)).0);
+        assert!(outcomes(true).all(|outcome| outcome.is_ok()));
+        let lost = outcomes(false).filter(|outcome| {
+            let tasks = vec!["main".to_owned()];
+            *outcome == Err(Failure::Deadlock { tasks })
+        });
+        assert!(lost.count() > 10);
+    }
+
+    #[test]
+    fn panics_and_endless_loops_are_told() {
+        let (outcome, _) = run(&options(3), || {
+            let handle = thread::spawn("bad", || panic!("no {}", 7)).unwrap();
+            handle.join().unwrap();
+        });
+        let panic = Failure::Panic {
+            task: "bad".into(),
+            message: "no 7".into(),
+        };
+        assert_eq!(outcome, Err(panic));
+        let (outcome, report) = run(&options(3), || {
+            let count = AtomicU64::new(0);
+            while count.fetch_add(1, Ordering::Relaxed) < u64::MAX {
+                thread::yield_now();
+            }
+        });
+        assert!(matches!(outcome, Err(Failure::Endless { .. })));
+        assert!(report.steps > 100_000);
+        // The next one is not disturbed.
+        assert_eq!(run(&options(3), || 5).0, Ok(5));
+    }
+}

@@ -1,0 +1,141 @@
+//! Threads, or tasks of a simulation.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::simulation;
+
+/// A thread that somebody may wait for.
+#[derive(Debug)]
+pub struct JoinHandle(Handle);
+
+#[derive(Debug)]
+enum Handle {
+    Thread(std::thread::JoinHandle<()>),
+    Task(simulation::TaskId),
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// The system's, if it does not let us.
+pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
+    if simulation::is_on() {
+        return Ok(JoinHandle(Handle::Task(simulation::spawn(name, f))));
+    }
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    Ok(JoinHandle(Handle::Thread(builder.spawn(f)?)))
+}
+
+impl JoinHandle {
+    /// Waits until the thread has ended.
+    ///
+    /// # Errors
+    /// If it panicked.
+    pub fn join(self) -> std::thread::Result<()> {
+        match self.0 {
+            Handle::Thread(thread) => thread.join(),
+            Handle::Task(task) => {
+                simulation::join(task);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether this is the calling thread.
+    pub fn is_current(&self) -> bool {
+        match &self.0 {
+            Handle::Thread(thread) => thread.thread().id() == std::thread::current().id(),
+            Handle::Task(task) => simulation::is_on() && simulation::task() == *task,
+        }
+    }
+}
+
+/// Lets other threads go first.
+pub fn yield_now() {
+    if simulation::is_on() {
+        simulation::give_way();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// Tells the processor that this thread spins. Under a simulation spinning alone changes nothing, so others
+/// go first.
+#[inline]
+pub fn spin_loop() {
+    if simulation::is_on() {
+        simulation::give_way();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// A small number of the calling thread, dense over the threads of the process, to spread threads over
+/// what they share.
+#[inline]
+pub fn index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    if simulation::is_on() {
+        return simulation::task().index();
+    }
+    INDEX.with(|index| {
+        if index.get() == usize::MAX {
+            // Relaxed: only uniqueness matters.
+            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        index.get()
+    })
+}
+
+/// How many threads can run at once.
+pub fn parallelism() -> usize {
+    if simulation::is_on() {
+        return 2;
+    }
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Calls `work` with each number below `threads` on a thread of its own, and returns the results in their
+/// order. A single one is called on this thread.
+///
+/// # Panics
+/// If `work` does.
+pub fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    if threads == 1 {
+        return vec![work(0)];
+    }
+    if simulation::is_on() {
+        return simulation::scatter(threads, work);
+    }
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..threads).map(|i| scope.spawn(move || work(i))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, T>| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_scattered_and_gathered() {
+        assert_eq!(scatter(1, |i| i + 7), [7]);
+        assert_eq!(scatter(3, |i| i * 2), [0, 2, 4]);
+        let panics = std::panic::catch_unwind(|| scatter(2, |i| assert_eq!(i, 0)));
+        assert!(panics.is_err());
+        let handle = spawn("one", || ()).unwrap();
+        assert!(!handle.is_current());
+        handle.join().unwrap();
+        assert_eq!(index(), index());
+    }
+}
