@@ -32,7 +32,7 @@ pub use memory::MemoryDevice;
 pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_directory};
 #[cfg(unix)]
 pub use posix::FileDevice;
-pub use sim::SimDevice;
+pub use sim::{Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;
