@@ -8,7 +8,7 @@
 //! operations take time: several are under way at once, end in any order, and are torn together when the
 //! power goes; a sync is for what was written before it began.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,14 +32,28 @@ struct Content {
     durable: Vec<u8>,
     /// What a read sees.
     current: Vec<u8>,
-    /// Blocks in which the two may differ. (Behind the end of `durable`, from zeroes.)
-    dirty: BTreeSet<usize>,
+    /// Blocks in which the two may differ (behind the end of `durable`, from zeroes), and when they were
+    /// written last.
+    dirty: BTreeMap<usize, u64>,
+    /// How current the blocks of `durable`, and its length, are, as far as it matters for syncs that overlap.
+    synced: BTreeMap<usize, u64>,
+    synced_len: u64,
+    /// Counts changes.
+    clock: u64,
+}
+
+/// What a sync has to make durable: the length, and the blocks with their bytes.
+struct Unsynced {
+    clock: u64,
+    len: usize,
+    blocks: Vec<(usize, u64, Vec<u8>)>,
 }
 
 impl Content {
     fn mark(&mut self, range: Range<usize>) {
-        self.dirty
-            .extend(range.start / BLOCK..range.end.div_ceil(BLOCK));
+        self.clock += 1;
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        self.dirty.extend(blocks.map(|block| (block, self.clock)));
     }
 
     fn grow(&mut self, len: usize) {
@@ -56,20 +70,35 @@ impl Content {
         (block * BLOCK).min(end)..((block + 1) * BLOCK).min(end)
     }
 
-    /// What is to be synced: the length, and the blocks with their bytes.
-    fn unsynced(&self) -> (usize, Vec<(usize, Vec<u8>)>) {
-        let bytes = |&block: &usize| (block, self.current[self.block(block)].to_vec());
-        (self.current.len(), self.dirty.iter().map(bytes).collect())
+    fn unsynced(&self) -> Unsynced {
+        let bytes = |(&block, &at): (&usize, &u64)| {
+            let bytes = self.current[self.block(block)].to_vec();
+            (block, at, bytes)
+        };
+        Unsynced {
+            clock: self.clock,
+            len: self.current.len(),
+            blocks: self.dirty.iter().map(bytes).collect(),
+        }
     }
 
-    fn synced(&mut self, (len, blocks): (usize, Vec<(usize, Vec<u8>)>)) {
-        self.durable.resize(len, 0);
-        for (block, bytes) in blocks {
+    /// A sync ends. Another one that began later may have ended before.
+    fn sync(&mut self, unsynced: Unsynced) {
+        if unsynced.clock >= self.synced_len {
+            self.synced_len = unsynced.clock;
+            self.durable.resize(unsynced.len, 0);
+        }
+        for (block, at, bytes) in unsynced.blocks {
+            let synced = self.synced.entry(block).or_default();
             let start = block * BLOCK;
-            if !bytes.is_empty() {
-                self.durable[start..start + bytes.len()].copy_from_slice(&bytes);
+            if at <= *synced {
+                continue;
             }
-            if self.current[self.block(block)] == bytes[..] {
+            *synced = at;
+            if let Some(place) = self.durable.get_mut(start..start + bytes.len()) {
+                place.copy_from_slice(&bytes);
+            }
+            if self.dirty.get(&block) == Some(&at) {
                 self.dirty.remove(&block);
             }
         }
@@ -123,8 +152,10 @@ pub enum Decay {
 #[derive(Debug, Default)]
 struct State {
     names: BTreeMap<String, usize>,
-    /// The names that a crash leaves for sure.
+    name_changes: u64,
+    /// The names that a crash leaves for sure, and how many changes there were up to them.
     durable_names: BTreeMap<String, usize>,
+    durable_name_changes: u64,
     contents: Vec<Content>,
     /// Writes under way, under a simulation.
     writes: BTreeMap<u64, Write>,
@@ -234,9 +265,10 @@ impl State {
             if known > write.offset {
                 let place = write.offset..known;
                 content.durable[place.clone()].copy_from_slice(&write.bytes[..place.len()]);
-                (place.start / BLOCK..place.end / BLOCK).for_each(|block| {
+                for block in place.start / BLOCK..place.end / BLOCK {
                     content.dirty.remove(&block);
-                });
+                    content.synced.insert(block, content.clock);
+                }
             }
         }
     }
@@ -292,7 +324,7 @@ impl State {
             };
             let mut bytes = content.durable.clone();
             bytes.resize(len, 0);
-            for &block in &content.dirty {
+            for &block in content.dirty.keys() {
                 let place = content.block(block);
                 for at in place.clone().step_by(SECTOR) {
                     let sector = at..(at + SECTOR).min(place.end).min(len);
@@ -322,7 +354,7 @@ impl State {
             left.contents.push(Content {
                 durable: bytes.clone(),
                 current: bytes,
-                dirty: BTreeSet::new(),
+                ..Content::default()
             });
         }
         if self.stale.is_some() {
@@ -533,6 +565,13 @@ impl SimDevice {
         state.step(Step::Name)?;
         Ok(state)
     }
+
+    /// For a change of names.
+    fn renamed(&self) -> io::Result<braid_rt::MutexGuard<'_, State>> {
+        let mut state = self.named()?;
+        state.name_changes += 1;
+        Ok(state)
+    }
 }
 
 impl Device for SimDevice {
@@ -556,6 +595,7 @@ impl Device for SimDevice {
             (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
             (None, OpenMode::CreateNew) => {
                 state.step(Step::Name)?;
+                state.name_changes += 1;
                 let id = state.contents.len();
                 state.contents.push(Content::default());
                 state.names.insert(name.to_owned(), id);
@@ -569,14 +609,14 @@ impl Device for SimDevice {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.named()?.names.remove(name);
+        let removed = self.renamed()?.names.remove(name);
         removed
             .map(drop)
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.named()?;
+        let mut state = self.renamed()?;
         let id = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.names.insert(to.to_owned(), id);
         Ok(())
@@ -592,10 +632,15 @@ impl Device for SimDevice {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let names = self.0.lock().names.clone();
+        let (names, changes) = {
+            let state = self.0.lock();
+            (state.names.clone(), state.name_changes)
+        };
         let mut state = self.named()?;
-        if !state.lies {
+        // Another one that began later may have ended before.
+        if !state.lies && changes >= state.durable_name_changes {
             state.durable_names = names;
+            state.durable_name_changes = changes;
         }
         Ok(())
     }
@@ -663,7 +708,8 @@ impl File for SimFile {
         let content = &mut state.contents[self.id];
         content.current.truncate(len as usize);
         let blocks = content.current.len().div_ceil(BLOCK);
-        content.dirty.retain(|&block| block < blocks);
+        content.clock += 1;
+        content.dirty.retain(|&block, _| block < blocks);
         Ok(())
     }
 
@@ -738,7 +784,7 @@ impl File for SimFile {
             return Err(crashed());
         }
         if !state.lies {
-            state.contents[self.id].synced(unsynced);
+            state.contents[self.id].sync(unsynced);
         }
         Ok(())
     }
@@ -857,7 +903,7 @@ mod tests {
 
     #[test]
     fn what_was_cut_off_may_come_back() {
-        let seen: BTreeSet<Vec<u8>> = (0..100)
+        let seen: std::collections::BTreeSet<Vec<u8>> = (0..100)
             .filter_map(|seed| {
                 let device = SimDevice::new(seed);
                 let file = device.open("f", OpenMode::CreateNew).unwrap();
@@ -903,7 +949,7 @@ mod tests {
     #[test]
     fn under_a_simulation_writes_end_in_any_order_and_syncs_are_for_what_was_before() {
         use braid_rt::{simulation, thread};
-        let outcomes: BTreeSet<Vec<u8>> = (0..200)
+        let outcomes: std::collections::BTreeSet<Vec<u8>> = (0..200)
             .map(|seed| {
                 let options = simulation::Options {
                     seed,

@@ -111,6 +111,7 @@ impl Entries {
     /// Draws `count` consecutive numbers, or, where they are drawn by lane, one whose remainder is `lane`;
     /// returns the first and the last.
     pub(crate) fn draw(&self, slot: EntrySlot, count: u64, lane: usize) -> (u64, u64) {
+        braid_rt::point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
             0 => {
@@ -123,6 +124,7 @@ impl Entries {
                 (number, number)
             }
         };
+        braid_rt::point();
         // Release: raises our own bound; whoever reads the old one is only more careful.
         self.slots[slot.0].store(first, Ordering::Release);
         (first, last)
@@ -130,6 +132,7 @@ impl Entries {
 
     /// Gives the slot back. What the entry did is visible to whoever sees the slot free.
     pub(crate) fn leave(&self, slot: EntrySlot) {
+        braid_rt::point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
         self.slots[slot.0].store(FREE, Ordering::SeqCst);
     }
@@ -137,6 +140,7 @@ impl Entries {
     /// The least number that an entry in flight has or may draw; `u64::MAX` if there is none. Read
     /// [`Entries::last_number`] before.
     pub(crate) fn oldest(&self) -> u64 {
+        braid_rt::point();
         let used = self.used.load(Ordering::SeqCst);
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
         let least = self.slots[..used]

@@ -17,6 +17,6 @@ mod word;
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
-pub use simulation::point;
+pub use simulation::{point, reach};
 pub use time::{entropy, now, sleep};
 pub use word::{wait, wake_all, wake_one};

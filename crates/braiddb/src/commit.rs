@@ -30,7 +30,6 @@ use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
-use crate::transaction::version_seen;
 
 /// How long a validation waits for another transaction that is committing a key it read, before it
 /// gives up: a commit takes about a microsecond unless its thread lost the processor.
@@ -300,7 +299,14 @@ impl Inner {
                 continue;
             }
             let (found, _) = tree.get(state.reads.key(read), |_| false)?;
-            if version_seen(found.map(|f| f.meta)) != read.version {
+            let holds = match found.map(|found| found.meta) {
+                Some(meta) if meta.version == read.version => true,
+                // Absent now, as it was; but has it been so all the time, at this number too? A removal of
+                // a greater number comes from behind, and what it removed may have come before.
+                Some(meta) => read.absent && meta.tombstone && meta.version < number,
+                None => read.absent && self.no_purge_from(number),
+            };
+            if !holds {
                 return Err(self.conflict(ConflictKind::Read));
             }
         }
@@ -311,11 +317,22 @@ impl Inner {
         }
         for read in &state.reads.ranges {
             let tree = &state.tables[read.table as usize].tree;
-            if !tree.is_current(read.stamp) && self.fingerprint(state, read)? != read.fingerprint {
+            if tree.is_current(read.stamp) {
+                continue;
+            }
+            let now = self.fingerprint(state, read, number)?;
+            if now != Some(read.fingerprint) || !self.no_purge_from(number) {
                 return Err(self.conflict(ConflictKind::Range));
             }
         }
         Ok(())
+    }
+
+    /// Whether every removal whose tombstone is gone has a smaller number. Tombstones go when no snapshot,
+    /// which are of the horizon or older, can see behind them; and whoever has drawn its number holds the
+    /// horizon below it.
+    fn no_purge_from(&self, number: u64) -> bool {
+        self.log.horizon() < number
     }
 
     /// The versions that may not be durable yet among those that the transaction read or overwrites, for a
@@ -326,8 +343,9 @@ impl Inner {
         let mut on = Vec::new();
         if state.reads.newest > horizon {
             on.extend(state.reads.points.iter().map(|read| read.version));
-            if !state.reads.ranges.is_empty() {
-                // A range does not say which versions it held.
+            on.extend_from_slice(&state.reads.locked);
+            if !state.reads.ranges.is_empty() || state.snapshot.is_some() {
+                // Neither says which versions were read.
                 self.log.ticket(state.reads.newest).wait()?;
             }
         }
@@ -364,8 +382,14 @@ impl Inner {
         false
     }
 
-    /// What the range holds now.
-    fn fingerprint(&self, state: &Context, read: &RangeRead) -> Result<Fingerprint> {
+    /// What the range holds now; `None` if something was removed from it by a greater number, so that it may
+    /// have held more at this one.
+    fn fingerprint(
+        &self,
+        state: &Context,
+        read: &RangeRead,
+        number: u64,
+    ) -> Result<Option<Fingerprint>> {
         let tree = &state.tables[read.table as usize].tree;
         let mut fingerprint = Fingerprint::default();
         let mut from = Some(read.lower.clone());
@@ -373,12 +397,16 @@ impl Inner {
             let lower = bound.as_ref().map(|b| &b[..]);
             let upper = read.upper.as_ref().map(|b| &b[..]);
             let leaf = tree.scan_leaf(lower, upper, Direction::Forward)?;
-            for record in leaf.records.iter().filter(|r| !r.meta.tombstone) {
-                fingerprint.add(&record.key, record.meta.version);
+            for record in &leaf.records {
+                match record.meta.tombstone {
+                    true if record.meta.version > number => return Ok(None),
+                    true => {}
+                    false => fingerprint.add(&record.key, record.meta.version),
+                }
             }
             from = leaf.next;
         }
-        Ok(fingerprint)
+        Ok(Some(fingerprint))
     }
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.

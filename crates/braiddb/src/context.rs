@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use braid_store::Stamp;
+use braid_store::{RecordMeta, Stamp};
 
 use crate::horizon::Registration;
 use crate::locks::Owner;
@@ -248,8 +248,9 @@ pub(crate) struct PointRead {
     pub(crate) stripe: usize,
     key_at: u32,
     key_end: u32,
-    /// The version seen; 0 if the key was absent.
+    /// The version seen: a value's, or the removal's; 0 if there was nothing.
     pub(crate) version: u64,
+    pub(crate) absent: bool,
     pub(crate) stamp: Stamp,
 }
 
@@ -284,6 +285,8 @@ pub(crate) struct ReadSet {
     keys: Vec<u8>,
     pub(crate) points: Vec<PointRead>,
     pub(crate) ranges: Vec<RangeRead>,
+    /// Versions read under a lock, if somebody wants to know.
+    pub(crate) locked: Vec<u64>,
     /// The newest version read: a transaction without writes waits until it is durable (I4).
     pub(crate) newest: u64,
 }
@@ -300,9 +303,10 @@ impl ReadSet {
         table: u32,
         stripe: usize,
         key: &[u8],
-        version: u64,
+        found: Option<RecordMeta>,
         stamp: Stamp,
     ) {
+        let version = found.map_or(0, |meta| meta.version);
         let key_at = self.keys.len() as u32;
         self.keys.extend_from_slice(key);
         let key_end = self.keys.len() as u32;
@@ -312,6 +316,7 @@ impl ReadSet {
             key_at,
             key_end,
             version,
+            absent: found.is_none_or(|meta| meta.tombstone),
             stamp,
         });
         self.newest = self.newest.max(version);
@@ -323,6 +328,7 @@ impl ReadSet {
 
     fn clear(&mut self) {
         self.keys.clear();
+        self.locked.clear();
         self.points.clear();
         self.ranges.clear();
         self.newest = 0;

@@ -119,7 +119,7 @@ impl Inner {
             held: HeldLocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
-            locks: LockTable::new(),
+            locks: LockTable::for_pool(options.pool_bytes),
             snapshots: Snapshots::new(),
             garbage: Garbage::new(),
             counters: Counters::new(),

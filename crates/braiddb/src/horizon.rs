@@ -67,6 +67,7 @@ impl Snapshots {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
             let number = horizon();
+            braid_rt::point();
             // SeqCst, here and below: see the module's rules.
             if self.slots[slot]
                 .compare_exchange(FREE, number, Ordering::SeqCst, Ordering::Relaxed)
@@ -74,6 +75,7 @@ impl Snapshots {
             {
                 continue;
             }
+            braid_rt::point();
             let mut number = number;
             while self.intent.load(Ordering::SeqCst) > number {
                 number = horizon();
@@ -125,6 +127,7 @@ impl Snapshots {
             return;
         };
         self.intent.fetch_max(horizon, Ordering::SeqCst);
+        braid_rt::point();
         let mut oldest = self.intent.load(Ordering::SeqCst);
         for slot in &self.slots {
             oldest = oldest.min(slot.load(Ordering::SeqCst));

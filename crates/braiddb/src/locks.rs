@@ -26,8 +26,13 @@ const OWNER_SHIFT: u32 = 2;
 /// microsecond, while a sleep and a wake-up cost about ten.
 const SPINS: u32 = if cfg!(all(test, loom)) { 0 } else { 64 };
 
-/// The number of stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are held.
-const STRIPES: usize = if cfg!(all(test, loom)) { 2 } else { 1 << 16 };
+/// Most stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are held.
+const STRIPES_MAX: usize = 1 << 16;
+const STRIPES_MIN: usize = 1 << 12;
+
+/// A stripe for so many bytes of buffer pool, so that a small database stays small.
+const POOL_BYTES_PER_STRIPE: usize = 512;
+
 const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
 /// Identifies a transaction context; never 0.
@@ -70,13 +75,21 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    pub(crate) fn new() -> Self {
+    /// A table for a database with a buffer pool of this size.
+    pub(crate) fn for_pool(bytes: usize) -> Self {
+        let stripes = (bytes / POOL_BYTES_PER_STRIPE).next_power_of_two();
+        Self::new(stripes.clamp(STRIPES_MIN, STRIPES_MAX))
+    }
+
+    /// `stripes` is a power of two.
+    pub(crate) fn new(stripes: usize) -> Self {
+        debug_assert!(stripes.is_power_of_two());
         let stripe = || Stripe {
             word: AtomicU64::new(0),
             versions: Mutex::default(),
         };
         Self {
-            stripes: (0..STRIPES).map(|_| stripe()).collect(),
+            stripes: (0..stripes).map(|_| stripe()).collect(),
             rooms: (0..ROOMS).map(|_| Mutex::default()).collect(),
             waiting: Mutex::default(),
         }
@@ -84,7 +97,7 @@ impl LockTable {
 
     /// The stripe of a key with this hash.
     pub(crate) fn stripe_of(&self, hash: u64) -> usize {
-        hash as usize & (STRIPES - 1)
+        hash as usize & (self.stripes.len() - 1)
     }
 
     /// The old versions of the keys of a stripe.
@@ -94,6 +107,7 @@ impl LockTable {
 
     /// Takes the write lock of a stripe, sleeping while another owner has it.
     pub(crate) fn lock(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
+        braid_rt::point();
         let word = &self.stripes[stripe].word;
         let mut spins = 0;
         loop {
@@ -188,6 +202,7 @@ impl LockTable {
 
     /// Announces that the owner of a stripe is about to draw its number and to write.
     pub(crate) fn mark_committing(&self, stripe: usize) {
+        braid_rt::point();
         // Relaxed: the draw of the number behind it (`InFlight::draw`, a read-modify-write of one counter
         // with Release and Acquire) carries it to every validator that draws later, or that finds this number
         // drawn. One that does not see the mark comes before this owner in the order.
@@ -206,6 +221,7 @@ impl LockTable {
 
     /// Whether somebody other than `owner` is about to write a key of the stripe.
     pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
+        braid_rt::point();
         // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The mark itself comes with
         // the validator's own draw, see `mark_committing`.
         let word = self.stripes[stripe].word.load(Ordering::Acquire);
@@ -221,6 +237,7 @@ impl LockTable {
 
     /// Gives a stripe back.
     pub(crate) fn unlock(&self, stripe: usize, owner: Owner) {
+        braid_rt::point();
         // Release: pairs with the Acquire of the next locker and validator.
         let word = self.stripes[stripe].word.swap(0, Ordering::Release);
         debug_assert_eq!(
@@ -245,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_reentrant_and_exclusive() {
-        let locks = LockTable::new();
+        let locks = LockTable::new(16);
         assert_eq!(locks.lock(7, 1), Ok(Locked::Now));
         assert_eq!(locks.lock(7, 1), Ok(Locked::Already));
         locks.mark_committing(7);
@@ -258,7 +275,7 @@ mod tests {
 
     #[test]
     fn contended_counters_lose_no_increment() {
-        let locks = LockTable::new();
+        let locks = LockTable::new(16);
         let counters = [Mutex::new(0u64), Mutex::new(0)];
         std::thread::scope(|scope| {
             for owner in 1..=8 {
@@ -280,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_cycle_ends_one_side() {
-        let locks = LockTable::new();
+        let locks = LockTable::new(16);
         let barrier = std::sync::Barrier::new(2);
         let deadlocks = std::thread::scope(|scope| {
             let sides = [(1, 0, 1), (2, 1, 0)].map(|(owner, first, second)| {

@@ -18,7 +18,7 @@ use crate::locks::LockTable;
 #[test]
 fn a_lock_is_handed_over() {
     explore(3, || {
-        let shared = Arc::new((LockTable::new(), UnsafeCell::new(0)));
+        let shared = Arc::new((LockTable::new(2), UnsafeCell::new(0)));
         let lock_and_add = |owner, shared: &(LockTable, UnsafeCell<u32>)| {
             let (locks, value) = shared;
             locks.lock(0, owner).unwrap();
@@ -43,7 +43,7 @@ fn a_lock_is_handed_over() {
 #[test]
 fn a_circle_is_found() {
     explore(3, || {
-        let locks = Arc::new(LockTable::new());
+        let locks = Arc::new(LockTable::new(2));
         let lock_both = |owner, first, second, locks: &LockTable| {
             locks.lock(first, owner).unwrap();
             let both = locks.lock(second, owner).is_ok();
@@ -82,7 +82,7 @@ fn a_validator_sees_the_mark_or_the_write() {
 }
 
 fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable)) {
-    let shared = Arc::new((LockTable::new(), AtomicU64::new(0), AtomicBool::new(false)));
+    let shared = Arc::new((LockTable::new(2), AtomicU64::new(0), AtomicBool::new(false)));
     let writer = {
         let shared = shared.clone();
         spawn(move || {

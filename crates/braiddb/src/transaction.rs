@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use braid_store::RecordMeta;
-
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
 use crate::database::{Inner, PooledContext};
@@ -84,23 +82,10 @@ impl Transaction {
             return inner.get_at(core, key, snapshot.number());
         }
         let (found, stamp) = core.tree.get(key, |_| true)?;
-        let (version, value) = match found {
-            None => (0, None),
-            Some(found) => {
-                // The absence that a removal left must last, too.
-                state.reads.newest = state.reads.newest.max(found.meta.version);
-                let version = if found.meta.tombstone {
-                    0
-                } else {
-                    found.meta.version
-                };
-                (version, found.value)
-            }
-        };
-        state
-            .reads
-            .add_point(table, inner.locks.stripe_of(hash), key, version, stamp);
-        Ok(value)
+        let meta = found.as_ref().map(|found| found.meta);
+        let stripe = inner.locks.stripe_of(hash);
+        state.reads.add_point(table, stripe, key, meta, stamp);
+        Ok(found.and_then(|found| found.value))
     }
 
     /// The newest value of a key, which stays the newest until this transaction ends.
@@ -116,6 +101,9 @@ impl Transaction {
         let (found, _) = core.tree.get(key, |_| true)?;
         let Some(found) = found else { return Ok(None) };
         state.reads.newest = state.reads.newest.max(found.meta.version);
+        if self.inner().wants_dependencies {
+            state.reads.locked.push(found.meta.version);
+        }
         Ok(found.value)
     }
 
@@ -465,10 +453,4 @@ impl fmt::Debug for Transaction {
             .field("locks", &state.locks.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a record's newest version is what a read saw; tombstones and absence are the same.
-pub(crate) fn version_seen(meta: Option<RecordMeta>) -> u64 {
-    meta.filter(|meta| !meta.tombstone)
-        .map_or(0, |meta| meta.version)
 }

@@ -14,12 +14,12 @@ mod off;
 #[cfg(not(feature = "simulation"))]
 pub(crate) use off::*;
 #[cfg(not(feature = "simulation"))]
-pub use off::{is_on, point};
+pub use off::{is_on, point, reach};
 
 #[cfg(feature = "simulation")]
 mod scheduler;
 #[cfg(feature = "simulation")]
-pub use scheduler::{Failure, Options, Report, is_on, point, run, task};
+pub use scheduler::{Failure, Options, Report, is_on, point, reach, run, task};
 #[cfg(feature = "simulation")]
 pub(crate) use scheduler::{block, give_way, join, now, random, scatter, spawn, wake};
 

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -34,7 +35,7 @@ pub struct Options {
 }
 
 /// What a simulation did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Points, waits and ends of tasks.
     pub steps: u64,
@@ -46,6 +47,8 @@ pub struct Report {
     pub time: Duration,
     /// A fingerprint of who went on when: the same for two runs that are the same.
     pub trace: u64,
+    /// How often each place that calls [`reach`] was reached.
+    pub reached: BTreeMap<&'static str, u64>,
 }
 
 /// Why a simulation did not come to its end.
@@ -127,6 +130,7 @@ struct Scheduler {
     switches: Cell<u64>,
     trace: Cell<u64>,
     waits_in_panic: Cell<u32>,
+    reached: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 thread_local! {
@@ -155,6 +159,14 @@ fn at_point() {
     scheduler.step();
     if scheduler.wants_switch() {
         scheduler.switch(State::Ready);
+    }
+}
+
+/// Counts that a rare branch was reached, so that a suite can tell which it never tried.
+#[inline]
+pub fn reach(place: &'static str) {
+    if is_on() {
+        *scheduler().reached.borrow_mut().entry(place).or_default() += 1;
     }
 }
 
@@ -283,6 +295,7 @@ impl Scheduler {
             switches: Cell::new(0),
             trace: Cell::new(0),
             waits_in_panic: Cell::new(0),
+            reached: RefCell::default(),
         }
     }
 
@@ -350,7 +363,14 @@ impl Scheduler {
             }
             return;
         }
-        self.tasks.borrow_mut()[current].state = state;
+        {
+            let task = &mut self.tasks.borrow_mut()[current];
+            task.state = state;
+            if state == State::GaveWay {
+                // Two that wait for a third would go on for ever, if they were greater than that one.
+                task.priority = self.rng.borrow_mut().u64(..1 << 32);
+            }
+        }
         ON.set(false);
         #[expect(
             deprecated,
@@ -492,6 +512,7 @@ pub fn run<T: Send + 'static>(
         tasks: scheduler.tasks.borrow().len(),
         time: Duration::from_nanos(scheduler.now.get()),
         trace: scheduler.trace.get(),
+        reached: scheduler.reached.take(),
     };
     if let Some(failure) = failure {
         // Unwinding the tasks would run destructors that wait for each other.

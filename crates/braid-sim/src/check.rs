@@ -1,0 +1,356 @@
+//! Whether a round's history is one that the engine may have.
+//!
+//! The engine says in which order transactions count: by their numbers. So the check is a replay: each
+//! transaction must have seen exactly what the ones before it leave (serializability, phantoms included),
+//! or, if it asked for a snapshot, what was there at one place before it, with nobody writing its keys in
+//! between. What is found after a crash must be a prefix of that order, or for `gsn` a part of it that is
+//! closed under dependencies, with everything in it that was acknowledged or seen by a snapshot. [`crate::graph`]
+//! looks at the same history without believing the numbers.
+
+use std::collections::BTreeSet;
+
+use crate::record::{Found, Op, Outcome, Round, State, Tx, TxId, View};
+
+/// What a history must not show; the text says which rule, and who broke it.
+pub type Violation = String;
+
+/// How transactions survive a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// A prefix of the order.
+    Prefix,
+    /// A part of it that is closed under dependencies.
+    Closed,
+}
+
+/// Transactions of which nothing but their existence is known: each may lie anywhere in the order. More
+/// are not tried out.
+const UNKNOWN_MAX: usize = 2;
+
+/// Checks a round, and what is found after its end, if that is known. `lenient`: the medium lost what it
+/// had promised to keep, so whatever is found is good, as long as somebody wrote it.
+///
+/// # Errors
+/// The first violation.
+pub fn check(
+    round: &Round,
+    found: Option<&Found>,
+    survival: Survival,
+    lenient: bool,
+) -> Result<(), Violation> {
+    real_time(round)?;
+    let mut numbered: Vec<&Tx> = Vec::new();
+    let mut unknown: Vec<&Tx> = Vec::new();
+    for tx in round.txs.iter().filter(|tx| tx.writes()) {
+        match tx.outcome {
+            Outcome::Committed(_) => numbered.push(tx),
+            Outcome::InDoubt => unknown.push(tx),
+            Outcome::Aborted => {
+                if found.is_some_and(|found| found.marks.contains(&tx.id)) {
+                    return Err(format!("G1a: {} was aborted and is there", tx.id));
+                }
+            }
+        }
+    }
+    numbered.sort_by_key(|tx| number_of(tx));
+    for pair in numbered.windows(2) {
+        if number_of(pair[0]) >= number_of(pair[1]) {
+            return Err(format!(
+                "I7: {} and {} have the same number",
+                pair[0].id, pair[1].id
+            ));
+        }
+    }
+    if unknown.len() > UNKNOWN_MAX {
+        return match found {
+            Some(found) if !lenient => acknowledged_is_there(round, &numbered, found),
+            _ => Ok(()),
+        };
+    }
+    // The first complaint is the most telling: the one for the order without those in doubt.
+    let mut first = None;
+    for order in orders(&numbered, &unknown) {
+        let outcome = check_order(round, &order).and_then(|()| match found {
+            Some(found) => check_found(round, &order, found, survival, lenient),
+            None => Ok(()),
+        });
+        match outcome {
+            Ok(()) => return Ok(()),
+            Err(violation) => {
+                first.get_or_insert(violation);
+            }
+        }
+    }
+    Err(first.expect("there is at least one order"))
+}
+
+fn number_of(tx: &Tx) -> u64 {
+    match tx.outcome {
+        Outcome::Committed(number) => number,
+        _ => u64::MAX,
+    }
+}
+
+/// All orders in which those whose place is unknown are somewhere, or nowhere.
+fn orders<'a>(numbered: &[&'a Tx], unknown: &[&'a Tx]) -> Vec<Vec<&'a Tx>> {
+    let mut orders = vec![numbered.to_vec()];
+    for &tx in unknown {
+        for i in 0..orders.len() {
+            for place in (0..=orders[i].len()).rev() {
+                let mut order = orders[i].clone();
+                order.insert(place, tx);
+                orders.push(order);
+            }
+        }
+    }
+    orders
+}
+
+/// Strict serializability: who began when another had returned comes behind it.
+fn real_time(round: &Round) -> Result<(), Violation> {
+    let committed = |tx: &&Tx| tx.writes() && matches!(tx.outcome, Outcome::Committed(_));
+    let writers: Vec<&Tx> = round.txs.iter().filter(committed).collect();
+    for later in &writers {
+        let before = writers
+            .iter()
+            .find(|tx| tx.ended < later.begun && number_of(tx) >= number_of(later));
+        if let Some(before) = before {
+            return Err(format!(
+                "real time: {} had returned when {} began, and comes behind it",
+                before.id, later.id
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Applies an operation; the error says what it should have seen.
+fn apply(state: &mut State, op: &Op) -> Result<(), String> {
+    match op {
+        Op::Get(key, seen) => {
+            let there = state.get(key);
+            if there != seen.as_ref() {
+                let there = there.map(|version| &version.writers);
+                return Err(format!("{}, not {there:?}", op));
+            }
+        }
+        Op::Scan(from, to, seen) => {
+            let there = state.range(from..to);
+            if !there
+                .clone()
+                .eq(seen.iter().map(|(key, version)| (key, version)))
+            {
+                let there: Vec<_> = there
+                    .map(|(key, version)| (key, &version.writers))
+                    .collect();
+                return Err(format!("{}, not {there:?}", op));
+            }
+        }
+        Op::Put(key, version) => {
+            state.insert(*key, version.clone());
+        }
+        Op::Remove(key) => {
+            state.remove(key);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a transaction may have run on this state. The state is not changed.
+fn fits(state: &State, ops: &[Op]) -> Result<(), String> {
+    let mut state = state.clone();
+    ops.iter().try_for_each(|op| apply(&mut state, op))
+}
+
+fn write(state: &mut State, tx: &Tx) {
+    for op in &tx.ops {
+        if matches!(op, Op::Put(..) | Op::Remove(_)) {
+            // Writes fit everywhere.
+            let _ = apply(state, op);
+        }
+    }
+}
+
+/// Holds all that was seen against the states of this order.
+fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
+    let mut states = vec![round.base.clone()];
+    for tx in order {
+        let mut state = states[states.len() - 1].clone();
+        write(&mut state, tx);
+        states.push(state);
+    }
+    for (place, tx) in order.iter().enumerate() {
+        if tx.snapshot {
+            snapshot_fits(&states, order, place, tx)?;
+        } else {
+            fits(&states[place], &tx.ops)
+                .map_err(|what| format!("G2: {} saw that {what}", tx.id))?;
+        }
+    }
+    for tx in round.txs.iter().filter(|tx| !tx.writes()) {
+        // Somewhere not before the newest it read. What an aborted one saw is not held against anybody.
+        if let Outcome::Committed(number) = tx.outcome {
+            let from = order.partition_point(|tx| number_of(tx) <= number);
+            let outcomes = states[from..].iter().map(|state| fits(state, &tx.ops));
+            let mut why = None;
+            for outcome in outcomes {
+                match outcome {
+                    Ok(()) => {
+                        why = None;
+                        break;
+                    }
+                    Err(what) => {
+                        why.get_or_insert(what);
+                    }
+                }
+            }
+            if let Some(what) = why {
+                return Err(format!("G2: {}, which only read, saw that {what}", tx.id));
+            }
+        }
+    }
+    for view in &round.views {
+        view_fits(&states, order, view)?;
+    }
+    Ok(())
+}
+
+/// Snapshot isolation: one state before it, and nobody who wrote one of its keys since.
+fn snapshot_fits(states: &[State], order: &[&Tx], place: usize, tx: &Tx) -> Result<(), Violation> {
+    // A removal of what was not there is no write.
+    let changes = |at: usize| {
+        let changed = move |key: &u8| states[at].get(key) != states[at + 1].get(key);
+        order[at].keys().into_iter().filter(changed)
+    };
+    let keys: BTreeSet<u8> = changes(place).collect();
+    let mut why = String::new();
+    for at in (0..=place).rev() {
+        match fits(&states[at], &tx.ops) {
+            Ok(()) => return Ok(()),
+            Err(what) if why.is_empty() => why = what,
+            Err(_) => {}
+        }
+        // One place further back this one's writes are concurrent, too.
+        if at > 0 && changes(at - 1).any(|key| keys.contains(&key)) {
+            return Err(format!(
+                "snapshot isolation: {} saw that {why}, and overwrites {}",
+                tx.id,
+                order[at - 1].id
+            ));
+        }
+    }
+    Err(format!("snapshot isolation: {} saw that {why}", tx.id))
+}
+
+fn view_fits(states: &[State], order: &[&Tx], view: &View) -> Result<(), Violation> {
+    let at = order.partition_point(|tx| number_of(tx) <= view.number);
+    fits(&states[at], &view.ops)
+        .map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.number))
+}
+
+/// I1 and I4: what was acknowledged is there, and what a snapshot or an acknowledged reader saw.
+fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<(), Violation> {
+    let lost = |tx: &&&Tx| !found.marks.contains(&tx.id);
+    if let Some(tx) = order.iter().filter(lost).find(|tx| tx.acknowledged) {
+        return Err(format!("I1: {} was acknowledged and is lost", tx.id));
+    }
+    for view in &round.views {
+        let mut below = order.iter().filter(|tx| number_of(tx) <= view.number);
+        if let Some(tx) = below.find(|tx| !found.marks.contains(&tx.id)) {
+            return Err(format!(
+                "I4: {} was in a snapshot at {} and is lost",
+                tx.id, view.number
+            ));
+        }
+    }
+    let own: BTreeSet<TxId> = round.txs.iter().map(|tx| tx.id).collect();
+    for tx in round.txs.iter().filter(|tx| tx.acknowledged) {
+        for (_, seen) in tx.seen() {
+            let Some(version) = seen else { continue };
+            let writer = version.writer();
+            if writer != tx.id && own.contains(&writer) && !found.marks.contains(&writer) {
+                return Err(format!(
+                    "I4: {writer} was seen by {}, which was acknowledged, and is lost",
+                    tx.id
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Holds what is there after a crash against the order.
+fn check_found(
+    round: &Round,
+    order: &[&Tx],
+    found: &Found,
+    survival: Survival,
+    lenient: bool,
+) -> Result<(), Violation> {
+    if lenient {
+        return Ok(());
+    }
+    acknowledged_is_there(round, order, found)?;
+    let there = |id: TxId| found.marks.contains(&id);
+    let of_round: BTreeSet<TxId> = round.txs.iter().map(|tx| tx.id).collect();
+    let placed: BTreeSet<TxId> = order.iter().map(|tx| tx.id).collect();
+    if let Some(id) = of_round
+        .iter()
+        .find(|&&id| there(id) && !placed.contains(&id))
+    {
+        return Err(format!("I2: {id} is there, and has no place in the order"));
+    }
+    let mut state = round.base.clone();
+    let mut missing: Option<&Tx> = None;
+    for tx in order {
+        if !there(tx.id) {
+            missing.get_or_insert(tx);
+            continue;
+        }
+        if survival == Survival::Prefix
+            && let Some(missing) = missing
+        {
+            return Err(format!(
+                "I3: {} is there, and {} before it is not",
+                tx.id, missing.id
+            ));
+        }
+        write(&mut state, tx);
+    }
+    if survival == Survival::Closed {
+        closed(&of_round, order, found)?;
+    }
+    if state != found.state {
+        let differs = |key: &u8| state.get(key) != found.state.get(key);
+        let key = (0..=u8::MAX).find(differs).expect("they differ somewhere");
+        let writers = |state: &State| state.get(&key).map(|version| version.writers.clone());
+        return Err(format!(
+            "I2: the key {key} is {:?}, not {:?}",
+            writers(&found.state),
+            writers(&state)
+        ));
+    }
+    Ok(())
+}
+
+/// Who is there has what it read and what it overwrote.
+fn closed(of_round: &BTreeSet<TxId>, order: &[&Tx], found: &Found) -> Result<(), Violation> {
+    let mut last: std::collections::BTreeMap<u8, TxId> = std::collections::BTreeMap::new();
+    for tx in order {
+        if found.marks.contains(&tx.id) {
+            let read = tx.seen().filter_map(|(_, seen)| seen).map(|v| v.writer());
+            let replaced = tx.keys().into_iter().chain(tx.absent());
+            let replaced = replaced.filter_map(|key| last.get(&key).copied());
+            let mut on = read.chain(replaced);
+            let lost = on.find(|id| of_round.contains(id) && !found.marks.contains(id));
+            if let Some(id) = lost {
+                return Err(format!(
+                    "I3: {} is there, and {id} that it depends on is not",
+                    tx.id
+                ));
+            }
+        }
+        last.extend(tx.keys().into_iter().map(|key| (key, tx.id)));
+    }
+    Ok(())
+}

@@ -1,0 +1,437 @@
+//! What the clients of a history do, and the notes that they take.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use braid::{
+    Bytes, Database, Durability, Error, Health, Isolation, Readable, Result, Table, Ticket,
+    Transaction, TransactionOptions,
+};
+use fastrand::Rng;
+
+use crate::plan::Plan;
+use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, View};
+
+/// Longest list of writers in a value.
+const LIST_MAX: usize = 5;
+
+/// How often a client goes on after an error that does not end the database.
+const ERRORS_MAX: u32 = 20;
+
+/// The tables of a history.
+#[derive(Clone)]
+pub(crate) struct Tables {
+    values: Table<u8, Bytes>,
+    /// A key for each transaction that wrote.
+    marks: Table<u64, Bytes>,
+}
+
+impl Tables {
+    pub(crate) fn open(db: &Database) -> Result<Self> {
+        Ok(Self {
+            values: db.table("values")?,
+            marks: db.table("marks")?,
+        })
+    }
+
+    /// All that there is.
+    pub(crate) fn found(&self, db: &Database) -> Result<Found> {
+        let snapshot = db.snapshot();
+        let state = scan(&snapshot, &self.values, 0, u8::MAX)?;
+        let marks = snapshot.iter(&self.marks)?.map(|entry| Ok(entry?.0));
+        Ok(Found {
+            state: state.into_iter().collect::<State>(),
+            marks: marks.collect::<Result<_>>()?,
+        })
+    }
+}
+
+fn decode(bytes: &[u8]) -> Version {
+    Version::decode(bytes).unwrap_or_else(|| panic!("a value that nobody wrote: {bytes:02x?}"))
+}
+
+fn scan(
+    reader: &impl Readable,
+    table: &Table<u8, Bytes>,
+    from: Key,
+    to: Key,
+) -> Result<Vec<(Key, Version)>> {
+    let entries = reader.range(table, from..to)?;
+    entries
+        .map(|entry| entry.map(|(key, bytes)| (key, decode(&bytes))))
+        .collect()
+}
+
+/// What all clients write down. Nobody is interrupted while it is locked.
+#[derive(Clone, Default)]
+pub(crate) struct Notes(Arc<Mutex<NotesInner>>);
+
+#[derive(Default)]
+struct NotesInner {
+    round: Round,
+    clock: u64,
+    tickets: Vec<(usize, Ticket)>,
+}
+
+impl Notes {
+    pub(crate) fn new(base: State) -> Self {
+        let notes = Self::default();
+        notes.lock().round.base = base;
+        notes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NotesInner> {
+        self.0.lock().expect("nobody panics while it is locked")
+    }
+
+    fn now(&self) -> u64 {
+        let mut notes = self.lock();
+        notes.clock += 1;
+        notes.clock
+    }
+
+    /// Takes the round, after looking at the tickets that nobody asked.
+    pub(crate) fn finish(&self) -> Round {
+        let tickets = std::mem::take(&mut self.lock().tickets);
+        let durable = tickets.iter().filter(|(_, ticket)| ticket.is_durable());
+        let durable: Vec<usize> = durable.map(|(place, _)| *place).collect();
+        // Which may flush: not under the lock.
+        drop(tickets);
+        let mut round = std::mem::take(&mut self.lock().round);
+        for place in durable {
+            round.txs[place].acknowledged = true;
+        }
+        round
+    }
+
+    /// Everything that had returned before `time` is durable.
+    pub(crate) fn acknowledge_before(&self, time: u64) {
+        for tx in &mut self.lock().round.txs {
+            if tx.ended < time && matches!(tx.outcome, Outcome::Committed(_)) {
+                tx.acknowledged = true;
+            }
+        }
+    }
+
+    /// Everything is durable.
+    pub(crate) fn acknowledge_all(&self) {
+        self.acknowledge_before(u64::MAX);
+    }
+}
+
+/// One client: transactions, snapshots, syncs, checkpoints.
+pub(crate) struct Client {
+    db: Database,
+    tables: Tables,
+    plan: Plan,
+    notes: Notes,
+    rng: Rng,
+    /// Names the next transaction; the lowest bits are the client's.
+    next: TxId,
+    errors: u32,
+}
+
+/// Whether the client goes on.
+enum Next {
+    Go,
+    End,
+}
+
+impl Client {
+    /// `first` is a name that no transaction of the history has had, nor has it plus a multiple of 16.
+    pub(crate) fn new(
+        db: Database,
+        tables: Tables,
+        plan: &Plan,
+        notes: Notes,
+        seed: u64,
+        first: TxId,
+    ) -> Self {
+        Self {
+            db,
+            tables,
+            plan: plan.clone(),
+            notes,
+            rng: Rng::with_seed(seed),
+            next: first,
+            errors: 0,
+        }
+    }
+
+    /// Runs until it has done its share, or the database has failed. Returns the next free name.
+    pub(crate) fn run(mut self) -> TxId {
+        for _ in 0..self.plan.transactions {
+            let next = match self.rng.u32(..32) {
+                0..3 => self.view(),
+                3 => self.sync(),
+                4 if self.plan.checkpoints => self.checkpoint(),
+                _ => self.transaction(),
+            };
+            if matches!(next, Next::End) {
+                break;
+            }
+            if self.rng.u32(..6) == 0 {
+                braid_rt::sleep(Duration::from_micros(self.rng.u64(1..200)));
+            }
+        }
+        self.next
+    }
+
+    /// What an error means for the client.
+    fn failed(&mut self, error: &Error) -> Next {
+        match error {
+            Error::Conflict(_) => {
+                braid_rt::thread::yield_now();
+                Next::Go
+            }
+            Error::Poisoned { .. } | Error::Closed => Next::End,
+            Error::OutOfSpace { .. } | Error::Io { .. } | Error::Corrupted { .. } => {
+                self.errors += 1;
+                braid_rt::sleep(Duration::from_millis(1));
+                if self.errors < ERRORS_MAX {
+                    Next::Go
+                } else {
+                    Next::End
+                }
+            }
+            error => panic!("nobody asked for this: {error}"),
+        }
+    }
+
+    fn view(&mut self) -> Next {
+        let snapshot = self.db.snapshot();
+        let mut ops = Vec::new();
+        for _ in 0..self.rng.u32(1..4) {
+            match self.read(&snapshot) {
+                Ok(op) => ops.push(op),
+                Err(error) => return self.failed(&error),
+            }
+            braid_rt::point();
+        }
+        let number = snapshot.number();
+        self.notes.lock().round.views.push(View { number, ops });
+        Next::Go
+    }
+
+    fn sync(&mut self) -> Next {
+        let time = self.notes.now();
+        match self.db.sync() {
+            Ok(()) => {
+                self.notes.acknowledge_before(time);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Next {
+        let time = self.notes.now();
+        match self.db.checkpoint() {
+            Ok(()) => {
+                self.notes.acknowledge_before(time);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn key(&mut self) -> Key {
+        // Some keys are hot.
+        let keys = self.plan.keys;
+        if self.rng.bool() {
+            self.rng.u8(..keys.min(3))
+        } else {
+            self.rng.u8(..keys)
+        }
+    }
+
+    fn read(&mut self, reader: &impl Readable) -> Result<Op> {
+        if self.rng.u32(..4) == 0 {
+            let from = self.key();
+            let to = from + self.rng.u8(1..=self.plan.keys);
+            let seen = scan(reader, &self.tables.values, from, to)?;
+            return Ok(Op::Scan(from, to, seen));
+        }
+        let key = self.key();
+        let seen = reader.get(&self.tables.values, &key)?;
+        Ok(Op::Get(key, seen.map(|bytes| decode(&bytes))))
+    }
+
+    /// A transaction's reads and writes, until it is ready to commit.
+    fn body(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
+        let table = self.tables.values.clone();
+        let reads_only = self.rng.u32(..6) == 0;
+        for _ in 0..self.rng.u32(1..6) {
+            match self.rng.u32(..10) {
+                0..4 => ops.push(self.read(tx)?),
+                _ if reads_only => ops.push(self.read(tx)?),
+                4 => {
+                    let key = self.key();
+                    // Of nothing it is a read.
+                    ops.push(match tx.remove(&table, &key)? {
+                        true => Op::Remove(key),
+                        false => Op::Get(key, None),
+                    });
+                }
+                5..8 => {
+                    let key = self.key();
+                    // Appends to what it reads, with a lock from then on or not.
+                    let old = if self.rng.bool() {
+                        tx.get_for_update(&table, &key)?
+                    } else {
+                        tx.get(&table, &key)?
+                    };
+                    let old = old.map(|bytes| decode(&bytes));
+                    ops.push(Op::Get(key, old.clone()));
+                    let mut writers = old.map_or(Vec::new(), |version| version.writers);
+                    if writers.last() != Some(&id) {
+                        writers.push(id);
+                    }
+                    let writers = writers.split_off(writers.len().saturating_sub(LIST_MAX));
+                    self.put(tx, key, writers, ops)?;
+                }
+                _ => {
+                    let key = self.key();
+                    self.put(tx, key, vec![id], ops)?;
+                }
+            }
+            braid_rt::point();
+        }
+        if ops
+            .iter()
+            .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)))
+        {
+            // Those that were about to be overwritten by their own writer are, now.
+            let mut last: std::collections::BTreeMap<Key, Option<Version>> = Default::default();
+            for op in ops.iter() {
+                match op {
+                    Op::Put(key, version) => last.insert(*key, Some(version.clone())),
+                    Op::Remove(key) => last.insert(*key, None),
+                    _ => None,
+                };
+            }
+            for (key, version) in last {
+                if let Some(mut version) = version.filter(|version| version.intermediate) {
+                    version.intermediate = false;
+                    tx.insert(&table, &key, &version.encode()[..])?;
+                    ops.push(Op::Put(key, version));
+                }
+            }
+            tx.insert(&self.tables.marks, &id, &b""[..])?;
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        tx: &mut Transaction,
+        key: Key,
+        writers: Vec<TxId>,
+        ops: &mut Vec<Op>,
+    ) -> Result<()> {
+        let version = Version {
+            writers,
+            intermediate: self.rng.u32(..5) == 0,
+        };
+        tx.insert(&self.tables.values, &key, &version.encode()[..])?;
+        ops.push(Op::Put(key, version));
+        Ok(())
+    }
+
+    fn transaction(&mut self) -> Next {
+        let id = self.next;
+        self.next += 16;
+        let durability = match self.rng.u32(..16) {
+            0 => Durability::None,
+            1 => Durability::Buffered(Duration::from_micros(self.rng.u64(1..500))),
+            _ => Durability::Immediate,
+        };
+        let options = TransactionOptions {
+            isolation: if self.plan.snapshot {
+                Isolation::Snapshot
+            } else {
+                Isolation::Serializable
+            },
+            durability,
+        };
+        let begun = self.notes.now();
+        let mut tx = self.db.begin_with(options);
+        let mut ops = Vec::new();
+        let body = self.body(&mut tx, id, &mut ops);
+        let mut next = Next::Go;
+        let mut ticket = None;
+        let mut acknowledged = false;
+        let mut outcome = Outcome::Aborted;
+        match body {
+            Err(error) => {
+                next = self.failed(&error);
+                tx.abort();
+            }
+            Ok(()) if self.rng.u32(..16) == 0 => tx.abort(),
+            Ok(()) if self.rng.u32(..3) == 0 => match tx.commit() {
+                Ok(commit) => {
+                    outcome = Outcome::Committed(commit.number());
+                    acknowledged = durability == Durability::Immediate;
+                }
+                Err(error) => (outcome, next) = self.commit_failed(&error),
+            },
+            Ok(()) => match tx.commit_async() {
+                Ok(granted) => {
+                    outcome = Outcome::Committed(granted.number());
+                    ticket = Some(granted);
+                }
+                Err(error) => (outcome, next) = self.commit_failed(&error),
+            },
+        }
+        let ended = self.notes.now();
+        let place = {
+            let mut notes = self.notes.lock();
+            let snapshot = self.plan.snapshot;
+            notes.round.txs.push(Tx {
+                id,
+                ops,
+                outcome,
+                acknowledged,
+                snapshot,
+                begun,
+                ended,
+            });
+            notes.round.txs.len() - 1
+        };
+        if let Some(ticket) = ticket {
+            return self.settle(place, ticket);
+        }
+        next
+    }
+
+    /// Waits for a ticket, or looks at it later.
+    fn settle(&mut self, place: usize, ticket: Ticket) -> Next {
+        if self.rng.bool() {
+            self.notes.lock().tickets.push((place, ticket));
+            return Next::Go;
+        }
+        match ticket.wait() {
+            Ok(_) => {
+                self.notes.lock().round.txs[place].acknowledged = true;
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn commit_failed(&mut self, error: &Error) -> (Outcome, Next) {
+        let next = self.failed(error);
+        let known = match error {
+            Error::Conflict(_) => true,
+            // Refused before it was logged, unless that is what ended the database.
+            Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),
+            _ => false,
+        };
+        let outcome = if known {
+            Outcome::Aborted
+        } else {
+            Outcome::InDoubt
+        };
+        (outcome, next)
+    }
+}

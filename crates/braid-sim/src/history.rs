@@ -1,0 +1,438 @@
+//! One history: rounds of opening, working, and crashing, each checked.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use braid::{Database, Error, Protocol};
+use braid_io::{Decay, SimDevice};
+use braid_rt::{simulation, thread};
+use fastrand::Rng;
+
+use crate::check::{Survival, Violation, check};
+use crate::client::{Client, Notes, Tables};
+use crate::graph;
+use crate::plan::{Plan, survival};
+use crate::record::{Found, Round, TxId};
+
+/// Steps of the scheduler after which a history counts as one that does not end.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// How often each thing happened.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// What a history came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Power cuts and killed processes.
+    pub crashes: u64,
+    /// Transactions that committed.
+    pub commits: u64,
+    /// What happened, and which rare branches of the engine were reached.
+    pub counts: Counts,
+    /// The scheduler's report.
+    pub report: simulation::Report,
+}
+
+/// A history that broke a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What makes it happen again.
+    pub plan: Plan,
+    /// Which rule, and how.
+    pub violation: Violation,
+    /// What the clients of the round saw, where it is a matter of that.
+    pub history: String,
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// The first violation, a deadlock, a panic, or a history that does not end.
+pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
+    let options = simulation::Options {
+        seed: plan.seed,
+        steps_max: STEPS_MAX,
+    };
+    let own = plan.clone();
+    let (result, report) = simulation::run(&options, move || {
+        let mut history = History::new(own);
+        let done = history.run();
+        done.map(|()| history.outcome)
+            .map_err(|violation| (violation, history.told))
+    });
+    let failed = |violation, history| Failed {
+        plan: plan.clone(),
+        violation,
+        history,
+    };
+    match result {
+        Ok(Ok(mut outcome)) => {
+            for (&place, count) in &report.reached {
+                *outcome.counts.entry(place).or_default() += count;
+            }
+            outcome.report = report;
+            Ok(outcome)
+        }
+        Ok(Err((violation, history))) => Err(failed(violation, history)),
+        Err(failure) => Err(failed(failure.to_string(), String::new())),
+    }
+}
+
+/// What the history is about when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Working,
+    Closing,
+}
+
+struct History {
+    plan: Plan,
+    rng: Rng,
+    device: SimDevice,
+    phase: Arc<Mutex<(Phase, Option<Phase>)>>,
+    outcome: Outcome,
+    next: TxId,
+    /// Whether the next crash kills the process only.
+    kill: bool,
+    /// What lies on the medium may not be what was written there, now or when somebody looks.
+    decayed: bool,
+    /// The round in which a rule was broken.
+    told: String,
+}
+
+/// How an opening ended.
+enum Opened {
+    Open(Database, Tables, Found),
+    /// The engine says that the medium is damaged, as it is.
+    Refused,
+}
+
+impl History {
+    fn new(plan: Plan) -> Self {
+        let device = SimDevice::new(plan.seed);
+        if plan.decay {
+            device.remember_stale();
+        }
+        if plan.lies {
+            device.lie();
+        }
+        Self {
+            rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
+            device,
+            plan,
+            phase: Arc::new(Mutex::new((Phase::Opening, None))),
+            outcome: Outcome::default(),
+            next: 0,
+            kill: false,
+            decayed: false,
+            told: String::new(),
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.outcome.counts.entry(what).or_default() += 1;
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.lock().expect("nobody panics with it").0 = phase;
+    }
+
+    /// Lets the power go after some time, whatever is done then.
+    fn arm(&mut self, within: Duration) -> thread::JoinHandle {
+        let device = self.device.clone();
+        let phase = self.phase.clone();
+        let after = within.mul_f64(self.rng.f64());
+        thread::spawn("power", move || {
+            braid_rt::sleep(after);
+            if !device.has_crashed() {
+                device.power_off();
+                // Nobody may be interrupted while it has this lock, which knows nothing of tasks.
+                let mut phase = phase.lock().expect("nobody panics with it");
+                phase.1 = Some(phase.0);
+            }
+        })
+        .expect("a task can be started")
+    }
+
+    /// The medium after the power came back, or as the next process finds it.
+    fn restart(&mut self) {
+        if self.device.has_crashed() {
+            self.outcome.crashes += 1;
+            let at = self.phase.lock().expect("nobody panics with it").1.take();
+            self.count(match (self.kill, at) {
+                (false, Some(Phase::Opening)) => "power cut while opening",
+                (false, Some(Phase::Closing)) => "power cut while closing",
+                (false, _) => "power cut while working",
+                (true, Some(Phase::Opening)) => "killed while opening",
+                (true, Some(Phase::Closing)) => "killed while closing",
+                (true, _) => "killed while working",
+            });
+        }
+        self.device = if self.kill {
+            self.device.after_kill()
+        } else {
+            self.device.after_crash()
+        };
+        self.kill = self.rng.u32(..4) == 0;
+    }
+
+    /// Opens, through as many crashes as come, and looks at everything.
+    fn open(&mut self) -> Result<Opened, Violation> {
+        self.enter(Phase::Opening);
+        for attempt in 0.. {
+            let armed = self.plan.crashes && attempt < 3 && self.rng.u32(..4) == 0;
+            let power = armed.then(|| self.arm(Duration::from_millis(3)));
+            let mut fault = false;
+            if self.plan.errors && attempt < 3 && self.rng.u32(..12) == 0 {
+                fault = true;
+                let n = self.rng.u64(1..20);
+                match self.rng.u32(..3) {
+                    0 => {
+                        self.count("write error while opening");
+                        self.device.fail_write_after(n);
+                    }
+                    1 => {
+                        self.count("sync error while opening");
+                        self.device.fail_sync_after(n);
+                    }
+                    _ => {
+                        self.count("read error while opening");
+                        self.device.fail_read_after(n);
+                    }
+                }
+            }
+            let builder = self.plan.builder(&mut self.rng);
+            let opened = builder.open_on(Arc::new(self.device.clone()));
+            let opened = opened.and_then(|db| {
+                let tables = Tables::open(&db)?;
+                let found = tables.found(&db)?;
+                Ok((db, tables, found))
+            });
+            if let Some(power) = power {
+                if opened.is_ok() && self.rng.bool() {
+                    // It may still be to come; then it comes early.
+                    drop(opened);
+                    power.join().expect("it does not panic");
+                    self.restart();
+                    continue;
+                }
+                power.join().expect("it does not panic");
+                drop(opened);
+                self.restart();
+                continue;
+            }
+            let error = match opened {
+                Ok((db, tables, found)) => {
+                    self.device.mend();
+                    return Ok(Opened::Open(db, tables, found));
+                }
+                Err(error) => error,
+            };
+            if fault {
+                // The process ends, and a new one tries again.
+                self.device.mend();
+                self.device = self.device.after_kill();
+                continue;
+            }
+            if self.decayed {
+                return match error {
+                    Error::Corrupted { .. }
+                    | Error::Incompatible { .. }
+                    | Error::NotADatabase { .. } => {
+                        self.count("damage told when opening");
+                        Ok(Opened::Refused)
+                    }
+                    error => Err(format!("damage is told as: {error}")),
+                };
+            }
+            return Err(format!("a working device can't be opened: {error}"));
+        }
+        unreachable!("the fourth attempt is not disturbed")
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        let mut before: Option<(Round, Protocol)> = None;
+        for _ in 0..self.plan.rounds {
+            let (db, tables, found) = match self.open()? {
+                Opened::Open(db, tables, found) => (db, tables, found),
+                Opened::Refused => return Ok(()),
+            };
+            if let Some((round, protocol)) = before.take() {
+                self.check(&round, Some(&found), protocol)?;
+                self.count("states recovered");
+            }
+            if self.decayed {
+                self.count("opened in spite of decay");
+            }
+            let protocol = self.plan.protocol;
+            let round = self.work(db, tables, found)?;
+            before = Some((round, protocol));
+        }
+        if let Opened::Open(db, _, found) = self.open()? {
+            if let Some((round, protocol)) = before {
+                self.check(&round, Some(&found), protocol)?;
+                self.count("states recovered");
+            }
+            self.enter(Phase::Closing);
+            db.close()
+                .map_err(|error| format!("a working device can't be closed: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn check(
+        &mut self,
+        round: &Round,
+        found: Option<&Found>,
+        protocol: Protocol,
+    ) -> Result<(), Violation> {
+        let survival = survival(protocol);
+        let checked = check(round, found, survival, self.decayed)
+            .and_then(|()| graph::check(round, self.plan.snapshot));
+        if checked.is_err() {
+            let found = found.map(ToString::to_string).unwrap_or_default();
+            self.told = format!("{round}\n{found}");
+        }
+        checked?;
+        if found.is_some_and(|found| {
+            round
+                .txs
+                .iter()
+                .any(|tx| tx.writes() && !found.marks.contains(&tx.id))
+        }) {
+            self.count(match survival {
+                Survival::Prefix => "a tail of the order lost",
+                Survival::Closed => "a part of the order lost",
+            });
+        }
+        Ok(())
+    }
+
+    /// One round of work, up to its end, however that comes.
+    fn work(&mut self, db: Database, tables: Tables, found: Found) -> Result<Round, Violation> {
+        self.enter(Phase::Working);
+        let notes = Notes::new(found.state);
+        let crash = self.plan.crashes && self.rng.u32(..8) > 0;
+        let time = Duration::from_micros(100 << self.rng.u32(..7));
+        let power = crash.then(|| self.arm(time));
+        self.disturb();
+        let clients: Vec<_> = (0..self.plan.clients)
+            .map(|i| {
+                let seed = self.rng.u64(..);
+                let first = self.next + 16 + i;
+                let client = Client::new(
+                    db.clone(),
+                    tables.clone(),
+                    &self.plan,
+                    notes.clone(),
+                    seed,
+                    first,
+                );
+                let next = Arc::new(Mutex::new(0));
+                let place = next.clone();
+                let work = move || *place.lock().expect("one writes it") = client.run();
+                let handle = thread::spawn(&format!("client-{i}"), AssertUnwindSafe(work).0);
+                (handle.expect("a task can be started"), next)
+            })
+            .collect();
+        for (client, next) in clients {
+            client.join().expect("the simulation ends with a panic");
+            let next = *next.lock().expect("one writes it");
+            self.next = self.next.max(next / 16 * 16);
+        }
+        self.enter(Phase::Closing);
+        self.device.set_capacity(None);
+        if self.rng.u32(..3) > 0 {
+            let closed = db.clone().close();
+            if closed.is_ok() && !self.device.has_crashed() {
+                self.count("closed cleanly");
+                notes.acknowledge_all();
+            }
+        }
+        drop(tables);
+        // Takes the tickets' last word before the database goes.
+        let round = notes.finish();
+        drop(db);
+        if let Some(power) = power {
+            power.join().expect("it does not panic");
+        }
+        self.device.mend();
+        self.outcome.commits += round
+            .txs
+            .iter()
+            .filter(|tx| matches!(tx.outcome, crate::record::Outcome::Committed(_)))
+            .count() as u64;
+        // What the clients saw must be right whatever comes later.
+        self.check(&round, None, self.plan.protocol)?;
+        self.restart();
+        self.between();
+        Ok(round)
+    }
+
+    /// Lets something go wrong while the clients work.
+    fn disturb(&mut self) {
+        if !self.plan.errors {
+            return;
+        }
+        let n = self.rng.u64(1..60);
+        match self.rng.u32(..8) {
+            0 => {
+                self.count("write error");
+                self.device.fail_write_after(n);
+            }
+            1 => {
+                self.count("sync error");
+                self.device.fail_sync_after(n);
+            }
+            2 => {
+                self.count("read error");
+                self.device.fail_read_after(n);
+            }
+            3 => {
+                self.count("device broken for good");
+                self.device.break_after(n);
+            }
+            4 | 5 => {
+                self.count("device full");
+                let room = self.rng.u64(..200 << 10);
+                self.device.set_capacity(Some(self.device.used() + room));
+            }
+            _ => {}
+        }
+    }
+
+    /// What may happen while no process has the database.
+    fn between(&mut self) {
+        if self.plan.decay && self.rng.bool() {
+            let decay =
+                [Decay::FlippedBit, Decay::LostSector, Decay::StaleSector][self.rng.usize(..3)];
+            let log = self.rng.bool();
+            let pick = |name: &str| name.ends_with(".braid") != log;
+            if self.device.decay(decay, pick).is_some() {
+                self.decayed = true;
+                self.count(match (decay, log) {
+                    (Decay::FlippedBit, true) => "flipped bit in the log",
+                    (Decay::FlippedBit, false) => "flipped bit in the data file",
+                    (Decay::LostSector, true) => "lost sector in the log",
+                    (Decay::LostSector, false) => "lost sector in the data file",
+                    (Decay::StaleSector, true) => "stale sector in the log",
+                    (Decay::StaleSector, false) => "stale sector in the data file",
+                });
+            }
+        }
+        let others: Vec<Protocol> = Protocol::ALL
+            .iter()
+            .copied()
+            .filter(|p| {
+                p.forced_strands().is_some() == self.plan.protocol.forced_strands().is_some()
+            })
+            .collect();
+        if self.rng.u32(..10) == 0 {
+            self.plan.protocol = others[self.rng.usize(..others.len())];
+            self.count("protocol switched");
+        }
+    }
+}

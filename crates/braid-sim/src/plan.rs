@@ -1,0 +1,120 @@
+//! What a history will be, as its seed decides it.
+
+use braid::{Builder, Database, Protocol};
+use fastrand::Rng;
+
+/// A history's parameters. The same plan does the same, always.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Decides everything that is not said here.
+    pub seed: u64,
+    /// The commit protocol to begin with.
+    pub protocol: Protocol,
+    /// How often the database is opened and left again.
+    pub rounds: u32,
+    /// Concurrent clients in a round.
+    pub clients: u64,
+    /// What each does in a round, at most.
+    pub transactions: u32,
+    /// Keys that they work on.
+    pub keys: u8,
+    /// Log buffers.
+    pub strands: usize,
+    /// Files that the log is written to.
+    pub lanes: usize,
+    /// Whether transactions ask for snapshot isolation instead of serializability.
+    pub snapshot: bool,
+    /// Whether clients make checkpoints.
+    pub checkpoints: bool,
+    /// Whether the power may go, and processes be killed.
+    pub crashes: bool,
+    /// Whether reads, writes and syncs may fail, and the device be full.
+    pub errors: bool,
+    /// Whether sectors may decay between two rounds.
+    pub decay: bool,
+    /// Whether the device lies about what is durable: then the checker should complain.
+    pub lies: bool,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64, protocol: Protocol) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let one = protocol.forced_strands().is_some();
+        let lanes = if one { 1 } else { [1, 1, 2, 3][rng.usize(..4)] };
+        Self {
+            seed,
+            protocol,
+            rounds: rng.u32(1..4),
+            clients: rng.u64(1..5),
+            transactions: rng.u32(2..12),
+            keys: rng.u8(2..12),
+            strands: if one { 1 } else { lanes + rng.usize(..3) },
+            lanes,
+            snapshot: rng.u32(..5) == 0,
+            checkpoints: rng.u32(..3) > 0,
+            crashes: rng.u32(..12) > 0,
+            errors: rng.u32(..3) == 0,
+            decay: rng.u32(..8) == 0,
+            lies: false,
+        }
+    }
+
+    /// How the database is opened.
+    pub(crate) fn builder(&self, rng: &mut Rng) -> Builder {
+        // All of a lane's buffers fit into a segment, as some protocols ask for.
+        let segment =
+            (self.strands.div_ceil(self.lanes) + 1).next_power_of_two() as u64 * (64 << 10);
+        let builder = Database::builder()
+            .protocol(self.protocol)
+            .strands(self.strands)
+            .lanes(self.lanes)
+            .pool_bytes(1 << 20)
+            .segment_bytes(segment)
+            .checkpoint_log_bytes(64 << 10 << rng.u32(..4))
+            .flushes_in_flight(rng.usize(1..4))
+            .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
+        match rng.u32(..8) {
+            0 => builder.group_size(rng.u32(2..6)),
+            1 => builder.discard(true),
+            _ => builder,
+        }
+    }
+
+    /// Plans that are a little simpler, most promising first.
+    pub fn simpler(&self) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        let mut add = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            if plan != *self {
+                plans.push(plan);
+            }
+        };
+        add(&|p| p.rounds = 1);
+        add(&|p| p.rounds = p.rounds.saturating_sub(1).max(1));
+        add(&|p| p.clients = (p.clients / 2).max(1));
+        add(&|p| p.clients = (p.clients - 1).max(1));
+        add(&|p| p.transactions = (p.transactions / 2).max(1));
+        add(&|p| p.transactions = (p.transactions - 1).max(1));
+        add(&|p| p.keys = (p.keys / 2).max(2));
+        add(&|p| p.decay = false);
+        add(&|p| p.errors = false);
+        add(&|p| p.checkpoints = false);
+        add(&|p| p.crashes = false);
+        add(&|p| p.snapshot = false);
+        add(&|p| (p.lanes, p.strands) = (1, p.strands.min(2)));
+        add(&|p| (p.lanes, p.strands) = (1, 1));
+        plans
+    }
+}
+
+/// How transactions of a protocol survive. Only those that wait for gaps keep a prefix of the numbers. The others
+/// keep a prefix of the log or of the flushes, where transactions that do not depend on each other may lie
+/// in another order than that of their numbers.
+pub(crate) fn survival(protocol: Protocol) -> crate::check::Survival {
+    match protocol {
+        Protocol::Glsn | Protocol::Epoch => crate::check::Survival::Prefix,
+        _ => crate::check::Survival::Closed,
+    }
+}

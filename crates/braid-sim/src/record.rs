@@ -1,0 +1,270 @@
+//! What happened, as the clients saw it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Identifies a transaction over the whole history; its values carry it.
+pub type TxId = u64;
+
+/// A key of the table that transactions work on.
+pub type Key = u8;
+
+/// A value: who wrote it, behind those whose versions it was appended to since the last that was not
+/// appended. (As Elle's lists, they tell the order of a key's versions without asking the engine.)
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// The writers; the last one wrote this version.
+    pub writers: Vec<TxId>,
+    /// Whether its writer was about to overwrite it itself. Nobody else may see such a version.
+    pub intermediate: bool,
+}
+
+impl Version {
+    /// Who wrote it.
+    pub fn writer(&self) -> TxId {
+        *self.writers.last().expect("a version has a writer")
+    }
+
+    /// Bytes behind the list, which differ in number and content from writer to writer.
+    fn padding(&self) -> impl Iterator<Item = u8> + use<> {
+        let mut rng = fastrand::Rng::with_seed(self.writer());
+        let len = match rng.u32(..64) {
+            0 => rng.usize(4_000..20_000),
+            1..6 => rng.usize(500..3_000),
+            _ => rng.usize(..60),
+        };
+        std::iter::repeat_with(move || rng.u8(..)).take(len)
+    }
+
+    /// As the database stores it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.intermediate), self.writers.len() as u8];
+        let writers = self.writers.iter().flat_map(|writer| writer.to_le_bytes());
+        bytes.extend(writers);
+        bytes.extend(self.padding());
+        bytes
+    }
+
+    /// What the database returned; `None` if nobody ever wrote that.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[intermediate, count], rest) = bytes.split_first_chunk()?;
+        let lists = rest.get(..usize::from(count) * 8)?;
+        let writer = |chunk: &[u8]| chunk.try_into().ok().map(u64::from_le_bytes);
+        let version = Self {
+            writers: lists.chunks(8).map(writer).collect::<Option<_>>()?,
+            intermediate: intermediate == 1,
+        };
+        (count > 0 && version.padding().eq(rest[lists.len()..].iter().copied())).then_some(version)
+    }
+}
+
+/// The table at one place of the order.
+pub type State = BTreeMap<Key, Version>;
+
+/// One operation of a transaction, with what it saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A read, plain or locking.
+    Get(Key, Option<Version>),
+    /// All entries from the first key up to before the second.
+    Scan(Key, Key, Vec<(Key, Version)>),
+    /// A write.
+    Put(Key, Version),
+    /// A removal.
+    Remove(Key),
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Get(key, Some(seen)) => write!(f, "{key} was {seen}"),
+            Op::Get(key, None) => write!(f, "{key} was not there"),
+            Op::Scan(from, to, seen) => {
+                write!(f, "{from}..{to} were")?;
+                seen.iter()
+                    .try_for_each(|(key, seen)| write!(f, " {key}: {seen}"))
+            }
+            Op::Put(key, version) => write!(f, "{key} became {version}"),
+            Op::Remove(key) => write!(f, "{key} was removed"),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.intermediate { "..." } else { "" };
+        write!(f, "{:?}{more}", self.writers)
+    }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has no effect.
+    Aborted,
+    /// It was visible to others with this number.
+    Committed(u64),
+    /// Its commit failed in a way that tells nothing.
+    InDoubt,
+}
+
+/// A transaction as its client saw it.
+#[derive(Clone, Debug)]
+pub struct Tx {
+    /// Its name in values.
+    pub id: TxId,
+    /// What it did, in order.
+    pub ops: Vec<Op>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Whether it was said to be durable.
+    pub acknowledged: bool,
+    /// Whether reads are of one snapshot, and not validated.
+    pub snapshot: bool,
+    /// When it began, on a clock of events.
+    pub begun: u64,
+    /// When its commit returned.
+    pub ended: u64,
+}
+
+impl Tx {
+    /// Whether it wrote anything.
+    pub fn writes(&self) -> bool {
+        self.ops
+            .iter()
+            .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)))
+    }
+
+    /// Every version that it saw, with its key; `None` where it saw that there is none.
+    pub fn seen(&self) -> impl Iterator<Item = (Key, Option<&Version>)> {
+        self.ops.iter().flat_map(|op| {
+            let (point, range) = match op {
+                Op::Get(key, seen) => (Some((*key, seen.as_ref())), None),
+                Op::Scan(_, _, seen) => (None, Some(seen)),
+                _ => (None, None),
+            };
+            let range = range.into_iter().flatten();
+            let range = range.map(|(key, version)| (*key, Some(version)));
+            point.into_iter().chain(range)
+        })
+    }
+
+    /// The keys that it saw to be absent, before it wrote any.
+    pub fn absent(&self) -> Vec<Key> {
+        let reads = self
+            .ops
+            .iter()
+            .take_while(|op| !matches!(op, Op::Put(..) | Op::Remove(_)));
+        let absent = reads.flat_map(|op| match op {
+            Op::Get(key, None) => vec![*key],
+            Op::Scan(from, to, seen) => (*from..*to)
+                .filter(|key| seen.iter().all(|(there, _)| there != key))
+                .collect(),
+            _ => Vec::new(),
+        });
+        absent.collect()
+    }
+
+    /// The keys that it wrote.
+    pub fn keys(&self) -> BTreeSet<Key> {
+        let key = |op: &Op| match op {
+            Op::Put(key, _) | Op::Remove(key) => Some(*key),
+            _ => None,
+        };
+        self.ops.iter().filter_map(key).collect()
+    }
+}
+
+/// A read-only snapshot and what it saw.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The commits up to this number are in it.
+    pub number: u64,
+    /// Reads only.
+    pub ops: Vec<Op>,
+}
+
+/// What is there after a crash.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The table.
+    pub state: State,
+    /// The transactions that are there: each leaves a mark of its own.
+    pub marks: BTreeSet<TxId>,
+}
+
+/// Everything between two openings.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// The table at the beginning.
+    pub base: State,
+    /// All transactions, in the order in which they began.
+    pub txs: Vec<Tx>,
+    /// All read-only snapshots.
+    pub views: Vec<View>,
+}
+
+fn show(f: &mut fmt::Formatter<'_>, ops: &[Op]) -> fmt::Result {
+    ops.iter().try_for_each(|op| write!(f, "; {op}"))
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "before:")?;
+        for (key, version) in &self.base {
+            write!(f, " {key}: {version}")?;
+        }
+        for tx in &self.txs {
+            let acknowledged = if tx.acknowledged {
+                ", acknowledged"
+            } else {
+                ""
+            };
+            write!(
+                f,
+                "\n{} (time {} to {}): {:?}{acknowledged}",
+                tx.id, tx.begun, tx.ended, tx.outcome
+            )?;
+            show(f, &tx.ops)?;
+        }
+        for view in &self.views {
+            write!(f, "\nsnapshot at {}", view.number)?;
+            show(f, &view.ops)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "found:")?;
+        for (key, version) in &self.state {
+            write!(f, " {key}: {version}")?;
+        }
+        write!(f, "; marks {:?}", self.marks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_back_and_others_are_not() {
+        for writer in 1..500 {
+            let version = Version {
+                writers: vec![writer + 7, writer],
+                intermediate: writer % 2 == 0,
+            };
+            let mut bytes = version.encode();
+            assert_eq!(Version::decode(&bytes), Some(version));
+            bytes.push(0);
+            assert_eq!(Version::decode(&bytes), None);
+            bytes.pop();
+            bytes.pop();
+            assert_eq!(Version::decode(&bytes), None);
+        }
+        assert_eq!(Version::decode(&[0, 0]), None);
+        assert_eq!(Version::decode(&[]), None);
+    }
+}
