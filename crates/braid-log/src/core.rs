@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) flush_order: Option<FlushOrder>,
     /// The greatest number in an acknowledged flush.
     pub(crate) flushed: CachePadded<AtomicU64>,
+    /// The greatest number that somebody sleeps for whose own bytes are not what is missing.
+    awaited: CachePadded<AtomicU64>,
     /// An entry in flight holds the horizon back: whoever finishes next computes it anew.
     stalled: CachePadded<AtomicBool>,
     /// Notified when the horizon grows, for those whose own flush is long done.
@@ -153,6 +155,7 @@ impl Core {
             horizon: CachePadded::new(AtomicU64::new(base)),
             epoch_end: CachePadded::new(AtomicU64::new(base)),
             flushed: CachePadded::new(AtomicU64::new(base)),
+            awaited: CachePadded::new(AtomicU64::new(0)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
             callbacks: Callbacks::new(options.strands + 1),
@@ -272,11 +275,25 @@ impl Core {
     pub(crate) fn publish(&self) {
         let entries = self.publish_frontier();
         // Acquire: any value the leader that called us stored is seen, it was this thread.
-        if entries <= self.flushed.load(Ordering::Acquire) {
+        let flushed = self.flushed.load(Ordering::Acquire);
+        // SeqCst: pairs with `await_entries`.
+        if entries <= flushed.max(self.awaited.load(Ordering::SeqCst)) {
             // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
             // gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);
             self.publish_frontier();
+        }
+    }
+
+    /// Announces that somebody waits for everything up to `number`: entries in flight below it may not be
+    /// about to flush what they append (their commits asked for no durability), so they must do it when they
+    /// leave. To be called before the look for unflushed bytes.
+    fn await_entries(&self, number: u64) {
+        // SeqCst, all: either we see the entry, or its bytes are in the buffer by our next look, or it sees the
+        // flag when it leaves; and whoever takes the flag down looks whether it is needed further.
+        self.awaited.fetch_max(number, Ordering::SeqCst);
+        if self.entries.oldest() <= number {
+            self.stalled.store(true, Ordering::SeqCst);
         }
     }
 
@@ -414,6 +431,7 @@ impl Core {
             strand
         };
         self.callbacks.add(shard, target.number, action);
+        self.await_entries(target.number);
         match self.outcome(target) {
             None => self.request_flush_everywhere(target.lane),
             Some(Ok(())) => self.run_callbacks(),
@@ -505,6 +523,7 @@ impl Core {
             self.end_epoch();
         }
         let listener = self.stall.listen();
+        self.await_entries(target.number);
         if self.outcome(target).is_some() {
             return;
         }

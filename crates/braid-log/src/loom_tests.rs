@@ -316,6 +316,29 @@ fn who_leaves_last_wakes_who_waits_for_its_lane() {
     last_one_wakes(ProtocolKind::Gsn);
 }
 
+/// Who waits for everything is served by an entry that was in flight and whose own commit needs no flush.
+#[test]
+fn who_leaves_flushes_for_who_waits_for_all() {
+    explore(2, || {
+        let log = log(FlushMode::Callers, 2);
+        let waiting = {
+            let log = log.clone();
+            spawn(move || log.sync().unwrap())
+        };
+        // Its ticket goes before the entry does: only leaving can wake anybody.
+        let core = log.core();
+        let reservation = core.reserve(1).unwrap();
+        let entry = core.entries.enter(0);
+        let mut entry = InFlight::new(log.inner(), entry, 0, reservation);
+        entry.draw(1);
+        entry.append(&[b"x"]);
+        drop(entry);
+        waiting.join().unwrap();
+        log.sync().unwrap();
+        assert_eq!(log.horizon(), 1);
+    });
+}
+
 /// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
 ///
 /// Needs SeqCst for the horizon in `advance` and `Core::horizon`, for `stalled`, for the slot in

@@ -19,6 +19,10 @@ const STACK_WORDS: usize = 64 << 10;
 /// Stacks kept for the next tasks of this thread.
 const STACKS_MAX: usize = 64;
 
+/// Nanoseconds after which a run counts as one that does not end: those that still go on are woken by
+/// clocks only.
+const TIME_MAX: u64 = 300_000_000_000;
+
 /// How often a task that panics may come to a wait before the process is given up: it waits for others,
 /// which do not run any more.
 const WAITS_IN_PANIC: u32 = 100_000;
@@ -63,12 +67,12 @@ pub enum Failure {
     },
     /// These tasks wait for ever.
     Deadlock {
-        /// Their names.
+        /// Their names, and where they wait.
         tasks: Vec<String>,
     },
-    /// There were too many steps; these tasks had not ended.
+    /// There were too many steps, or too much time passed; these tasks had not ended.
     Endless {
-        /// Their names.
+        /// Their names, and where they are.
         tasks: Vec<String>,
     },
 }
@@ -77,8 +81,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Panic { task, message } => write!(f, "{task} panicked: {message}"),
-            Failure::Deadlock { tasks } => write!(f, "wait for ever: {}", tasks.join(", ")),
-            Failure::Endless { tasks } => write!(f, "do not end: {}", tasks.join(", ")),
+            Failure::Deadlock { tasks } => write!(f, "wait for ever: {}", tasks.join("; ")),
+            Failure::Endless { tasks } => write!(f, "do not end: {}", tasks.join("; ")),
         }
     }
 }
@@ -131,6 +135,9 @@ struct Scheduler {
     trace: Cell<u64>,
     waits_in_panic: Cell<u32>,
     reached: RefCell<BTreeMap<&'static str, u64>>,
+    /// Whether tasks are resumed only to tell where they are.
+    autopsy: Cell<bool>,
+    stacks: RefCell<Vec<String>>,
 }
 
 thread_local! {
@@ -266,6 +273,24 @@ pub(crate) fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync)
         .collect()
 }
 
+/// The calls of Braid's own in a backtrace.
+fn frames(backtrace: &str) -> String {
+    let lines: Vec<&str> = backtrace.lines().map(str::trim).collect();
+    let calls = lines.windows(2).filter(|pair| {
+        pair[1].starts_with("at ")
+            && pair[1].contains("crates/braid")
+            && !pair[1].contains("braid-rt")
+    });
+    let place = |pair: &[&str]| {
+        let file = pair[1].rsplit("crates/").next().unwrap_or_default();
+        file.rsplit_once(':')
+            .map_or(file, |(line, _)| line)
+            .to_owned()
+    };
+    let calls: Vec<String> = calls.map(place).take(8).collect();
+    calls.join(" < ")
+}
+
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -296,6 +321,8 @@ impl Scheduler {
             trace: Cell::new(0),
             waits_in_panic: Cell::new(0),
             reached: RefCell::default(),
+            autopsy: Cell::new(false),
+            stacks: RefCell::default(),
         }
     }
 
@@ -377,6 +404,12 @@ impl Scheduler {
             reason = "the other way needs an argument in every function of the engine"
         )]
         generator::yield_with(());
+        if self.autopsy.get() {
+            let stack = std::backtrace::Backtrace::force_capture().to_string();
+            self.stacks.borrow_mut().push(frames(&stack));
+            #[expect(deprecated, reason = "as above; nobody comes back here")]
+            generator::yield_with(());
+        }
         ON.set(true);
     }
 
@@ -444,7 +477,7 @@ impl Scheduler {
 
     fn run(&self) -> Option<Failure> {
         while let Some(next) = self.choose() {
-            if self.steps.get() > self.steps_max {
+            if self.steps.get() > self.steps_max || self.now.get() > TIME_MAX {
                 let tasks = self.unfinished();
                 return Some(Failure::Endless { tasks });
             }
@@ -475,10 +508,24 @@ impl Scheduler {
         (!tasks.is_empty()).then_some(Failure::Deadlock { tasks })
     }
 
+    /// The tasks that have not ended, and where they are.
     fn unfinished(&self) -> Vec<String> {
-        let tasks = self.tasks.borrow();
-        let unfinished = tasks.iter().filter(|task| task.state != State::Done);
-        unfinished.map(|task| task.name.clone()).collect()
+        self.autopsy.set(true);
+        let count = self.tasks.borrow().len();
+        let told = (0..count).filter_map(|i| {
+            let task = &mut self.tasks.borrow_mut()[i];
+            if task.state == State::Done {
+                return None;
+            }
+            Some((task.name.clone(), task.stack.take()?))
+        });
+        let told = told.map(|(name, mut stack)| {
+            stack.resume();
+            std::mem::forget(stack);
+            let place = self.stacks.borrow_mut().pop().unwrap_or_default();
+            format!("{name} ({place})")
+        });
+        told.collect()
     }
 }
 
@@ -628,8 +675,7 @@ mod tests {
         let outcomes = |careful| (0..200).map(move |seed| run(&options(seed), sleeper(careful)).0);
         assert!(outcomes(true).all(|outcome| outcome.is_ok()));
         let lost = outcomes(false).filter(|outcome| {
-            let tasks = vec!["main".to_owned()];
-            *outcome == Err(Failure::Deadlock { tasks })
+            matches!(outcome, Err(Failure::Deadlock { tasks }) if tasks.len() == 1 && tasks[0].starts_with("main"))
         });
         assert!(lost.count() > 10);
     }
