@@ -683,15 +683,24 @@ impl SimFile {
             });
         }
         let mut state = device.0.lock();
-        let begun: io::Result<Vec<u64>> =
-            ops.into_iter().map(|op| state.begin(write(op))).collect();
+        let mut begun = Vec::with_capacity(ops.len());
+        let mut outcome = Ok(());
+        for op in ops {
+            match state.begin(write(op)) {
+                Ok(number) => begun.push(number),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
         drop(state);
         device.take_time(5..60);
-        // If one was refused, nothing is known about the others.
-        let mut numbers = begun?;
         let mut state = device.0.lock();
-        state.rng.shuffle(&mut numbers);
-        numbers.into_iter().try_for_each(|number| state.end(number))
+        state.rng.shuffle(&mut begun);
+        // If one was refused, the others are done all the same.
+        let ended = begun.into_iter().try_for_each(|number| state.end(number));
+        outcome.and(ended)
     }
 }
 

@@ -339,7 +339,9 @@ fn closed(of_round: &BTreeSet<TxId>, order: &[&Tx], found: &Found) -> Result<(),
     for tx in order {
         if found.marks.contains(&tx.id) {
             let read = tx.seen().filter_map(|(_, seen)| seen).map(|v| v.writer());
-            let replaced = tx.keys().into_iter().chain(tx.absent());
+            // A snapshot may be of a time before the removal.
+            let absent = tx.absent().into_iter().filter(|_| !tx.snapshot);
+            let replaced = tx.keys().into_iter().chain(absent);
             let replaced = replaced.filter_map(|key| last.get(&key).copied());
             let mut on = read.chain(replaced);
             let lost = on.find(|id| of_round.contains(id) && !found.marks.contains(id));

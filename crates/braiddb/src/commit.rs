@@ -135,7 +135,7 @@ impl PooledContext {
             self.abort();
             outcome?;
         } else {
-            self.end(&pre.ticket);
+            self.end(&pre.ticket, options.durability);
             if waits {
                 pre.ticket.wait()?;
             }
@@ -146,7 +146,7 @@ impl PooledContext {
     pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
         match self.precommit(options, false) {
             Ok(pre) => {
-                self.end(&pre.ticket);
+                self.end(&pre.ticket, options.durability);
                 Ok(Ticket {
                     number: pre.number,
                     log: pre.ticket,
@@ -161,11 +161,14 @@ impl PooledContext {
 
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
     #[inline]
-    fn end(self, ticket: &braid_log::Ticket) {
+    fn end(self, ticket: &braid_log::Ticket, durability: Durability) {
         {
             let state = &mut *self.state.borrow_mut();
             if !state.locks.is_empty() {
                 self.inner.hold_locks(state, ticket.unlock_point());
+                if durability == Durability::None {
+                    self.inner.flush_for_locks();
+                }
             }
         }
         self.abort();
@@ -268,6 +271,18 @@ impl Inner {
             number,
             ticket: self.log.ticket(number),
         })
+    }
+
+    /// Sees to a flush that nobody asked for, since locks wait for it: who waits for one of them would wait
+    /// for ever.
+    #[cold]
+    fn flush_for_locks(&self) {
+        if self.background {
+            self.log.request_flush();
+        } else {
+            // An error shows up at the next commit.
+            let _ = self.log.sync();
+        }
     }
 
     fn check_tables(&self, state: &Context) -> Result<()> {
