@@ -125,9 +125,6 @@ impl PooledContext {
                 return Err(error);
             }
         };
-        if let Durability::Buffered(bound) = options.durability {
-            self.inner.flush_within(bound);
-        }
         let waits = options.durability == Durability::Immediate;
         if waits && self.inner.lock_release == LockRelease::Durable {
             // Who waits for the flush needs nobody else to release the locks after it.
@@ -162,6 +159,9 @@ impl PooledContext {
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
     #[inline]
     fn end(self, ticket: &braid_log::Ticket, durability: Durability) {
+        if let Durability::Buffered(bound) = durability {
+            self.inner.flush_within(bound);
+        }
         {
             let state = &mut *self.state.borrow_mut();
             if !state.locks.is_empty() {
