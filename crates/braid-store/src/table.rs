@@ -8,7 +8,7 @@ const CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 1 << 16;
 
 /// Page ids are below this.
-pub(crate) const PAGES_MAX: u64 = (CHUNK * CHUNKS) as u64;
+pub(crate) const PAGES_MAX: u64 = CHUNK as u64 * CHUNKS as u64;
 
 /// One atomic word for each page id, zero until set.
 pub(crate) struct PageTable {
