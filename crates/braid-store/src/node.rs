@@ -799,7 +799,7 @@ mod tests {
             }
             .write(node);
             let mut model = BTreeMap::new();
-            for step in 0..300 {
+            for step in 0..if cfg!(miri) { 40 } else { 300 } {
                 let mut key = b"pre-b".to_vec();
                 key.extend((0..rng.usize(0..12)).map(|_| rng.u8(b'a'..b'd')));
                 if !fenced && rng.u8(..) < 8 {

@@ -27,7 +27,13 @@ const OWNER_SHIFT: u32 = 2;
 const SPINS: u32 = if cfg!(all(test, loom)) { 0 } else { 64 };
 
 /// The number of stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are held.
-const STRIPES: usize = if cfg!(all(test, loom)) { 2 } else { 1 << 16 };
+const STRIPES: usize = if cfg!(all(test, loom)) {
+    2
+} else if cfg!(miri) {
+    1 << 8
+} else {
+    1 << 16
+};
 const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
 /// Identifies a transaction context; never 0.
