@@ -43,6 +43,7 @@ impl FileDevice {
     }
 
     /// Whether files bypass the system's page cache.
+    #[allow(dead_code, reason = "only io_uring asks for it")]
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
     }
@@ -159,7 +160,7 @@ pub(crate) fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 }
 
 impl PosixFile {
-    #[cfg(target_os = "linux")]
+    #[allow(dead_code, reason = "only io_uring asks for it")]
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.file.as_fd()
     }
