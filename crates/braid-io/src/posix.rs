@@ -306,6 +306,7 @@ mod tests {
 
     /// As where `pwritev2` is refused, which only an emulator or a sandbox does.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no pwritev")]
     fn a_durable_write_needs_no_special_call() {
         let mut path = std::env::temp_dir();
         path.push(format!("braid-posix-test-{}", std::process::id()));
