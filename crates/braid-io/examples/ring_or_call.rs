@@ -2,7 +2,16 @@
 //!
 //! `cargo run --release -p braid-io --example ring_or_call -- DIRECTORY [SECONDS_EACH]`
 
-#[cfg(target_os = "linux")]
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+))]
 mod linux {
     use std::fs::{self, File, OpenOptions};
     use std::io;
@@ -201,7 +210,16 @@ mod linux {
 }
 
 fn main() -> std::io::Result<()> {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(
+        target_os = "linux",
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64",
+            target_arch = "powerpc64"
+        )
+    ))]
     {
         let mut args = std::env::args_os().skip(1);
         let directory = args.next().unwrap_or_else(|| ".".into());
@@ -214,9 +232,18 @@ fn main() -> std::io::Result<()> {
             std::time::Duration::from_secs_f64(seconds),
         )
     }
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(
+        target_os = "linux",
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64",
+            target_arch = "powerpc64"
+        )
+    )))]
     {
-        println!("io_uring is Linux only");
+        println!("there is no io_uring here");
         Ok(())
     }
 }

@@ -22,7 +22,29 @@ mod open;
 mod posix;
 mod sim;
 mod topology;
-#[cfg(target_os = "linux")]
+// The processors are those that the crate `io-uring` knows; see Cargo.toml.
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+))]
+mod uring;
+#[cfg(not(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+)))]
+#[path = "no_uring.rs"]
 mod uring;
 
 pub use aligned::AlignedBuf;
@@ -34,5 +56,14 @@ pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_dire
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
-#[cfg(target_os = "linux")]
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+))]
 pub use uring::UringDevice;

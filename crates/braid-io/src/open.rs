@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use crate::{Device, FileDevice, MemoryDevice};
+use crate::{Device, FileDevice, MemoryDevice, uring};
 
 /// The name of the lock file in a locked directory.
 pub const LOCK_FILE_NAME: &str = "LOCK";
@@ -65,8 +65,8 @@ pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
         DeviceChoice::File => Ok(Arc::new(FileDevice::new(directory)?)),
-        DeviceChoice::Uring => open_uring(directory),
-        DeviceChoice::Auto => match open_uring(directory) {
+        DeviceChoice::Uring => uring::open(directory),
+        DeviceChoice::Auto => match uring::open(directory) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| eprintln!("braid: using plain file access ({error})"));
@@ -75,19 +75,6 @@ pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<
             opened => opened,
         },
     }
-}
-
-#[cfg(target_os = "linux")]
-fn open_uring(directory: &Path) -> io::Result<Arc<dyn Device>> {
-    Ok(Arc::new(crate::UringDevice::new(directory)?))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open_uring(_: &Path) -> io::Result<Arc<dyn Device>> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "io_uring is Linux's",
-    ))
 }
 
 /// Why a directory could not be locked.

@@ -7,6 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
 
@@ -16,7 +18,8 @@ const BLOCK: usize = 4096;
 /// has it.
 ///
 /// A durable write is one `pwritev2` with `RWF_DSYNC` on Linux (one system call; the kernel makes it a
-/// forced unit access, or a write and a flush of the device), and a write and `fdatasync` elsewhere.
+/// forced unit access, or a write and a flush of the device), and a write and `fdatasync` elsewhere, also
+/// where a sandbox or an emulator does not have that call.
 #[derive(Debug)]
 pub struct FileDevice {
     directory: PathBuf,
@@ -40,6 +43,7 @@ impl FileDevice {
     }
 
     /// Whether files bypass the system's page cache.
+    #[allow(dead_code, reason = "only io_uring asks for it")]
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
     }
@@ -156,7 +160,7 @@ pub(crate) fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 }
 
 impl PosixFile {
-    #[cfg(target_os = "linux")]
+    #[allow(dead_code, reason = "only io_uring asks for it")]
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -196,13 +200,32 @@ fn write_vectored(
     offset: u64,
     durable: bool,
 ) -> io::Result<usize> {
-    use rustix::io::ReadWriteFlags;
-    let flags = if durable {
-        ReadWriteFlags::DSYNC
-    } else {
-        ReadWriteFlags::empty()
-    };
-    Ok(rustix::io::pwritev2(file.as_fd(), bufs, offset, flags)?)
+    use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+    /// Whether the call was refused once; it would be each time.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+
+    // Relaxed: who does not see it yet asks once more.
+    if durable && !REFUSED.load(Ordering::Relaxed) {
+        match pwritev2(file.as_fd(), bufs, offset, ReadWriteFlags::DSYNC) {
+            Err(Errno::NOSYS | Errno::OPNOTSUPP) => REFUSED.store(true, Ordering::Relaxed),
+            done => return Ok(done?),
+        }
+    }
+    write_and_sync(file, bufs, offset, durable)
+}
+
+#[cfg(target_os = "linux")]
+fn write_and_sync(
+    file: &fs::File,
+    bufs: &[io::IoSlice<'_>],
+    offset: u64,
+    durable: bool,
+) -> io::Result<usize> {
+    let written = rustix::io::pwritev(file.as_fd(), bufs, offset)?;
+    if durable {
+        file.sync_data()?;
+    }
+    Ok(written)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -274,5 +297,29 @@ impl File for PosixFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// As where `pwritev2` is refused, which only an emulator or a sandbox does.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no pwritev")]
+    fn a_durable_write_needs_no_special_call() {
+        let mut path = std::env::temp_dir();
+        path.push(format!("braid-posix-test-{}", std::process::id()));
+        let mut options = options(false);
+        let file = options.create_new(true).open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        for durable in [false, true] {
+            let bufs = [io::IoSlice::new(b"abc"), io::IoSlice::new(b"defg")];
+            let offset = 10 + u64::from(durable);
+            assert_eq!(write_and_sync(&file, &bufs, offset, durable).unwrap(), 7);
+        }
+        let mut read = [1; 8];
+        file.read_exact_at(&mut read, 10).unwrap();
+        assert_eq!(&read, b"aabcdefg");
     }
 }

@@ -820,7 +820,8 @@ mod tests {
     #[test]
     fn what_was_synced_survives_and_what_was_not_sometimes_does() {
         let mut outcomes = std::collections::BTreeMap::<&str, u32>::new();
-        for seed in 0..200 {
+        let seeds = if cfg!(miri) { 6 } else { 200 };
+        for seed in 0..seeds {
             let device = SimDevice::new(seed);
             let file = device.open("f", OpenMode::CreateNew).unwrap();
             file.write_at(&[&block(1)], 0).unwrap();
@@ -845,7 +846,7 @@ mod tests {
             };
             *outcomes.entry(outcome).or_default() += 1;
         }
-        assert!(outcomes["torn"] > 100, "{outcomes:?}");
+        assert!(u64::from(outcomes["torn"]) > seeds / 2, "{outcomes:?}");
     }
 
     #[test]

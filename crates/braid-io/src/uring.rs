@@ -220,6 +220,11 @@ impl Device for UringDevice {
     }
 }
 
+/// The device as an opened directory has it.
+pub(crate) fn open(directory: &Path) -> io::Result<Arc<dyn Device>> {
+    Ok(Arc::new(UringDevice::new(directory)?))
+}
+
 struct UringFile {
     file: PosixFile,
     rings: Arc<Rings>,

@@ -11,10 +11,10 @@ use crate::options::BLOCK;
 use crate::segment::{Segment, segment_name};
 
 /// Bytes read at once.
-const WINDOW: usize = 4 << 20;
+const WINDOW: usize = if cfg!(miri) { 64 << 10 } else { 4 << 20 };
 
 /// Bytes of one read of a window; the device may perform all of them at the same time.
-const READ: usize = 512 << 10;
+const READ: usize = if cfg!(miri) { 16 << 10 } else { 512 << 10 };
 
 /// Who the next chunk must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct ReadChunk<'a> {
 const WINDOWS_AHEAD: usize = 2;
 
 /// Room in front of a window for the chunk that began in the one before it, at most.
-const MARGIN: usize = 1 << 20;
+const MARGIN: usize = if cfg!(miri) { 32 << 10 } else { 1 << 20 };
 
 /// The margin and the size of a segment's windows that are read ahead.
 fn margin_and_window(segment: &Segment) -> (usize, usize) {
@@ -371,7 +371,11 @@ mod tests {
             let mut offset = from;
             while offset < len {
                 let large = if jumps { 2 * MARGIN } else { MARGIN };
-                let most = if rng.u8(..10) == 0 { large } else { 64 << 10 };
+                let most = if rng.u8(..10) == 0 {
+                    large
+                } else {
+                    MARGIN / 16
+                };
                 let want = rng.usize(1..=most.min(len - offset));
                 for reader in &mut readers {
                     let found = reader.bytes_at(offset as u64, want).unwrap();

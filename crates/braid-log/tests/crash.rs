@@ -11,7 +11,7 @@ use braid_io::SimDevice;
 use braid_log::{
     FlushMode, InFlight, LockRelease, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket,
 };
-use common::{payload, pieces, sim, small, try_recover};
+use common::{bounded, payload, pieces, sim, small, try_recover};
 
 /// What the tester knows of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,7 +223,7 @@ fn acknowledged_transactions_survive() {
     let base = std::env::var("BRAID_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
-    let seeds = base.map_or(0..100, |seed: u64| seed..seed + 1);
+    let seeds = base.map_or(0..bounded(100), |seed: u64| seed..seed + 1);
     for seed in seeds {
         for (protocol, lanes) in [
             (ProtocolKind::Glsn, 1),
@@ -250,7 +250,7 @@ fn acknowledged_transactions_survive() {
 /// Threads, several flushes in flight, and the power goes.
 #[test]
 fn concurrent_commits_survive() {
-    for seed in 0..60 {
+    for seed in 0..bounded(60) {
         for (lanes, in_flight) in [(1, 1), (1, 4), (2, 2)] {
             let medium = SimDevice::new(seed);
             let options = LogOptions {
@@ -332,7 +332,7 @@ fn concurrent_dependencies_survive() {
             if lanes > 1 && protocol.forced_strands().is_some() {
                 continue;
             }
-            for seed in 0..25 {
+            for seed in 0..bounded(25) {
                 let done = std::panic::catch_unwind(|| dependencies(seed, protocol, lanes));
                 if let Err(panic) = done {
                     eprintln!("failed with seed {seed}, {protocol}, {lanes} lanes");

@@ -58,11 +58,14 @@ impl Frames {
 fn advise_huge_pages(start: NonNull<u8>, len: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
-        // SAFETY: the range is our own allocation, and the advice changes no contents.
+        // The call rounds the length up to pages of the system, which may be larger than ours: the last
+        // one may be somebody else's, too. A part of a huge page can't become one anyway.
+        let whole = len / ALIGN * ALIGN;
+        // SAFETY: the range lies in our own allocation, and the advice changes no contents.
         let _ = unsafe {
             rustix::mm::madvise(
                 start.as_ptr().cast(),
-                len,
+                whole,
                 rustix::mm::Advice::LinuxHugepage,
             )
         };

@@ -43,6 +43,7 @@ mod overflow;
 mod page;
 mod pool;
 mod space;
+mod state;
 mod store;
 mod sync;
 mod table;

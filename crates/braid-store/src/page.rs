@@ -14,6 +14,7 @@ pub const PAGE_SIZE: usize = 8192;
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
 /// Words that [`Page::prefetch`] asks for: those that the search in a leaf of small records looks at.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const PREFETCHED: usize = 64;
 
 /// Names a page for its life; 0 names none.

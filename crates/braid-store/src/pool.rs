@@ -2,13 +2,9 @@
 //!
 //! # The state word
 //!
-//! Each page id has one word: `version:38 | frame:24 | MARK | LATCH`. It is the exclusive latch, the
-//! version for optimistic readers, and the translation to a frame, all at once (frame `NONE`: not in
-//! memory). A reader loads it, reads the frame, and loads it again: unchanged means that what it read is
-//! consistent. The version grows with every change, load and eviction, so a word never comes back.
-//! `MARK` is the clock's second chance: set by the evictor, cleared by the next reader.
-//!
-//! [`latch`] has the memory order.
+//! Each page id has one word: the exclusive latch, the version for optimistic readers, and the translation
+//! to a frame, all at once. A reader loads it, reads the frame, and loads it again: unchanged means that
+//! what it read is consistent. [`state`] has its steps, [`latch`] the memory order.
 //!
 //! # Epochs
 //!
@@ -32,33 +28,15 @@ use crate::file::DataFile;
 use crate::frames::Frames;
 use crate::latch;
 use crate::page::{PAGE_SIZE, Page, PageId};
+use crate::state::{self, NONE, frame_of};
 use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
-
-const LATCH: u64 = 1;
-const MARK: u64 = 2;
-const FRAME_SHIFT: u32 = 2;
-const FRAME_MASK: u64 = (1 << 24) - 1;
-const NONE: u64 = FRAME_MASK;
-const VERSION_SHIFT: u32 = 26;
 
 /// The place of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX;
 
 /// The place of a page that does not exist.
 pub(crate) const ABSENT: u64 = 0;
-
-fn frame_of(word: u64) -> u64 {
-    word >> FRAME_SHIFT & FRAME_MASK
-}
-
-fn with_frame(word: u64, frame: u64) -> u64 {
-    (word & !(FRAME_MASK << FRAME_SHIFT) & !MARK) | frame << FRAME_SHIFT
-}
-
-fn next_version(word: u64) -> u64 {
-    word.wrapping_add(1 << VERSION_SHIFT)
-}
 
 #[derive(Debug, Default)]
 struct FrameInfo {
@@ -178,9 +156,7 @@ impl Pool {
     #[inline]
     pub(crate) fn read_resident(&self, id: PageId) -> Option<ReadPage<'_>> {
         let state = self.state(id)?;
-        let word = latch::open(state);
-        let ready = word & (LATCH | MARK) == 0 && word != 0 && frame_of(word) != NONE;
-        ready.then_some(ReadPage {
+        state::readable(state).map(|word| ReadPage {
             pool: self,
             state,
             id,
@@ -197,19 +173,13 @@ impl Pool {
         let mut waits = Waits::default();
         loop {
             let word = latch::open(state);
-            if word & LATCH != 0 {
+            if state::is_latched(word) {
                 waits.wait();
                 continue;
             }
-            if word != 0 && frame_of(word) != NONE {
-                if word & MARK != 0 {
-                    // Relaxed: the bit orders nothing.
-                    let _ = state.compare_exchange(
-                        word,
-                        word & !MARK,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    );
+            if state::is_resident(word) {
+                if state::is_marked(word) {
+                    state::unmark(state, word);
                     continue;
                 }
                 return Ok(Some(ReadPage {
@@ -228,17 +198,15 @@ impl Pool {
 
     /// Brings a page into memory. Returns without effect if another thread was faster.
     fn load(&self, id: PageId, state: &AtomicU64, word: u64) -> Result<(), StoreError> {
-        let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
-        if !latch::take(state, word, empty | LATCH) {
+        let Some(empty) = state::take(state, word) else {
             return Ok(());
-        }
+        };
         let result = self.load_latched(id);
         let (frame, result) = match result {
             Ok(frame) => (frame, Ok(())),
             Err(error) => (NONE, Err(error)),
         };
-        let word = next_version(with_frame(empty, frame));
-        latch::give_back(state, word);
+        state::moved(state, empty, frame);
         result
     }
 
@@ -303,8 +271,9 @@ impl Pool {
         let mut waits = Waits::default();
         let word = loop {
             let word = state.load(Ordering::Relaxed);
-            let empty = if word == 0 { NONE << FRAME_SHIFT } else { word };
-            if word & LATCH == 0 && latch::take(state, word, empty | LATCH) {
+            if !state::is_latched(word)
+                && let Some(empty) = state::take(state, word)
+            {
                 break empty;
             }
             waits.wait();
@@ -329,8 +298,8 @@ impl Pool {
         info.dirty
             .store(self.epoch.load(Ordering::Acquire), Ordering::Relaxed);
         info.captured.store(false, Ordering::Relaxed);
-        let word = with_frame(word, frame as u64);
-        state.store(word | LATCH, Ordering::Relaxed);
+        let word = state::with_frame(word, frame as u64);
+        state.store(state::latched(word), Ordering::Relaxed);
         Ok(WritePage {
             pool: self,
             state,
@@ -342,7 +311,8 @@ impl Pool {
 
     /// The page's present version word, for stamps.
     pub(crate) fn version(&self, id: PageId) -> u64 {
-        self.state(id).map_or(0, |state| latch::open(state) & !MARK)
+        self.state(id)
+            .map_or(0, |state| state::without_mark(latch::open(state)))
     }
 
     fn take_frame(&self) -> Result<usize, StoreError> {
@@ -371,18 +341,9 @@ impl Pool {
             let Some(state) = self.state(id).filter(|_| id != 0) else {
                 continue;
             };
-            let word = state.load(Ordering::Relaxed);
-            if word == 0 || word & LATCH != 0 || frame_of(word) != frame as u64 {
+            let Some(word) = state::pick(state, frame as u64) else {
                 continue;
-            }
-            if word & MARK == 0 {
-                let _ =
-                    state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
-                continue;
-            }
-            if !latch::take(state, word, word | LATCH) {
-                continue;
-            }
+            };
             let clean = info.dirty.load(Ordering::Relaxed) == 0;
             let pinned = !clean && info.captured.load(Ordering::Relaxed);
             let evicted = if pinned {
@@ -400,7 +361,7 @@ impl Pool {
             };
             if evicted {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
-                latch::give_back(state, next_version(with_frame(word, NONE)));
+                state::moved(state, word, NONE);
                 return Ok(frame);
             }
             latch::give_back(state, word);
@@ -518,14 +479,14 @@ impl Pool {
         let mut waits = Waits::default();
         loop {
             let word = state.load(Ordering::Relaxed);
-            if word & LATCH != 0 {
+            if state::is_latched(word) {
                 waits.wait();
                 continue;
             }
-            if word == 0 || frame_of(word) == NONE {
+            if !state::is_resident(word) {
                 return None;
             }
-            if latch::take(state, word, word | LATCH) {
+            if state::take(state, word).is_some() {
                 return Some((state, word));
             }
         }
@@ -577,10 +538,11 @@ impl Pool {
         let mut waits = Waits::default();
         let word = loop {
             let word = state.load(Ordering::Relaxed);
-            let latched = if word == 0 { NONE << FRAME_SHIFT } else { word } | LATCH;
             // The latch keeps a load from reading the place while that is given away.
-            if word & LATCH == 0 && latch::take(state, word, latched) {
-                break latched & !LATCH;
+            if !state::is_latched(word)
+                && let Some(word) = state::take(state, word)
+            {
+                break word;
             }
             waits.wait();
         };
@@ -658,16 +620,15 @@ impl<'a> ReadPage<'a> {
     /// Whether the page is unchanged since it was opened.
     #[inline]
     pub(crate) fn validate(&self) -> bool {
-        latch::look_again(self.state) & !MARK == self.word
+        state::is_unchanged(self.state, self.word)
     }
 
     /// Takes the exclusive latch if the page is unchanged.
     #[inline]
     pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
-        if !latch::take(self.state, self.word, self.word | LATCH) {
+        if !state::upgrade(self.state, self.word) {
             return None;
         }
-        latch::before_changes();
         Some(WritePage {
             pool: self.pool,
             state: self.state,
@@ -723,7 +684,7 @@ impl<'a> WritePage<'a> {
         let frame = frame_of(self.word) as usize;
         pool.info[frame].dirty.store(0, Ordering::Relaxed);
         pool.info[frame].page.store(0, Ordering::Relaxed);
-        self.word = with_frame(self.word, NONE);
+        self.word = state::with_frame(self.word, NONE);
         let id = self.id;
         drop(self);
         pool.free_frames.lock().push(frame as u32);
@@ -736,10 +697,10 @@ impl Drop for WritePage<'_> {
     #[inline]
     fn drop(&mut self) {
         let word = if self.changed {
-            next_version(self.word)
+            state::next_version(self.word)
         } else {
             self.word
         };
-        latch::give_back(self.state, word & !MARK);
+        latch::give_back(self.state, state::without_mark(word));
     }
 }

@@ -4,11 +4,12 @@ use std::sync::OnceLock;
 
 use crate::sync::AtomicU64;
 
-const CHUNK: usize = 1 << 16;
-const CHUNKS: usize = 1 << 16;
+/// Under Miri a table is filled in milliseconds, not minutes.
+const CHUNK: usize = if cfg!(miri) { 1 << 8 } else { 1 << 16 };
+const CHUNKS: usize = if cfg!(miri) { 1 << 8 } else { 1 << 16 };
 
 /// Page ids are below this.
-pub(crate) const PAGES_MAX: u64 = (CHUNK * CHUNKS) as u64;
+pub(crate) const PAGES_MAX: u64 = CHUNK as u64 * CHUNKS as u64;
 
 /// One atomic word for each page id, zero until set.
 pub(crate) struct PageTable {

@@ -179,13 +179,19 @@ impl Run {
     }
 }
 
+/// How many seeds a test tries; `BRAID_HISTORIES` bounds it where the machine is slow, as an emulated one.
+fn bounded(count: u64) -> u64 {
+    let most = std::env::var("BRAID_HISTORIES").ok();
+    most.map_or(count, |most| count.min(most.parse().expect("a number")))
+}
+
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("BRAID_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("BRAID_SEED is a number");
             seed..seed + 1
         }
-        Err(_) => 0..count,
+        Err(_) => 0..bounded(count),
     }
 }
 
@@ -274,15 +280,17 @@ fn every_block_is_accounted_for() {
 /// Writes fail now and then; everything goes on, and what is published is right.
 #[test]
 fn failed_writes_cost_a_checkpoint_and_nothing_else() {
-    let mut failures = 0;
-    for seed in seeds(30) {
+    let (mut failures, seeds) = (0, seeds(30));
+    // One history alone may have none.
+    let (enough, alone) = ((seeds.end - seeds.start) / 3, seeds.end - seeds.start == 1);
+    for seed in seeds {
         let mut run = Run::create(seed);
         run.device.sync_directory().unwrap();
         run.round().unwrap();
         for _ in 0..8 {
             run.device.fail_write_after(run.rng.u64(1..400));
             let result = run.round();
-            failures += u32::from(result.is_err());
+            failures += u64::from(result.is_err());
             if matches!(result, Err(StoreError::Poisoned { .. })) {
                 break;
             }
@@ -300,7 +308,7 @@ fn failed_writes_cost_a_checkpoint_and_nothing_else() {
         let left = run.device.after_crash();
         assert!(run.published.is_none() || run.reopen(left), "seed {seed}");
     }
-    assert!(failures > 10, "{failures} failures");
+    assert!(alone || failures > enough, "{failures} failures");
 }
 
 /// After a failed sync no checkpoint is published any more (I8), and the newest one stays.

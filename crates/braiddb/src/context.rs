@@ -409,7 +409,7 @@ mod tests {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut rng = fastrand::Rng::with_seed(seed);
-        for _ in 0..200 {
+        for _ in 0..if cfg!(miri) { 3 } else { 200 } {
             let mut set = WriteSet::default();
             let mut model = BTreeMap::new();
             for _ in 0..rng.usize(0..60) {

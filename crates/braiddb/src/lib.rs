@@ -41,6 +41,15 @@
 //! | table name | [`MAX_TABLE_NAME_LEN`] bytes |
 //! | a transaction's writes | [`Builder::transaction_bytes_max`], 256 MiB unless set |
 
+#![cfg_attr(
+    all(test, loom),
+    allow(
+        clippy::modulo_one,
+        clippy::absurd_extreme_comparisons,
+        reason = "the tables that loom explores have one place, and nobody spins"
+    )
+)]
+
 mod catalog;
 mod commit;
 mod context;

@@ -4,6 +4,11 @@
 //! Each test names the orderings it was seen to need: it fails if one of them is weakened, `SeqCst` to
 //! acquire and release, others to `Relaxed`.
 
+#![allow(
+    clippy::arc_with_non_send_sync,
+    reason = "loom's cells are not Sync: loom itself checks who touches them"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 

@@ -24,6 +24,12 @@ pub fn small(flush_mode: FlushMode) -> LogOptions {
     }
 }
 
+/// How many seeds a test tries; `BRAID_HISTORIES` bounds it where the machine is slow, as an emulated one.
+pub fn bounded(count: u64) -> u64 {
+    let most = std::env::var("BRAID_HISTORIES").ok();
+    most.map_or(count, |most| count.min(most.parse().expect("a number")))
+}
+
 pub fn memory() -> Arc<dyn Device> {
     Arc::new(MemoryDevice::new())
 }

@@ -1,0 +1,126 @@
+//! The state word of a page: `version:38 | frame:24 | MARK | LATCH`, and the steps that change it.
+//!
+//! It is the exclusive latch, the version for optimistic readers, and the translation to a frame, all at
+//! once (frame `NONE`: not in memory; a word of 0 was never used). The version grows with every change,
+//! load and eviction, so a word never comes back, and a step that exchanges it acts on the page that it
+//! looked at or not at all. `MARK` is the clock's second chance: set by the evictor, cleared by the next
+//! reader.
+//!
+//! [`latch`] has the memory order. There is no count of readers: who reads a page holds nothing, and finds
+//! out afterwards that it was put out. What pins a page is the latch alone.
+
+use std::sync::atomic::Ordering;
+
+use crate::latch;
+use crate::sync::AtomicU64;
+
+const LATCH: u64 = 1;
+const MARK: u64 = 2;
+const FRAME_SHIFT: u32 = 2;
+const FRAME_MASK: u64 = (1 << 24) - 1;
+const VERSION_SHIFT: u32 = 26;
+
+/// The frame of a page that is not in memory.
+pub(crate) const NONE: u64 = FRAME_MASK;
+
+#[inline]
+pub(crate) fn frame_of(word: u64) -> u64 {
+    word >> FRAME_SHIFT & FRAME_MASK
+}
+
+#[inline]
+pub(crate) fn with_frame(word: u64, frame: u64) -> u64 {
+    (word & !(FRAME_MASK << FRAME_SHIFT) & !MARK) | frame << FRAME_SHIFT
+}
+
+#[inline]
+pub(crate) fn next_version(word: u64) -> u64 {
+    word.wrapping_add(1 << VERSION_SHIFT)
+}
+
+#[inline]
+pub(crate) fn is_latched(word: u64) -> bool {
+    word & LATCH != 0
+}
+
+#[inline]
+pub(crate) fn latched(word: u64) -> u64 {
+    word | LATCH
+}
+
+#[inline]
+pub(crate) fn is_marked(word: u64) -> bool {
+    word & MARK != 0
+}
+
+#[inline]
+pub(crate) fn without_mark(word: u64) -> u64 {
+    word & !MARK
+}
+
+#[inline]
+pub(crate) fn is_resident(word: u64) -> bool {
+    word != 0 && frame_of(word) != NONE
+}
+
+/// The word, if the page can be read at once.
+#[inline]
+pub(crate) fn readable(state: &AtomicU64) -> Option<u64> {
+    let word = latch::open(state);
+    let ready = word & (LATCH | MARK) == 0 && is_resident(word);
+    ready.then_some(word)
+}
+
+/// Whether what was read since the page was found readable with `word` counts.
+#[inline]
+pub(crate) fn is_unchanged(state: &AtomicU64, word: u64) -> bool {
+    without_mark(latch::look_again(state)) == word
+}
+
+/// Takes the mark off, as a reader does: the page was used since the evictor came by.
+pub(crate) fn unmark(state: &AtomicU64, word: u64) {
+    // Relaxed: the bit orders nothing.
+    let _ = state.compare_exchange(
+        word,
+        without_mark(word),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
+}
+
+/// Takes the latch of a readable page that is still as `word` says, to change it.
+#[inline]
+pub(crate) fn upgrade(state: &AtomicU64, word: u64) -> bool {
+    let taken = latch::take(state, word, latched(word));
+    if taken {
+        latch::before_changes();
+    }
+    taken
+}
+
+/// Takes the latch of a page whose word was `word` and not latched, wherever the page is. Returns the word
+/// to give back if nothing changes.
+pub(crate) fn take(state: &AtomicU64, word: u64) -> Option<u64> {
+    let known = if word == 0 { NONE << FRAME_SHIFT } else { word };
+    latch::take(state, word, latched(known)).then_some(known)
+}
+
+/// The evictor at a frame with, as it seems, this page: marks it, or takes its latch if the mark of the
+/// last time is still there. Returns the word to give back if the page stays.
+pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
+    let word = state.load(Ordering::Relaxed);
+    if is_latched(word) || !is_resident(word) || frame_of(word) != frame {
+        return None;
+    }
+    if !is_marked(word) {
+        // Relaxed: the bit orders nothing.
+        let _ = state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
+        return None;
+    }
+    latch::take(state, word, latched(word)).then_some(word)
+}
+
+/// Gives the latch back with the page in `frame`, or in none.
+pub(crate) fn moved(state: &AtomicU64, word: u64, frame: u64) {
+    latch::give_back(state, next_version(with_frame(word, frame)));
+}

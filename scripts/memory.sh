@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# The unsafe parts under Miri, AddressSanitizer and valgrind; see docs/testing.md.
+#
+#     scripts/memory.sh ci|miri|asan|valgrind|all
+#
+# `ci` is the part of Miri that takes a minute; `all` is everything that this machine has.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# A nightly compiler that is known to work with all of this.
+nightly=${BRAID_NIGHTLY:-nightly-2026-05-20}
+target=x86_64-unknown-linux-gnu
+crates=(-p braid-io -p braid-log -p braid-store -p braiddb)
+out=${CARGO_TARGET_DIR:-target}
+
+# What can't be run here is said, and is no failure: CI may have no way to a compiler.
+skip() {
+    printf 'SKIPPED: %s\n' "$*"
+    exit 0
+}
+
+need_nightly() {
+    command -v rustup >/dev/null || skip "no rustup, so no nightly compiler"
+    # Also one of that version by another name will do.
+    for name in "$nightly" nightly; do
+        if cargo "+$name" miri --version >/dev/null 2>&1; then
+            nightly=$name
+            return
+        fi
+    done
+    rustup toolchain install "$nightly" --profile minimal --component miri,rust-src --no-self-update ||
+        skip "$nightly can't be installed"
+}
+
+miri() {
+    # The device tests and what spawns processes or maps memory are not for Miri: these have names.
+    export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance ${MIRIFLAGS:-}"
+    # Proptest tries each property so often.
+    export PROPTEST_CASES=${PROPTEST_CASES:-2}
+    cargo "+$nightly" miri test --target-dir "$out/miri" "$@"
+}
+
+miri_ci() {
+    # What has an `unsafe` of its own: buffers, pages, parts of a buffer; not the contexts of a database,
+    # which take minutes to get to.
+    miri -p braid-io -p braid-log -p braid-store --lib -- \
+        fill:: consolidation:: entries:: strand:: nonsense heads space::tests::b sim::tests::f
+}
+
+miri_all() {
+    miri "${crates[@]}" --lib
+    miri -p braid-store --test races
+    miri -p braiddb --test small
+}
+
+asan() {
+    # A leak is an error, too.
+    RUSTFLAGS="-Zsanitizer=address" BRAID_HISTORIES=${BRAID_HISTORIES:-20} \
+        cargo "+$nightly" test --target-dir "$out/asan" --target "$target" "${crates[@]}" \
+        --lib --tests "$@"
+}
+
+valgrind_runs() {
+    command -v valgrind >/dev/null || skip "no valgrind"
+    local options="--quiet --error-exitcode=9 --fair-sched=yes --leak-check=full"
+    options+=" --errors-for-leak-kinds=definite --show-leak-kinds=definite"
+    export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind $options"
+    # It runs one thread at a time, ten to fifty times slower: without what only counts to many.
+    PROPTEST_CASES=${PROPTEST_CASES:-4} cargo test "${crates[@]}" --lib -- \
+        --skip a_leaf_is_a_map --skip contended --skip quiesce_sees
+    cargo test -p braid-io -p braid-log -p braiddb --test devices --test basic --test small
+}
+
+case "${1:-}" in
+    ci) need_nightly; miri_ci ;;
+    miri) need_nightly; miri_all ;;
+    asan) need_nightly; asan "${@:2}" ;;
+    valgrind) valgrind_runs ;;
+    all) need_nightly; miri_all; asan; valgrind_runs ;;
+    *)
+        sed -n '2,6s/^# \?//p' "$0" >&2
+        exit 2
+        ;;
+esac
