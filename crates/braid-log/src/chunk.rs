@@ -131,7 +131,7 @@ impl ChunkHeader {
     }
 }
 
-fn checksum(chunk: &[u8], end: usize) -> u32 {
+pub(crate) fn checksum(chunk: &[u8], end: usize) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&chunk[..CRC_AT]), &chunk[CHUNK_HEADER..end])
 }
 

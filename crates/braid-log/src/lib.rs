@@ -99,6 +99,9 @@ mod error;
 mod event;
 mod fill;
 mod flush;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hardening;
 mod inflight;
 mod lane;

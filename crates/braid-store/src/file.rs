@@ -101,7 +101,7 @@ impl Root {
         out
     }
 
-    fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
         let mut take = || {
             let (number, rest) = bytes.split_first_chunk()?;
             bytes = rest;
@@ -186,6 +186,13 @@ impl DataFile {
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
+        // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
+        if root.next_page == 0
+            || root.leaf_places.len() as u64 != root.next_page.div_ceil(LEAF_PLACES as u64)
+        {
+            let what = "the page map has too many or too few leaves";
+            return Err(damaged(what, "data.braid".into()));
+        }
         let mut places = Vec::new();
         let mut used = root.blob_blocks.clone();
         let mut buf = this.buffer();
@@ -195,6 +202,14 @@ impl DataFile {
             places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
         }
         places.truncate(root.next_page as usize);
+        if places[0] != 0 {
+            return Err(damaged("page 0 has a place", "the page map".into()));
+        }
+        let exists = |page: &PageId| places.get(*page as usize).is_some_and(|place| *place != 0);
+        if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
+            let what = format!("tree {tree} has no root");
+            return Err(damaged(&what, format!("data.braid, page {page}")));
+        }
         for (id, &place) in places.iter().enumerate().filter(|(_, place)| **place != 0) {
             this.durable
                 .get_or_make(id as u64)
@@ -435,6 +450,11 @@ impl DataFile {
             });
         }
         let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
+        // Half of the numbers are each slot's, and the last of all has no successor.
+        if sequence % 2 != slot || sequence > u64::MAX / 2 {
+            let what = "the checkpoint's number does not belong there";
+            return Err(damaged(what, location()));
+        }
         Ok((sequence, blob, len, buf))
     }
 

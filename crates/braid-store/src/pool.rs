@@ -31,6 +31,7 @@ use crate::error::StoreError;
 use crate::file::DataFile;
 use crate::frames::Frames;
 use crate::latch;
+use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId};
 use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
@@ -58,6 +59,13 @@ fn with_frame(word: u64, frame: u64) -> u64 {
 
 fn next_version(word: u64) -> u64 {
     word.wrapping_add(1 << VERSION_SHIFT)
+}
+
+/// That a page's contents are those of a page.
+fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
+    let page = bytes.first_chunk().ok_or("it is too short");
+    let checked = page.and_then(node::check);
+    checked.map_err(|what| StoreError::damaged_page(id, what))
 }
 
 #[derive(Debug, Default)]
@@ -249,7 +257,8 @@ impl Pool {
         }
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
-        if let Err(error) = self.file.read_page(id, place, &mut buf) {
+        let read = self.file.read_page(id, place, &mut buf);
+        if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
             self.free_frames.lock().push(frame as u32);
             return Err(error);
         }
