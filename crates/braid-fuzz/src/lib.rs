@@ -14,3 +14,12 @@ pub mod mutate;
 mod targets;
 
 pub use targets::{TARGETS, Target};
+
+/// Runs a target by its name.
+///
+/// # Panics
+/// If there is none of this name, and whenever the target finds something.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("a target's name").run)(bytes);
+}

@@ -636,19 +636,22 @@ impl Tree {
         direction: Direction,
     ) -> Result<LeafScan, StoreError> {
         let mut waits = Waits::default();
+        let mut replaced = None;
         loop {
-            if let Some(scan) = self.try_scan_leaf(from, to, direction)? {
+            if let Some(scan) = self.try_scan_leaf(from, to, direction, &mut replaced)? {
                 return Ok(scan);
             }
             waits.wait();
         }
     }
 
+    /// `replaced` is the record for which it had to be tried again.
     fn try_scan_leaf(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         direction: Direction,
+        replaced: &mut Option<(Vec<u8>, u64)>,
     ) -> Result<Option<LeafScan>, StoreError> {
         let leaf = self.try_descend(|node| match (from, direction) {
             (Bound::Unbounded, Direction::Forward) => node.child_at(0),
@@ -728,7 +731,16 @@ impl Tree {
             let value = if record.is_overflow() {
                 match self.read_overflow(&key, &record, &stored)? {
                     Some(value) => value,
-                    None => return Ok(None),
+                    None => {
+                        // It was replaced since the leaf was read. One that still is there, and still is not
+                        // where its key leads, is in the wrong leaf.
+                        let again = Some((key, record.version));
+                        if *replaced == again {
+                            return Err(astray(leaf.id));
+                        }
+                        *replaced = again;
+                        return Ok(None);
+                    }
                 }
             } else {
                 stored.into()
