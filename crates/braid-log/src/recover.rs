@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use braid_io::{AlignedBuf, Device, OpenMode};
 use parking_lot::Mutex;
 
+use crate::chunk::INCARNATIONS_MAX;
 use crate::log::LaneStart;
 use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
@@ -530,6 +531,12 @@ impl Recovered {
             segments,
             ..
         } = self;
+        if incarnation + 1 >= INCARNATIONS_MAX {
+            return Err(LogError::Incompatible {
+                what: "the log was opened as often as it can be; copy what it holds to a new one"
+                    .to_owned(),
+            });
+        }
         remove_unfinished(&*device)?;
         let starts = lanes
             .iter()

@@ -20,7 +20,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::PIECES,
@@ -29,6 +29,7 @@ pub const TARGETS: [Target; 11] = [
     decoders::META,
     decoders::ROOT,
     log::LOG,
+    store::NODE,
     store::STORE,
     database::DATABASE,
     operations::OPERATIONS,

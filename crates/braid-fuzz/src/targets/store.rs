@@ -34,6 +34,42 @@ pub(super) const STORE: Target = Target {
     runs: 600,
 };
 
+pub(super) const NODE: Target = Target {
+    name: "node",
+    run: run_node,
+    corpus: super::scripts,
+    runs: 20_000,
+};
+
+/// One page of a tree: the block that the second byte says.
+fn run_node(bytes: &[u8]) {
+    let (Some(&[mode, block]), edits) = (bytes.first_chunk(), bytes.get(2..).unwrap_or_default())
+    else {
+        return;
+    };
+    let pages = &base().image.files[0].1.as_chunks::<PAGE_SIZE>().0[2..];
+    let page = pages[usize::from(block) % pages.len()];
+    let mut image = Image {
+        files: vec![("page".into(), page.to_vec())],
+        block: PAGE_SIZE,
+    };
+    image.edit(&mut Input(&[&[mode], edits].concat()));
+    let Some(page) = image.files[0].1.first_chunk() else {
+        return;
+    };
+    let (short, long) = (key(u32::from(mode)), long_key(u32::from(mode)));
+    let keys: Vec<&[u8]> = vec![
+        &short,
+        &long,
+        &[],
+        b"key 00100",
+        edits,
+        b"key 00150x",
+        &long[..896],
+    ];
+    braid_store::fuzzing::is_page(page, &keys);
+}
+
 fn put(tree: &Tree, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
     tree.modify(key, |_| (Change::Put { version, value }, ()))
 }

@@ -22,9 +22,11 @@ impl<'a> Bytes<'a> {
         u64::from_le_bytes(self.0.as_chunks().0[index])
     }
 
-    /// Bytes from a word on, if the page has them.
-    fn slice(self, word: usize, len: usize) -> Option<&'a [u8]> {
-        self.0.get(word * 8..word * 8 + len)
+    /// Key bytes from a word on, if the page has them. What pads them is zero: keys are compared by words.
+    fn key(self, word: usize, len: usize) -> Option<&'a [u8]> {
+        let key = self.0.get(word * 8..word * 8 + len)?;
+        let rest = len % 8;
+        (rest == 0 || self.word(word + len / 8) >> (8 * rest) == 0).then_some(key)
     }
 
     /// A fence, and the words that it takes.
@@ -34,7 +36,7 @@ impl<'a> Bytes<'a> {
         if len == NO_FENCE {
             return Ok((None, 0));
         }
-        let fence = self.slice(at, len);
+        let fence = self.key(at, len);
         let fence = fence.filter(|_| at >= heap && len <= MAX_KEY_LEN);
         let fence = fence.ok_or("a fence does not lie in the page")?;
         Ok((Some(fence), words_of(len)))
@@ -89,7 +91,7 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
         if at < heap || at + head_words > WORDS || prefix + suffix_len > MAX_KEY_LEN {
             return Err(outside);
         }
-        let suffix = page.slice(at + head_words, suffix_len).ok_or(outside)?;
+        let suffix = page.key(at + head_words, suffix_len).ok_or(outside)?;
         let key_words = head_words + words_of(suffix_len);
         let words = match is_leaf {
             true => key_words + words_of(stored_len(page.word(at + 1))?),
