@@ -228,11 +228,23 @@ impl Recovered {
                         ),
                     });
                 };
-                begun.entry(incarnation).or_insert_with(|| Begun {
+                let says = begun.entry(incarnation).or_insert_with(|| Begun {
                     base: found.base,
                     kept: found.kept.clone(),
                     protocol: crate::protocol::of(kind),
                 });
+                if says.base != found.base
+                    || says.kept != found.kept
+                    || says.protocol.id() != found.protocol
+                {
+                    return Err(LogError::corrupted(
+                        format!(
+                            "the lanes' headers of incarnation {incarnation} contradict each other"
+                        ),
+                        &segment_name(usize::from(lane.end.lane), lane.end_segment),
+                        0,
+                    ));
+                }
             }
         }
         let Some((&incarnation, newest)) = begun.last_key_value() else {

@@ -139,6 +139,15 @@ mod tests {
         }
 
         #[test]
+        fn what_fits_no_page_is_an_error(over in 1usize..5_000) {
+            let mut piece = Vec::new();
+            encode(Redo { table: 2, key: &vec![0; MAX_KEY_LEN + over], value: None }, &mut piece);
+            let decoded = decode(&piece).next();
+            let is_told = matches!(decoded, Some(Err(Error::Corrupted { .. })));
+            prop_assert!(is_told);
+        }
+
+        #[test]
         fn damaged_bytes_end_in_an_error_and_never_panic(piece in prop::collection::vec(any::<u8>(), 0..200)) {
             let decoded: Vec<_> = decode(&piece).collect();
             prop_assert!(decoded.iter().rev().skip(1).all(Result::is_ok));

@@ -145,3 +145,70 @@ fn stored_len(lengths: u64) -> Result<usize, &'static str> {
         _ => Err("a record is of no known kind"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Contents, Entry, Node};
+    use super::*;
+    use crate::page::{Page, private};
+
+    fn page(kind: u8) -> [u8; PAGE_SIZE] {
+        let entry = |i: u8| {
+            let is_leaf = kind == KIND_LEAF;
+            let stored = if is_leaf {
+                vec![i; usize::from(i)]
+            } else {
+                Vec::new()
+            };
+            Entry {
+                key: vec![b'k', i, i, 9],
+                head: 7,
+                lengths: stored.len() as u64,
+                stored,
+            }
+        };
+        let words = private();
+        Contents {
+            kind,
+            lower: Some(b"k".to_vec()),
+            upper: Some(b"k\xff".to_vec()),
+            rightmost: 3,
+            entries: (1..90).map(entry).collect(),
+        }
+        .write(Node(Page(&words)));
+        let mut bytes = [0; PAGE_SIZE];
+        Page(&words).copy_to(&mut bytes);
+        bytes
+    }
+
+    /// Each of these would have been believed.
+    #[test]
+    fn what_no_tree_writes_is_told() {
+        for kind in [KIND_LEAF, KIND_INNER] {
+            let good = page(kind);
+            assert_eq!(check(&good), Ok(()));
+            let with = |word: usize, bits: u64| {
+                let mut page = good;
+                let place = &mut page.as_chunks_mut().0[word];
+                *place = (u64::from_le_bytes(*place) ^ bits).to_le_bytes();
+                check(&page)
+            };
+            for (word, bits, what) in [
+                (2, 8, "kind"),
+                (2, 1 << 16, "slots"),
+                (2, 1 << 32, "start of the heap"),
+                (2, 1 << 48, "dead words"),
+                (3, 1 << 16, "length of a fence"),
+                (3, 1 << 14, "place of a fence"),
+                (4, 1, "length of the prefix"),
+                (4, 8 << 16, "shared bytes"),
+                (6, 1, "behind the shared bytes"),
+                (FIRST_SLOT, 1 << 40, "head"),
+                (FIRST_SLOT, 1 << 20, "place of a record"),
+                (FIRST_SLOT, 1, "length of a key"),
+            ] {
+                assert!(with(word, bits).is_err(), "{what}, kind {kind}");
+            }
+        }
+    }
+}
