@@ -528,3 +528,64 @@ impl DataFile {
         &self.device
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_io::{MemoryDevice, OpenMode};
+
+    use super::*;
+    use crate::{Store, StoreOptions};
+
+    /// A file with one checkpoint.
+    fn published() -> Arc<MemoryDevice> {
+        let device = Arc::new(MemoryDevice::new());
+        let store = Store::create(device.clone(), StoreOptions::default()).unwrap();
+        store.tree(1).unwrap();
+        let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        checkpoint.write(&|_| {}).unwrap();
+        checkpoint.publish().unwrap();
+        device
+    }
+
+    /// Changes a block, whose checksum fits again then.
+    fn change(device: &MemoryDevice, block: u64, edit: impl Fn(&mut [u8])) {
+        let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+        let mut buf = vec![0; PAGE_SIZE];
+        file.read_at(&mut buf, block * PAGE_SIZE as u64).unwrap();
+        edit(&mut buf);
+        let identity = u64_at(&buf, 8);
+        seal(&mut buf, identity, 1);
+        file.write_at(&[&buf], block * PAGE_SIZE as u64).unwrap();
+    }
+
+    fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
+        let opened = Store::open(device, StoreOptions::default());
+        opened.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_root_that_makes_no_sense_is_told() {
+        let blob = std::cell::Cell::new(0);
+        let put = |buf: &mut [u8], at: usize, n: u64| {
+            buf[at..at + 8].copy_from_slice(&n.to_le_bytes());
+        };
+        for (at, value, what) in [
+            // The next page's number; the tree's root behind it, one map leaf and two counts.
+            (24, 1 << 31, "leaves"),
+            (24, 0, "leaves"),
+            (24 + 5 * 8, 77, "no root"),
+        ] {
+            let device = published();
+            change(&device, 1, |buf| blob.set(u64_at(buf, 32)));
+            change(&device, blob.get(), |buf| put(buf, at, value));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        for sequence in [2, u64::MAX] {
+            let device = published();
+            change(&device, 1, |buf| put(buf, 24, sequence));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains("superblock"), "{error}");
+        }
+    }
+}
