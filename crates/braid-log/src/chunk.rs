@@ -22,6 +22,13 @@
 
 use crate::options::BLOCK;
 
+/// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever drawn, and what
+/// comes behind one that is read from the medium can be counted without care.
+pub(crate) const NUMBERS_MAX: u64 = 1 << 62;
+
+/// Incarnations stay below.
+pub(crate) const INCARNATIONS_MAX: u32 = 1 << 31;
+
 /// Bytes of the header.
 pub(crate) const CHUNK_HEADER: usize = 72;
 
@@ -131,7 +138,7 @@ impl ChunkHeader {
     }
 }
 
-fn checksum(chunk: &[u8], end: usize) -> u32 {
+pub(crate) fn checksum(chunk: &[u8], end: usize) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&chunk[..CRC_AT]), &chunk[CHUNK_HEADER..end])
 }
 

@@ -107,6 +107,9 @@ mod error;
 mod event;
 mod fill;
 mod flush;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hardening;
 mod inflight;
 mod lane;

@@ -10,6 +10,8 @@
 //!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this piece
 
+use crate::chunk::NUMBERS_MAX;
+
 /// Most bytes that a piece's header takes.
 pub(crate) const PIECE_HEADER_MAX: usize = 32;
 
@@ -167,7 +169,7 @@ impl<'a> Pieces<'a> {
         {
             return Err(Malformed);
         }
-        if records == 0 || number < u64::from(records) || number == u64::MAX {
+        if records == 0 || number < u64::from(records) || number >= NUMBERS_MAX {
             return Err(Malformed);
         }
         self.rest = rest;
@@ -234,7 +236,7 @@ mod tests {
         #[test]
         fn round_trips(
             pieces in prop::collection::vec(
-                (1u64 << 32..u64::MAX, 1u32.., kinds(), prop::collection::vec(any::<u8>(), 0..300)),
+                (1u64 << 32..NUMBERS_MAX, 1u32.., kinds(), prop::collection::vec(any::<u8>(), 0..300)),
                 0..20,
             ),
         ) {

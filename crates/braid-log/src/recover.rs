@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use braid_io::{AlignedBuf, Device, OpenMode};
 use braid_rt::Mutex;
 
+use crate::chunk::INCARNATIONS_MAX;
 use crate::log::LaneStart;
 use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
@@ -211,11 +212,23 @@ impl Recovered {
                         ),
                     });
                 };
-                begun.entry(incarnation).or_insert_with(|| Begun {
+                let says = begun.entry(incarnation).or_insert_with(|| Begun {
                     base: found.base,
                     kept: found.kept.clone(),
                     protocol: crate::protocol::of(kind),
                 });
+                if says.base != found.base
+                    || says.kept != found.kept
+                    || says.protocol.id() != found.protocol
+                {
+                    return Err(LogError::corrupted(
+                        format!(
+                            "the lanes' headers of incarnation {incarnation} contradict each other"
+                        ),
+                        &segment_name(usize::from(lane.end.lane), lane.end_segment),
+                        0,
+                    ));
+                }
             }
         }
         let Some((&incarnation, newest)) = begun.last_key_value() else {
@@ -507,6 +520,12 @@ impl Recovered {
             segments,
             ..
         } = self;
+        if incarnation + 1 >= INCARNATIONS_MAX {
+            return Err(LogError::Incompatible {
+                what: "the log was opened as often as it can be; copy what it holds to a new one"
+                    .to_owned(),
+            });
+        }
         remove_unfinished(&*device)?;
         let starts = lanes
             .iter()

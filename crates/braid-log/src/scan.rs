@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use braid_io::Device;
 
 use crate::LogError;
-use crate::chunk::{CHUNK_HEADER, ChunkHeader};
+use crate::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
 use crate::options::BLOCK;
 use crate::piece::{PieceKind, Pieces, RawPiece};
 use crate::protocol::{Dependent, Run};
@@ -278,6 +278,11 @@ impl LaneScan {
         reader.keep_from(offset);
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
             let (header, crc) = (chunk.header, chunk.crc);
+            if header.horizon.max(header.flush) >= NUMBERS_MAX {
+                let name = segment_name(lane, segment.sequence);
+                let what = "a chunk with a good CRC has numbers that no log comes to";
+                return Err(LogError::corrupted(what, &name, offset));
+            }
             let found = self.found.entry(header.incarnation).or_default();
             found.horizon = found.horizon.max(header.horizon);
             flush.push((offset, self.end, header));

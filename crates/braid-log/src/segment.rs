@@ -25,7 +25,7 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
-use crate::chunk::{get_u16, get_u32, get_u64};
+use crate::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
 use crate::options::{BLOCK, LogOptions};
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
@@ -49,7 +49,7 @@ pub(crate) fn parse_segment_name(name: &str) -> Option<(usize, u64)> {
         .strip_suffix(".seg")?
         .split_once('-')?;
     let lane = lane.parse().ok()?;
-    let sequence = sequence.parse().ok()?;
+    let sequence = sequence.parse().ok().filter(|s| *s < NUMBERS_MAX)?;
     (segment_name(lane, sequence) == name).then_some((lane, sequence))
 }
 
@@ -123,7 +123,7 @@ impl SegmentHeader {
         {
             return None;
         }
-        Some(Self {
+        let header = Self {
             log: u128::from(get_u64(block, 16)) | u128::from(get_u64(block, 24)) << 64,
             lane: get_u16(block, 12),
             lanes: get_u32(block, 80),
@@ -139,7 +139,16 @@ impl SegmentHeader {
                 .step_by(8)
                 .map(|at| get_u64(block, at))
                 .collect(),
-        })
+        };
+        let numbers = [
+            header.sequence,
+            header.base,
+            header.first_chunk,
+            header.horizon,
+        ];
+        let is_possible = header.incarnation < INCARNATIONS_MAX
+            && numbers.iter().all(|number| *number < NUMBERS_MAX);
+        is_possible.then_some(header)
     }
 
     /// Reads the header of a file; `None` if it has none that is valid.
@@ -155,7 +164,7 @@ impl SegmentHeader {
     }
 }
 
-fn checksum(block: &[u8], lanes: usize) -> u32 {
+pub(crate) fn checksum(block: &[u8], lanes: usize) -> u32 {
     let behind = &block[HEADER_BYTES..HEADER_BYTES + 8 * lanes];
     crc32c::crc32c_append(crc32c::crc32c(&block[..HEADER_BYTES - 4]), behind)
 }

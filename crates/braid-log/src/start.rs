@@ -1,6 +1,7 @@
 //! Where recovery starts: the log's half of a checkpoint.
 
 use crate::LogError;
+use crate::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 
 /// The place of the next chunk of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl LogStart {
     /// Reads what [`LogStart::encode`] wrote.
     ///
     /// # Errors
-    /// [`LogError::Incompatible`] if the length does not fit.
+    /// [`LogError::Incompatible`] if the length does not fit, or a number is one that no log comes to.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let wrong = || LogError::Incompatible {
             what: "malformed log start position".to_owned(),
@@ -82,11 +83,18 @@ impl LogStart {
                 }
             })
             .collect();
-        Ok(Self {
+        let start = Self {
             number: u64::from_le_bytes(*number),
             flush: u64::from_le_bytes(*flush),
             lanes,
-        })
+        };
+        let is_possible = |lane: &LanePosition| {
+            lane.segment.max(lane.chunk) < NUMBERS_MAX && lane.incarnation < INCARNATIONS_MAX
+        };
+        if start.number.max(start.flush) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible) {
+            return Err(wrong());
+        }
+        Ok(start)
     }
 }
 

@@ -101,7 +101,7 @@ impl Root {
         out
     }
 
-    fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
         let mut take = || {
             let (number, rest) = bytes.split_first_chunk()?;
             bytes = rest;
@@ -186,6 +186,13 @@ impl DataFile {
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
+        // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
+        if root.next_page == 0
+            || root.leaf_places.len() as u64 != root.next_page.div_ceil(LEAF_PLACES as u64)
+        {
+            let what = "the page map has too many or too few leaves";
+            return Err(damaged(what, "data.braid".into()));
+        }
         let mut places = Vec::new();
         let mut used = root.blob_blocks.clone();
         let mut buf = this.buffer();
@@ -195,6 +202,14 @@ impl DataFile {
             places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
         }
         places.truncate(root.next_page as usize);
+        if places[0] != 0 {
+            return Err(damaged("page 0 has a place", "the page map".into()));
+        }
+        let exists = |page: &PageId| places.get(*page as usize).is_some_and(|place| *place != 0);
+        if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
+            let what = format!("tree {tree} has no root");
+            return Err(damaged(&what, format!("data.braid, page {page}")));
+        }
         for (id, &place) in places.iter().enumerate().filter(|(_, place)| **place != 0) {
             this.durable
                 .get_or_make(id as u64)
@@ -435,6 +450,11 @@ impl DataFile {
             });
         }
         let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
+        // Half of the numbers are each slot's, and the last of all has no successor.
+        if sequence % 2 != slot || sequence > u64::MAX / 2 {
+            let what = "the checkpoint's number does not belong there";
+            return Err(damaged(what, location()));
+        }
         Ok((sequence, blob, len, buf))
     }
 
@@ -506,5 +526,66 @@ impl DataFile {
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_io::{MemoryDevice, OpenMode};
+
+    use super::*;
+    use crate::{Store, StoreOptions};
+
+    /// A file with one checkpoint.
+    fn published() -> Arc<MemoryDevice> {
+        let device = Arc::new(MemoryDevice::new());
+        let store = Store::create(device.clone(), StoreOptions::default()).unwrap();
+        store.tree(1).unwrap();
+        let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        checkpoint.write(&|_| {}).unwrap();
+        checkpoint.publish().unwrap();
+        device
+    }
+
+    /// Changes a block, whose checksum fits again then.
+    fn change(device: &MemoryDevice, block: u64, edit: impl Fn(&mut [u8])) {
+        let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+        let mut buf = vec![0; PAGE_SIZE];
+        file.read_at(&mut buf, block * PAGE_SIZE as u64).unwrap();
+        edit(&mut buf);
+        let identity = u64_at(&buf, 8);
+        seal(&mut buf, identity, 1);
+        file.write_at(&[&buf], block * PAGE_SIZE as u64).unwrap();
+    }
+
+    fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
+        let opened = Store::open(device, StoreOptions::default());
+        opened.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_root_that_makes_no_sense_is_told() {
+        let blob = std::cell::Cell::new(0);
+        let put = |buf: &mut [u8], at: usize, n: u64| {
+            buf[at..at + 8].copy_from_slice(&n.to_le_bytes());
+        };
+        for (at, value, what) in [
+            // The next page's number; the tree's root behind it, one map leaf and two counts.
+            (24, 1 << 31, "leaves"),
+            (24, 0, "leaves"),
+            (24 + 5 * 8, 77, "no root"),
+        ] {
+            let device = published();
+            change(&device, 1, |buf| blob.set(u64_at(buf, 32)));
+            change(&device, blob.get(), |buf| put(buf, at, value));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        for sequence in [2, u64::MAX] {
+            let device = published();
+            change(&device, 1, |buf| put(buf, 24, sequence));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains("superblock"), "{error}");
+        }
     }
 }

@@ -35,6 +35,9 @@ mod checkpoint;
 mod error;
 mod file;
 mod frames;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod latch;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -20,9 +20,13 @@
 //! behind the up to eight *shared* bytes with which all suffixes in the node begin. (A node at the edge of
 //! the tree lacks a fence and so has no prefix, and its keys still begin alike.)
 
+mod check;
+
 use std::cmp::Ordering;
 
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8};
+
+pub(crate) use check::check;
 
 pub(crate) const KIND_LEAF: u8 = 1;
 pub(crate) const KIND_INNER: u8 = 2;
@@ -201,6 +205,41 @@ impl<'a> Node<'a> {
     /// The smallest key that belongs to the right of here; `None`: no bound.
     pub(crate) fn upper_fence(self) -> Option<Vec<u8>> {
         self.fence(32)
+    }
+
+    /// Whether a key may be put at the place that [`Node::search`] found for it: whether it belongs here.
+    /// That is the parent's doing, and a damaged one leads elsewhere. Between two keys that are here order
+    /// says so; at the ends the fences do.
+    #[inline]
+    pub(crate) fn admits(self, key: &[u8], place: Result<usize, usize>) -> bool {
+        let is_inside = match place {
+            Ok(_) => true,
+            Err(i) => i > 0 && i < self.len(),
+        };
+        key.len() >= self.prefix_len() && (is_inside || self.is_between_fences(key))
+    }
+
+    #[inline(never)]
+    fn is_between_fences(self, key: &[u8]) -> bool {
+        let compare = |shift| {
+            let word = self.0.word(3) >> shift;
+            let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+            (len != NO_FENCE).then(|| compare_key(self.0, at, len, key))
+        };
+        compare(0).is_none_or(Ordering::is_le) && compare(32).is_none_or(Ordering::is_gt)
+    }
+
+    /// The bounds of the child at a position.
+    pub(crate) fn bounds_of_child(self, i: usize) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let lower = match i.checked_sub(1) {
+            Some(before) => Some(self.key(before)),
+            None => self.lower_fence(),
+        };
+        let upper = match i < self.len() {
+            true => Some(self.key(i)),
+            false => self.upper_fence(),
+        };
+        (lower, upper)
     }
 
     /// The first slot whose key is at least `key` (`Ok` if equal).

@@ -7,11 +7,19 @@
 
 use crate::error::StoreError;
 use crate::node::KIND_OVERFLOW;
-use crate::page::{PAGE_SIZE, PageId, WORDS};
+use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::Pool;
 
 const FIRST_WORD: usize = 5;
 const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
+
+/// What is wrong with a page of a large value, by its words 2 and 4.
+pub(crate) fn check(kind: u64, here: u64) -> Result<(), &'static str> {
+    match kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
+        true => Ok(()),
+        false => Err("it holds no part of a large value"),
+    }
+}
 
 /// The page that a leaf's stored reference leads to.
 pub(crate) fn reference(stored: &[u8]) -> PageId {
@@ -45,20 +53,31 @@ pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
     Ok(next)
 }
 
-/// Reads a value; `None` if the chain is broken, which a reader that races with a change may meet.
-pub(crate) fn read(pool: &Pool, first: PageId, len: usize) -> Result<Option<Vec<u8>>, StoreError> {
-    if len > crate::MAX_VALUE_LEN {
+/// Reads a value; `None` if the chain is broken, which a reader that races with a change may meet. The
+/// caller may hold the latch of the page `held`, which is no part of a value that is whole.
+pub(crate) fn read(
+    pool: &Pool,
+    first: PageId,
+    len: usize,
+    held: Option<PageId>,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    // Memory is taken for what the pages that exist can hold, not for what a length says.
+    let pages_max = pool.ids.lock().next;
+    if len.div_ceil(BYTES) as u64 > pages_max {
         return Ok(None);
     }
     let mut value = Vec::with_capacity(len);
     let mut id = first;
     while value.len() < len {
+        if held == Some(id) {
+            return Ok(None);
+        }
         let Some(page) = pool.read(id)? else {
             return Ok(None);
         };
         let words = page.page();
         let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
-        if kind != u64::from(KIND_OVERFLOW) || here == 0 || here > (WORDS - FIRST_WORD) * 8 {
+        if check(kind, here as u64).is_err() {
             if page.validate() {
                 return Ok(None);
             }

@@ -27,6 +27,7 @@ use crate::error::StoreError;
 use crate::file::DataFile;
 use crate::frames::Frames;
 use crate::latch;
+use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId};
 use crate::state::{self, NONE, frame_of};
 use crate::sync::{AtomicU64, Counter};
@@ -37,6 +38,13 @@ pub(crate) const UNWRITTEN: u64 = u64::MAX;
 
 /// The place of a page that does not exist.
 pub(crate) const ABSENT: u64 = 0;
+
+/// That a page's contents are those of a page.
+fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
+    let page = bytes.first_chunk().ok_or("it is too short");
+    let checked = page.and_then(node::check);
+    checked.map_err(|what| StoreError::damaged_page(id, what))
+}
 
 #[derive(Debug, Default)]
 struct FrameInfo {
@@ -217,7 +225,8 @@ impl Pool {
         }
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
-        if let Err(error) = self.file.read_page(id, place, &mut buf) {
+        let read = self.file.read_page(id, place, &mut buf);
+        if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
             self.free_frames.lock().push(frame as u32);
             return Err(error);
         }

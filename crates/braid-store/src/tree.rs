@@ -65,6 +65,7 @@ pub enum Change<'a> {
 #[derive(Debug)]
 pub struct OldRecord<'a> {
     pool: &'a Pool,
+    page: PageId,
     node: Node<'a>,
     record: LeafRecord,
 }
@@ -90,7 +91,7 @@ impl OldRecord<'_> {
             return Ok(());
         }
         let first = overflow::reference(&self.node.stored_value(&self.record));
-        let value = overflow::read(self.pool, first, self.record.value_len)?;
+        let value = overflow::read(self.pool, first, self.record.value_len, Some(self.page))?;
         out.extend_from_slice(&value.ok_or_else(|| broken(first))?);
         Ok(())
     }
@@ -139,6 +140,13 @@ fn broken(id: PageId) -> StoreError {
     StoreError::damaged_page(id, "a page that is referred to does not exist")
 }
 
+fn astray(id: PageId) -> StoreError {
+    StoreError::damaged_page(id, "its fences do not fit its parent")
+}
+
+/// More levels than any tree has: one that goes on leads in circles.
+const LEVELS_MAX: usize = 64;
+
 /// An ordered map from keys to versioned values. Cheap to clone; all methods may be called from any
 /// thread.
 #[derive(Clone, Debug)]
@@ -162,7 +170,7 @@ impl Tree {
         stored: &[u8],
     ) -> Result<Option<Bytes>, StoreError> {
         let first = overflow::reference(stored);
-        let value = overflow::read(&self.pool, first, record.value_len)?;
+        let value = overflow::read(&self.pool, first, record.value_len, None)?;
         let mut waits = Waits::default();
         let unchanged = loop {
             if let Some(leaf) = self.try_descend(|node| node.child_of(key))? {
@@ -194,7 +202,7 @@ impl Tree {
         let Some(mut page) = self.pool.read(self.root)? else {
             return Err(broken(self.root));
         };
-        loop {
+        for _ in 0..LEVELS_MAX {
             let node = Node(page.page());
             match node.kind() {
                 KIND_LEAF => return Ok(Some(page)),
@@ -218,6 +226,8 @@ impl Tree {
             page = next.ok_or_else(|| broken(child))?;
             page.page().prefetch();
         }
+        let what = "the tree is impossibly deep";
+        Err(StoreError::damaged_page(self.root, what))
     }
 
     #[inline]
@@ -326,8 +336,10 @@ impl Tree {
         leaf.page_mut()?;
         let node = Node(leaf.page());
         let found = node.search(key);
+        let page = leaf.id;
         let old = found.ok().map(|i| OldRecord {
             pool: &self.pool,
+            page,
             node,
             record: node.leaf_record(i),
         });
@@ -418,6 +430,9 @@ impl Tree {
                 }
                 return Ok(());
             }
+            if !node.admits(key, place) {
+                return Err(astray(leaf.id));
+            }
             let replaced = old
                 .filter(LeafRecord::is_overflow)
                 .map(|old| node.stored_value(&old));
@@ -435,8 +450,32 @@ impl Tree {
         }
     }
 
+    /// Latches a node.
     fn latch(&self, id: PageId) -> Result<WritePage<'_>, StoreError> {
-        self.pool.write(id)?.ok_or_else(|| broken(id))
+        let page = self.pool.write(id)?.ok_or_else(|| broken(id))?;
+        match Node(page.page()).kind() {
+            KIND_LEAF | KIND_INNER => Ok(page),
+            _ => Err(StoreError::damaged_page(id, "it is no node")),
+        }
+    }
+
+    /// Latches a child, which is where its parent says: splits and merges rely on that.
+    fn latch_child(
+        &self,
+        parent: &WritePage<'_>,
+        position: usize,
+    ) -> Result<WritePage<'_>, StoreError> {
+        let node = Node(parent.page());
+        let id = node.child_at(position);
+        if id == parent.id {
+            return Err(astray(id));
+        }
+        let child = self.latch(id)?;
+        let found = Node(child.page());
+        if (found.lower_fence(), found.upper_fence()) != node.bounds_of_child(position) {
+            return Err(astray(id));
+        }
+        Ok(child)
     }
 
     /// Splits the leaf of a key, and full inner nodes on the way to it, from the root down with at most
@@ -448,7 +487,7 @@ impl Tree {
         }
         loop {
             let node = Node(parent.page());
-            let mut child = self.latch(node.child_at(node.child_position(key)))?;
+            let mut child = self.latch_child(&parent, node.child_position(key))?;
             let child_node = Node(child.page());
             let is_leaf = child_node.is_leaf();
             if is_leaf && child_node.len() < 2 {
@@ -518,14 +557,14 @@ impl Tree {
             }
             if node.len() == 0 && parent.id == self.root {
                 // The root has one child: it takes that one's contents over.
-                let child = self.latch(node.child_at(0))?;
+                let child = self.latch_child(&parent, 0)?;
                 let contents = Contents::read(Node(child.page()));
                 contents.write(Node(parent.page_mut()?));
                 child.free()?;
                 continue;
             }
             let position = node.child_position(key);
-            let child = self.latch(node.child_at(position))?;
+            let child = self.latch_child(&parent, position)?;
             if !Node(child.page()).is_underfull() || node.len() == 0 {
                 parent = child;
                 continue;
@@ -547,7 +586,7 @@ impl Tree {
                 // The root is looked at again.
                 Some(_) if node.len() == 0 && parent.id == self.root => continue,
                 Some(child) => child,
-                None => self.latch(node.child_at(position))?,
+                None => self.latch_child(&parent, position)?,
             };
         }
     }
@@ -559,8 +598,14 @@ impl Tree {
         left: usize,
     ) -> Result<Option<WritePage<'_>>, StoreError> {
         let node = Node(parent.page());
-        let mut child = self.latch(node.child_at(left))?;
-        let next = self.latch(node.child_at(left + 1))?;
+        let mut child = self.latch_child(parent, left)?;
+        if node.child_at(left + 1) == child.id {
+            return Err(astray(child.id));
+        }
+        let next = self.latch_child(parent, left + 1)?;
+        if Node(child.page()).kind() != Node(next.page()).kind() {
+            return Err(astray(next.id));
+        }
         let (small, other) = (Node(child.page()), Node(next.page()));
         // Without taking them apart; the fences between them would go.
         if small.used_words() + other.used_words() > WORDS {
@@ -591,19 +636,22 @@ impl Tree {
         direction: Direction,
     ) -> Result<LeafScan, StoreError> {
         let mut waits = Waits::default();
+        let mut replaced = None;
         loop {
-            if let Some(scan) = self.try_scan_leaf(from, to, direction)? {
+            if let Some(scan) = self.try_scan_leaf(from, to, direction, &mut replaced)? {
                 return Ok(scan);
             }
             waits.wait();
         }
     }
 
+    /// `replaced` is the record for which it had to be tried again.
     fn try_scan_leaf(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         direction: Direction,
+        replaced: &mut Option<(Vec<u8>, u64)>,
     ) -> Result<Option<LeafScan>, StoreError> {
         let leaf = self.try_descend(|node| match (from, direction) {
             (Bound::Unbounded, Direction::Forward) => node.child_at(0),
@@ -639,6 +687,21 @@ impl Tree {
         };
         let lower_fence = node.lower_fence();
         let upper_fence = node.upper_fence();
+        // A scan that a damaged node leads to the wrong leaf would not get on.
+        let is_here = match (from, direction) {
+            (Bound::Unbounded, Direction::Forward) => lower_fence.is_none(),
+            (Bound::Unbounded, Direction::Reverse) => upper_fence.is_none(),
+            (Bound::Excluded(key), Direction::Reverse) => {
+                lower_fence.as_ref().is_none_or(|lower| lower[..] < *key)
+            }
+            (Bound::Included(key) | Bound::Excluded(key), _) => {
+                lower_fence.as_ref().is_none_or(|lower| lower[..] <= *key)
+                    && upper_fence.as_ref().is_none_or(|upper| upper[..] > *key)
+            }
+        };
+        if !is_here {
+            return Err(astray(leaf.id));
+        }
         // A bound outside of the leaf does not share its prefix, and cuts nothing off.
         let start = match lower {
             Bound::Unbounded => 0,
@@ -668,7 +731,16 @@ impl Tree {
             let value = if record.is_overflow() {
                 match self.read_overflow(&key, &record, &stored)? {
                     Some(value) => value,
-                    None => return Ok(None),
+                    None => {
+                        // It was replaced since the leaf was read. One that still is there, and still is not
+                        // where its key leads, is in the wrong leaf.
+                        let again = Some((key, record.version));
+                        if *replaced == again {
+                            return Err(astray(leaf.id));
+                        }
+                        *replaced = again;
+                        return Ok(None);
+                    }
                 }
             } else {
                 stored.into()

@@ -157,7 +157,12 @@ impl Store {
             let tree = self.tree(id)?;
             writeln!(out, "tree {id}: root page {}", tree.root).map_err(failed)?;
             let mut stack = vec![(tree.root, 1)];
+            let mut seen = HashSet::new();
             while let Some((page, depth)) = stack.pop() {
+                // In a damaged tree they may lead in circles.
+                if !seen.insert(page) {
+                    continue;
+                }
                 let Some(copy) = self.copy(page)? else {
                     continue;
                 };
@@ -282,7 +287,7 @@ impl Walk<'_> {
                 continue;
             }
             let mut at = overflow::reference(&node.stored_value(&record));
-            match overflow::read(&self.store.inner.pool, at, record.value_len) {
+            match overflow::read(&self.store.inner.pool, at, record.value_len, None) {
                 Ok(Some(_)) => {}
                 Ok(None) => self.finding(tree, id, "a large value's pages do not fit together"),
                 Err(error) => self.finding(tree, id, &error.to_string()),

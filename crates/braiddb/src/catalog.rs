@@ -48,8 +48,9 @@ fn encode_entry(id: u32, types: &str) -> Vec<u8> {
 
 fn decode_entry(bytes: &Bytes) -> Result<(u32, String)> {
     let entry = bytes.split_first_chunk().and_then(|(id, types)| {
-        let types = std::str::from_utf8(types).ok()?;
-        Some((u32::from_le_bytes(*id), types.to_owned()))
+        let (id, types) = (u32::from_le_bytes(*id), std::str::from_utf8(types).ok()?);
+        // Another name for the catalog itself would let its bytes be written as a table's.
+        (id >= FIRST_ID).then(|| (id, types.to_owned()))
     });
     entry.ok_or_else(|| damaged("a table's entry"))
 }

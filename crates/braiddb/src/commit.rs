@@ -436,6 +436,10 @@ impl Inner {
                 let mut kept = false;
                 if let Some(old) = old {
                     let meta = old.meta();
+                    // Of no transaction of this log: the page was damaged before its checksum was made.
+                    if meta.version >= number && meta.version > self.log.last_number() {
+                        return (Change::Keep, Err(from_nowhere(table.id, meta.version)));
+                    }
                     // I7: a key's versions follow the numbers, because its lock is held from before
                     // the draw until now.
                     assert!(
@@ -447,7 +451,7 @@ impl Inner {
                         let mut replaced = shard.spare.take();
                         let bytes = replaced.begin(table.id, key, meta.version, number);
                         if let Err(error) = old.append_value(bytes) {
-                            return (Change::Keep, Err(error));
+                            return (Change::Keep, Err(error.into()));
                         }
                         // Before the new version is in place, so that a snapshot which finds that one
                         // too new finds this one here.
@@ -474,6 +478,14 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+#[cold]
+fn from_nowhere(table: u32, version: u64) -> Error {
+    Error::Corrupted {
+        what: format!("a record has version {version}, which no transaction has drawn"),
+        location: format!("data.braid, table {table}"),
     }
 }
 

@@ -55,6 +55,9 @@ mod commit;
 mod context;
 mod database;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod garbage;
 mod held;
 mod horizon;

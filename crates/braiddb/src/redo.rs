@@ -8,6 +8,8 @@
 //!
 //! Records are logical, whole values by key: replay needs no page, and replaying one twice does no harm.
 
+use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN};
+
 use crate::error::{Error, Result};
 
 /// What a transaction did to one key.
@@ -58,7 +60,7 @@ pub(crate) fn decode(mut piece: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>>
             piece = &[];
         }
         Some(redo.ok_or_else(|| Error::Corrupted {
-            what: "a log record whose lengths exceed its transaction".into(),
+            what: "a log record whose lengths exceed its transaction, or the limits".into(),
             location: "log".into(),
         }))
     })
@@ -71,6 +73,10 @@ fn decode_one<'a>(piece: &mut &'a [u8]) -> Option<Redo<'a>> {
         0 => Some(usize::try_from(take_varint(piece)?).ok()?),
         _ => None,
     };
+    // Longer ones fit no page: applying them would never end.
+    if key_len > MAX_KEY_LEN || value_len.is_some_and(|len| len > MAX_VALUE_LEN) {
+        return None;
+    }
     let key = piece.split_off(..key_len)?;
     let value = match value_len {
         Some(len) => Some(piece.split_off(..len)?),
@@ -130,6 +136,15 @@ mod tests {
                 .collect::<Result<_>>()
                 .unwrap();
             prop_assert_eq!(decoded, records.iter().map(redo).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn what_fits_no_page_is_an_error(over in 1usize..5_000) {
+            let mut piece = Vec::new();
+            encode(Redo { table: 2, key: &vec![0; MAX_KEY_LEN + over], value: None }, &mut piece);
+            let decoded = decode(&piece).next();
+            let is_told = matches!(decoded, Some(Err(Error::Corrupted { .. })));
+            prop_assert!(is_told);
         }
 
         #[test]

@@ -1,0 +1,218 @@
+//! Images of files, and scripts that damage them.
+//!
+//! A script is a mode byte and then edits: what, which block, where in it, and a value. Any bytes are a
+//! script, and a few of them reach any field of the image, which a fuzzer would not manage by mutating a
+//! file of a hundred kilobytes.
+
+use std::sync::Arc;
+
+use braid_io::{Device, MemoryDevice, OpenMode};
+
+/// Values that lengths, counts and numbers break at.
+const BOUNDARIES: [u64; 20] = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    0x7f,
+    0xff,
+    0xfff,
+    0x1000,
+    0x1fff,
+    0x2000,
+    0x7fff,
+    0xffff,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 32,
+    1 << 60,
+    i64::MAX as u64,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+/// Reads a script, or any other input, from front to back.
+#[derive(Clone, Debug)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl Input<'_> {
+    /// The next byte; zero behind the end.
+    pub fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        first
+    }
+
+    /// A number of up to eight bytes.
+    pub fn number(&mut self, bytes: usize) -> u64 {
+        (0..bytes).fold(0, |n, i| n | u64::from(self.byte()) << (8 * i))
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a script did, beside the edits.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The script's first byte.
+    pub mode: u8,
+    /// Whether blocks or files were replaced by others, which their checksums can't tell.
+    pub replaced: bool,
+}
+
+impl Outcome {
+    /// Whether checksums are made to fit.
+    pub fn seals(&self) -> bool {
+        self.mode & 1 != 0
+    }
+
+    /// Whether what binds a block to its place is made to fit, too.
+    pub fn rebinds(&self) -> bool {
+        self.mode & 2 != 0
+    }
+
+    /// Whether all that was done is such that checksums must notice it.
+    pub fn must_be_noticed(&self) -> bool {
+        !self.seals() && !self.replaced
+    }
+}
+
+/// Files of a device.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// Names and contents.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// The unit of edits.
+    pub block: usize,
+}
+
+impl Image {
+    /// What a device holds.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub fn of(device: &dyn Device, block: usize) -> Self {
+        let entries = device.list().expect("the device lists its files");
+        let files = entries.into_iter().map(|entry| {
+            let file = device
+                .open(&entry.name, OpenMode::Existing)
+                .expect("a listed file opens");
+            let mut bytes = vec![0; entry.len as usize];
+            file.read_at(&mut bytes, 0).expect("the file is read");
+            (entry.name, bytes)
+        });
+        Self {
+            files: files.collect(),
+            block,
+        }
+    }
+
+    /// A device that holds it.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub fn device(&self) -> Arc<MemoryDevice> {
+        let device = MemoryDevice::new();
+        for (name, bytes) in &self.files {
+            let file = device
+                .open(name, OpenMode::CreateNew)
+                .expect("names differ");
+            file.write_at(&[bytes], 0).expect("memory takes it");
+        }
+        Arc::new(device)
+    }
+
+    /// Bytes of all files.
+    pub fn len(&self) -> usize {
+        self.files.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// File and offset of a block, counted through all files; wraps.
+    fn place(&self, block: u64) -> Option<(usize, usize)> {
+        let count = |bytes: &Vec<u8>| (bytes.len() / self.block) as u64;
+        let total: u64 = self.files.iter().map(|(_, bytes)| count(bytes)).sum();
+        let mut left = block.checked_rem(total)?;
+        for (file, (_, bytes)) in self.files.iter().enumerate() {
+            if left < count(bytes) {
+                return Some((file, left as usize * self.block));
+            }
+            left -= count(bytes);
+        }
+        None
+    }
+
+    /// Edits the image as a script says.
+    pub fn edit(&mut self, script: &mut Input<'_>) -> Outcome {
+        let mut outcome = Outcome {
+            mode: script.byte(),
+            replaced: false,
+        };
+        while !script.is_empty() {
+            outcome.replaced |= self.edit_once(script);
+        }
+        outcome
+    }
+
+    /// One edit; says whether it replaced a block or file.
+    fn edit_once(&mut self, script: &mut Input<'_>) -> bool {
+        let op = script.byte();
+        let width = 1usize << (op & 3);
+        let Some((file, block)) = self.place(script.number(2)) else {
+            return false;
+        };
+        // Most of what matters lies at the beginning of a block.
+        let near = op & 0x80 == 0;
+        let at = script.number(if near { 1 } else { 2 }) as usize % self.block;
+        let at = (block + at - at % width).min(block + self.block - width);
+        let bytes = &mut self.files[file].1;
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(&bytes[at..at + width]);
+        let old = u64::from_le_bytes(word);
+        let new = match op >> 2 & 15 {
+            0..=2 => script.number(width),
+            3..=6 => BOUNDARIES[usize::from(script.byte()) % BOUNDARIES.len()],
+            7 | 8 => old ^ script.number(width),
+            9 | 10 => old.wrapping_add(script.byte() as i8 as u64),
+            11 => {
+                // A value from elsewhere.
+                let Some((file, block)) = self.place(script.number(2)) else {
+                    return false;
+                };
+                let at = block + script.byte() as usize / width * width;
+                let bytes = &self.files[file].1[at..at + width];
+                word[..width].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }
+            12 | 13 => {
+                let Some((from_file, from)) = self.place(script.number(2)) else {
+                    return false;
+                };
+                let copy = self.files[from_file].1[from..from + self.block].to_vec();
+                self.files[file].1[block..block + self.block].copy_from_slice(&copy);
+                return true;
+            }
+            14 => {
+                bytes[at..block + self.block].fill(0);
+                return false;
+            }
+            _ if width == 8 => {
+                bytes.truncate(block);
+                return true;
+            }
+            _ => !old,
+        };
+        self.files[file].1[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
+        false
+    }
+}

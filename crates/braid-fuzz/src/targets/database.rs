@@ -1,0 +1,125 @@
+//! A whole database with damage: recovery, the catalog, redo records.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use braid::{Builder, Bytes, Database, Error, Readable, Table};
+use braid_io::{Device, MemoryDevice};
+
+use super::Target;
+use crate::edit::{Image, Input, Outcome};
+
+type State = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// An undamaged database, and what it held after each commit.
+struct Base {
+    image: Image,
+    states: Vec<State>,
+}
+
+pub(super) const DATABASE: Target = Target {
+    name: "database",
+    run,
+    corpus: super::scripts,
+    runs: 400,
+};
+
+fn options() -> Builder {
+    Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(64 << 10)
+        .strands(2)
+}
+
+fn make() -> Result<Base, Error> {
+    let device = Arc::new(MemoryDevice::new());
+    let db = options().open_on(device.clone())?;
+    let table: Table<Bytes, Bytes> = db.table("rows")?;
+    let other: Table<u64, u64> = db.table("numbers")?;
+    let mut state = State::new();
+    let mut states = vec![state.clone()];
+    for i in 0..40u8 {
+        let mut tx = db.begin();
+        let (key, value) = ([b'k', i % 20], vec![i; usize::from(i) * 90]);
+        tx.insert(&table, &key[..], &value[..])?;
+        tx.insert(&other, &u64::from(i), &1)?;
+        state.insert(key.to_vec(), value);
+        if i % 7 == 3 {
+            let gone = [b'k', i % 20 - 2];
+            tx.remove(&table, &gone[..])?;
+            state.remove(&gone[..]);
+        }
+        tx.commit()?;
+        states.push(state.clone());
+        if i == 20 {
+            db.checkpoint()?;
+        }
+    }
+    db.sync()?;
+    let image = Image::of(&*device, 4096);
+    drop((table, other, db));
+    Ok(Base { image, states })
+}
+
+fn base() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    BASE.get_or_init(|| make().expect("a database in memory"))
+}
+
+fn run(script: &[u8]) {
+    let base = base();
+    let mut image = base.image.clone();
+    let outcome = image.edit(&mut Input(script));
+    if outcome.seals() {
+        for ((name, edited), (_, original)) in image.files.iter_mut().zip(&base.image.files) {
+            match name.ends_with(".seg") {
+                true => super::log::seal(edited, original, outcome.rebinds()),
+                false => super::store::seal(edited, original, outcome.rebinds()),
+            }
+        }
+    }
+    let device = image.device();
+    drop(image);
+    let _ = look(base, device, outcome);
+}
+
+fn contents(db: &Database, table: &Table<Bytes, Bytes>) -> Result<State, Error> {
+    let snapshot = db.snapshot();
+    let all = snapshot.iter(table)?;
+    all.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
+        .collect()
+}
+
+fn look(base: &Base, device: Arc<dyn Device>, outcome: Outcome) -> Result<(), Error> {
+    let db = options().open_on(device.clone())?;
+    let names = db.table_names()?;
+    for name in &names {
+        // Of whatever type it is.
+        let _ = db.existing_table::<u64, u64>(name);
+    }
+    let Some(table) = db.existing_table::<Bytes, Bytes>("rows")? else {
+        assert!(!outcome.must_be_noticed(), "the table is lost");
+        return Ok(());
+    };
+    let found = contents(&db, &table)?;
+    assert!(
+        !outcome.must_be_noticed() || base.states.contains(&found),
+        "damage was taken for data"
+    );
+    for i in 0..60u8 {
+        let mut tx = db.begin();
+        tx.insert(&table, &[b'k', i][..], &[1; 300][..])?;
+        tx.commit()?;
+    }
+    db.table::<u64, u64>("another")?;
+    db.drop_table("numbers")?;
+    let before = contents(&db, &table)?;
+    db.checkpoint()?;
+    drop(table);
+    db.close()?;
+    let db = options().open_on(device)?;
+    let table = db.table::<Bytes, Bytes>("rows")?;
+    assert_eq!(contents(&db, &table)?, before, "closed and opened");
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Parsers of single pieces of bytes.
+
+use braid_io::MemoryDevice;
+use braid_log::{Log, LogOptions, LogStart};
+
+use super::Target;
+use crate::edit::Image;
+
+/// The first byte says whether the checksum is made to fit.
+fn with_seal(bytes: &[u8], seal: impl Fn(&mut [u8]), run: impl Fn(&[u8])) {
+    let Some((mode, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let mut bytes = bytes.to_vec();
+    if mode & 1 != 0 {
+        seal(&mut bytes);
+    }
+    run(&bytes);
+}
+
+/// The first segment of a log with a few pieces.
+fn segment() -> Vec<u8> {
+    let device = std::sync::Arc::new(MemoryDevice::new());
+    let options = LogOptions {
+        strands: 2,
+        slot_bytes: 8192,
+        segment_bytes: 64 << 10,
+        flush_mode: braid_log::FlushMode::Callers,
+        ..LogOptions::default()
+    };
+    let log = Log::create(device.clone(), options).expect("a log in memory");
+    for i in 0..5u8 {
+        let ticket = log.append(&[&[i; 40]]).expect("memory takes it");
+        ticket.wait().expect("memory takes it");
+    }
+    Image::of(&*device, 4096).files.swap_remove(0).1
+}
+
+pub(super) const SEGMENT_HEADER: Target = Target {
+    name: "segment_header",
+    run: |bytes| {
+        // It lies in the first block, whose rest is zero.
+        let pad = |bytes: &[u8]| {
+            let mut block = bytes.to_vec();
+            block.resize(4096, 0);
+            block
+        };
+        let read = |bytes: &[u8]| {
+            braid_log::fuzzing::is_segment_header(bytes);
+        };
+        with_seal(
+            bytes,
+            |_| {},
+            |bytes| {
+                read(bytes);
+                let mut block = pad(bytes);
+                braid_log::fuzzing::seal_header(&mut block);
+                read(&block);
+            },
+        );
+    },
+    corpus: || vec![[&[1], &segment()[..128]].concat()],
+    runs: 20_000,
+};
+
+pub(super) const CHUNK: Target = Target {
+    name: "chunk",
+    run: |bytes| {
+        with_seal(
+            bytes,
+            |chunk| {
+                // Whole blocks, as on the medium.
+                braid_log::fuzzing::seal_chunks(chunk, &[0], false);
+            },
+            |chunk| {
+                braid_log::fuzzing::pieces_of_chunk(chunk);
+            },
+        );
+    },
+    corpus: || {
+        let segment = segment();
+        let chunks = braid_log::fuzzing::chunks(&segment);
+        chunks
+            .iter()
+            .map(|&at| [&[1], &segment[at..at + 4096]].concat())
+            .collect()
+    },
+    runs: 20_000,
+};
+
+pub(super) const PIECES: Target = Target {
+    name: "pieces",
+    run: |bytes| {
+        braid_log::fuzzing::pieces(bytes);
+    },
+    corpus: || {
+        let segment = segment();
+        let at = braid_log::fuzzing::chunks(&segment)[0];
+        vec![
+            segment[at + 72..at + 72 + 60].to_vec(),
+            // Void, the first part of two, the second, one with a dependency.
+            vec![9, 2, 0],
+            vec![10, 2, 3, 2, 1, 1, 11, 0, 2, 1, 1],
+            vec![12, 4, 8, 9, 1, 0, 0, 0, 0, 0, 0, 0, 7],
+        ]
+    },
+    runs: 50_000,
+};
+
+pub(super) const LOG_START: Target = Target {
+    name: "log_start",
+    run: |bytes| {
+        if let Ok(start) = LogStart::decode(bytes) {
+            assert_eq!(start.encode(), bytes);
+        }
+    },
+    corpus: || {
+        let lane = braid_log::LanePosition {
+            segment: 1,
+            offset: 4096,
+            chunk: 3,
+            link: 4,
+            incarnation: 5,
+        };
+        let start = LogStart {
+            number: 7,
+            flush: 0,
+            lanes: vec![lane; 2],
+        };
+        vec![start.encode()]
+    },
+    runs: 20_000,
+};
+
+pub(super) const REDO: Target = Target {
+    name: "redo",
+    run: |bytes| {
+        braid::fuzzing::redo_records(bytes);
+    },
+    corpus: || {
+        let put = braid::fuzzing::redo_record(2, b"key", Some(b"value"));
+        let remove = braid::fuzzing::redo_record(1 << 30, b"key", None);
+        vec![[&put[..], &remove].concat(), put, remove]
+    },
+    runs: 50_000,
+};
+
+pub(super) const META: Target = Target {
+    name: "meta",
+    run: |bytes| {
+        braid::fuzzing::is_meta(bytes);
+    },
+    corpus: || {
+        let mut meta = b"BRAIDm\x02\x00\x02\x04\x00\x01\x00".to_vec();
+        meta.extend([0; 8 + 8]);
+        meta.extend([1, 0, 0, 0]);
+        meta.extend([1; 32]);
+        vec![meta]
+    },
+    runs: 20_000,
+};
+
+pub(super) const ROOT: Target = Target {
+    name: "root",
+    run: |bytes| {
+        braid_store::fuzzing::is_root(bytes);
+    },
+    corpus: || {
+        // Next page; one map leaf; two trees; five bytes of the caller's.
+        let words = [30u64, 1, 9, 2, 1, 4, 7, 5, 5];
+        let mut root: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        root.extend(b"bytes");
+        vec![root]
+    },
+    runs: 20_000,
+};

@@ -1,0 +1,167 @@
+//! A log with damage: segment headers, chunks, pieces, the position where recovery starts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use braid_io::MemoryDevice;
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+
+use super::Target;
+use crate::edit::{Image, Input, Outcome};
+
+const PROTOCOLS: [ProtocolKind; 7] = [
+    ProtocolKind::Serial,
+    ProtocolKind::Aether,
+    ProtocolKind::Epoch,
+    ProtocolKind::Glsn,
+    ProtocolKind::Gwsn,
+    ProtocolKind::GwsnStrict,
+    ProtocolKind::Gsn,
+];
+
+/// The name under which an image keeps the start position, so that scripts reach it.
+const START: &str = "start";
+
+type Pieces = BTreeMap<u64, Vec<u8>>;
+
+struct Base {
+    options: LogOptions,
+    image: Image,
+    pieces: Pieces,
+}
+
+pub(super) const LOG: Target = Target {
+    name: "log",
+    run,
+    corpus: || {
+        let protocols = 0..PROTOCOLS.len() as u8;
+        let with = |protocol: u8| {
+            super::scripts().into_iter().map(move |mut script| {
+                script.insert(0, protocol);
+                script
+            })
+        };
+        protocols.flat_map(with).collect()
+    },
+    runs: 1_500,
+};
+
+/// A log of two incarnations with small and streamed pieces.
+fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
+    let several = protocol.forced_strands().is_none();
+    let options = LogOptions {
+        protocol,
+        strands: if several { 2 } else { 1 },
+        lanes: if several { 2 } else { 1 },
+        segment_bytes: 64 << 10,
+        slot_bytes: 8192,
+        flush_mode: FlushMode::Callers,
+        ..LogOptions::default()
+    };
+    let device = Arc::new(MemoryDevice::new());
+    let log = Log::create(device.clone(), options.clone())?;
+    append(&log, 1)?;
+    log.close()?;
+    let start = Log::recovery_start(&*device)?;
+    let log = Log::recover(device.clone(), options.clone(), &start, &|_| {})?.into_log()?;
+    append(&log, 2)?;
+    log.sync()?;
+    let pieces = recovered(&device, &options, &start)?;
+    assert_eq!(pieces.len(), 16, "all pieces are there");
+    let mut image = Image::of(&*device, 4096);
+    let mut start = start.encode();
+    start.resize(4096, 0);
+    image.files.push((START.into(), start));
+    Ok(Base {
+        options,
+        image,
+        pieces,
+    })
+}
+
+fn append(log: &Log, salt: u8) -> Result<(), LogError> {
+    for i in 0..8u8 {
+        let len = match i {
+            5 => 20_000,
+            _ => 10 + 400 * usize::from(i),
+        };
+        log.append(&[&vec![salt * 16 + i; len]])?.wait()?;
+    }
+    Ok(())
+}
+
+fn recovered(
+    device: &Arc<MemoryDevice>,
+    options: &LogOptions,
+    start: &LogStart,
+) -> Result<Pieces, LogError> {
+    let recovered = Log::recover(device.clone(), options.clone(), start, &|_| {})?;
+    let mut pieces = Pieces::new();
+    recovered.for_each(|piece| {
+        pieces.insert(piece.number, piece.payload.to_vec());
+    })?;
+    Ok(pieces)
+}
+
+fn bases() -> &'static [Base] {
+    static BASES: OnceLock<Vec<Base>> = OnceLock::new();
+    let make = |&protocol| make(protocol).expect("a log in memory");
+    BASES.get_or_init(|| PROTOCOLS.iter().map(make).collect())
+}
+
+/// Makes the checksums of a segment fit.
+pub(super) fn seal(edited: &mut [u8], original: &[u8], relink: bool) {
+    braid_log::fuzzing::seal_header(edited);
+    let chunks = braid_log::fuzzing::chunks(original);
+    braid_log::fuzzing::seal_chunks(edited, &chunks, relink);
+}
+
+fn run(bytes: &[u8]) {
+    let Some((&protocol, script)) = bytes.split_first() else {
+        return;
+    };
+    let base = &bases()[usize::from(protocol) % PROTOCOLS.len()];
+    let mut image = base.image.clone();
+    let mut outcome = image.edit(&mut Input(script));
+    if outcome.seals() {
+        for ((name, edited), (_, original)) in image.files.iter_mut().zip(&base.image.files) {
+            if name != START {
+                seal(edited, original, outcome.rebinds());
+            }
+        }
+    }
+    let (_, start) = image.files.pop().expect("the start position comes last");
+    outcome.replaced |= start != base.image.files[image.files.len()].1;
+    let len = 20 + 32 * base.options.lanes;
+    let Ok(start) = LogStart::decode(start.get(..len).unwrap_or(&start)) else {
+        return;
+    };
+    let _ = look(base, image.device(), &start, outcome);
+}
+
+fn look(
+    base: &Base,
+    device: Arc<MemoryDevice>,
+    start: &LogStart,
+    outcome: Outcome,
+) -> Result<(), LogError> {
+    let _ = Log::recovery_start(&*device);
+    let recovered = Log::recover(device.clone(), base.options.clone(), start, &|_| {})?;
+    let mut pieces = Pieces::new();
+    recovered.for_each(|piece| {
+        pieces.insert(piece.number, piece.payload.to_vec());
+    })?;
+    if outcome.must_be_noticed() {
+        let is_true = |(number, piece): (&u64, _)| base.pieces.get(number) == Some(piece);
+        assert!(pieces.iter().all(is_true), "damage was taken for a piece");
+    }
+    // What recovery took in, it goes on from.
+    let log = recovered.into_log()?;
+    log.append(&[b"later"])?.wait()?;
+    let number = log.last_number();
+    log.close()?;
+    let again = self::recovered(&device, &base.options, start)?;
+    let later = again.get(&number).map(|piece| &piece[..]);
+    assert_eq!(later, Some(&b"later"[..]), "what came later is there");
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! All targets.
+
+mod database;
+mod decoders;
+mod log;
+mod operations;
+mod store;
+
+/// A function of bytes that must not panic, hang, or take much memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, also of its wrapper in `fuzz/`.
+    pub name: &'static str,
+    /// The function.
+    pub run: fn(&[u8]),
+    /// Inputs to begin with.
+    pub corpus: fn() -> Vec<Vec<u8>>,
+    /// How many inputs an ordinary test run tries.
+    pub runs: u32,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 12] = [
+    decoders::SEGMENT_HEADER,
+    decoders::CHUNK,
+    decoders::PIECES,
+    decoders::LOG_START,
+    decoders::REDO,
+    decoders::META,
+    decoders::ROOT,
+    log::LOG,
+    store::NODE,
+    store::STORE,
+    database::DATABASE,
+    operations::OPERATIONS,
+];
+
+/// Scripts that every image's corpus begins with: each kind of edit with and without fitting checksums.
+fn scripts() -> Vec<Vec<u8>> {
+    let mut all = vec![vec![0]];
+    for mode in 0..4u8 {
+        for kind in 0..16u8 {
+            for width in 0..4 {
+                all.push(vec![
+                    mode,
+                    kind << 2 | width,
+                    3,
+                    0,
+                    16,
+                    1,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                ]);
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,75 @@
+//! Ways in for the fuzz targets: the decoders of the log's bytes, and its checksums.
+//!
+//! Behind a checksum a fuzzer finds nothing, since it never guesses one. So a target edits a log and then
+//! makes the checksums and links fit again.
+
+use crate::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
+use crate::options::{BLOCK, LogOptions};
+use crate::piece::Pieces;
+use crate::segment::SegmentHeader;
+
+/// The unit in which segments are written.
+pub const BLOCK_BYTES: usize = BLOCK;
+
+/// Whether the bytes are a segment's header.
+pub fn is_segment_header(bytes: &[u8]) -> bool {
+    SegmentHeader::decode(bytes).is_some()
+}
+
+/// The pieces of a chunk, if the bytes are one; `None` also if they are no pieces.
+pub fn pieces_of_chunk(bytes: &[u8]) -> Option<usize> {
+    let header = ChunkHeader::decode(bytes)?;
+    let (payload, _) = header.check(bytes)?;
+    pieces(payload)
+}
+
+/// How many pieces a payload holds; `None` if it is none.
+pub fn pieces(payload: &[u8]) -> Option<usize> {
+    let mut pieces = Pieces::new(payload);
+    let mut count = 0;
+    while let Some(piece) = pieces.next().ok()? {
+        let (dependencies, payload) = piece.split();
+        assert!(dependencies.count() * 8 + payload.len() <= piece.payload.len());
+        count += 1;
+    }
+    Some(count)
+}
+
+/// Where the chunks of an undamaged segment begin.
+pub fn chunks(segment: &[u8]) -> Vec<usize> {
+    let mut places = Vec::new();
+    let mut at = BLOCK;
+    while let Some(header) = segment.get(at..).and_then(ChunkHeader::decode) {
+        places.push(at);
+        at += header.size();
+    }
+    places
+}
+
+/// Makes the checksum of a segment's header fit.
+pub fn seal_header(segment: &mut [u8]) {
+    if segment.len() < BLOCK || get_u32(segment, 80) as usize > LogOptions::MAX_LANES {
+        return;
+    }
+    let crc = crate::segment::checksum(segment, get_u32(segment, 80) as usize);
+    segment[84..88].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Makes the checksums of chunks at these places fit; with `relink` the links, too.
+pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
+    let mut link = None;
+    for &at in places {
+        let Some(chunk) = segment.get_mut(at..).filter(|c| c.len() >= CHUNK_HEADER) else {
+            return;
+        };
+        if let Some(link) = link.filter(|_| relink) {
+            chunk[64..68].copy_from_slice(&u32::to_le_bytes(link));
+        }
+        let end = CHUNK_HEADER + get_u32(chunk, 48) as usize;
+        if padded(end) <= chunk.len() {
+            let crc = crate::chunk::checksum(chunk, end);
+            chunk[CHUNK_HEADER - 4..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
+        }
+        link = Some(get_u32(chunk, CHUNK_HEADER - 4));
+    }
+}

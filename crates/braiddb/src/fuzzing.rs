@@ -1,0 +1,27 @@
+//! Ways in for the fuzz targets: the decoders of what lies in log records and beside the trees.
+
+use crate::meta::Meta;
+use crate::redo;
+
+/// How many redo records a piece holds; `None` if it is none.
+pub fn redo_records(piece: &[u8]) -> Option<usize> {
+    let mut count = 0;
+    for record in redo::decode(piece) {
+        let record = record.ok()?;
+        assert!(record.key.len() + record.value.map_or(0, <[u8]>::len) < piece.len());
+        count += 1;
+    }
+    Some(count)
+}
+
+/// Whether the bytes are what a superblock says about a database.
+pub fn is_meta(bytes: &[u8]) -> bool {
+    Meta::decode(bytes).is_ok()
+}
+
+/// The bytes of a redo record.
+pub fn redo_record(table: u32, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    redo::encode(redo::Redo { table, key, value }, &mut out);
+    out
+}
