@@ -240,7 +240,9 @@ impl From<LogError> for Error {
                 reason: what,
             },
             LogError::Io { what, source } => match source.kind() {
-                io::ErrorKind::StorageFull => Error::OutOfSpace { what },
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    Error::OutOfSpace { what }
+                }
                 _ => Error::Io { what, source },
             },
             error => Error::Io {
@@ -268,6 +270,26 @@ impl From<StoreError> for Error {
                 what: "the data file".into(),
                 source: Arc::new(io::Error::other(error.to_string())),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quota is a full device, wherever it is met.
+    #[test]
+    fn a_lack_of_space_is_one_error() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let (what, source) = (String::from("writing"), Arc::new(io::Error::from(kind)));
+            let errors = [
+                Error::io("writing", kind.into()),
+                LogError::Io { what, source }.into(),
+            ];
+            for error in errors {
+                assert!(matches!(error, Error::OutOfSpace { .. }), "{error:?}");
+            }
         }
     }
 }

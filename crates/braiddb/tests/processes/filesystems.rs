@@ -1,0 +1,1 @@
+//! File systems that fill up.
