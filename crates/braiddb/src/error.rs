@@ -54,8 +54,10 @@ pub enum Error {
         location: String,
     },
 
-    /// The medium, or the configured limit, is full. Nothing is lost and reads go on; writes succeed
-    /// again once space is freed (a checkpoint frees log space).
+    /// The medium, or the configured limit, is full. Nothing was written, nothing is lost, and what is in
+    /// memory can be read; writes succeed again once space is freed (a checkpoint frees log space). If
+    /// the data file is full while a commit has to put other pages out of memory, the error is
+    /// [`Error::Poisoned`] instead.
     #[error("out of space: {what}; free space or raise the limit, then go on")]
     OutOfSpace {
         /// What needed the space.

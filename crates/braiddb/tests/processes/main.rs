@@ -9,6 +9,7 @@
 
 mod child;
 mod filesystems;
+mod mounts;
 mod openers;
 mod parent;
 mod storms;

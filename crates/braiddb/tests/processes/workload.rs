@@ -18,7 +18,7 @@ pub(crate) fn builder(protocol: Protocol, device: DeviceChoice) -> Builder {
         .epoch(Duration::from_millis(1))
         .segment_bytes(256 << 10)
         .checkpoint_log_bytes(512 << 10)
-        .pool_bytes(4 << 20)
+        .pool_bytes(32 << 20)
 }
 
 /// The tables.
