@@ -19,6 +19,9 @@ const FOLD_AT: usize = 1 << 16;
 /// Log bytes after which replay hands out the next piece of work.
 const EXTENT: u64 = 4 << 20;
 
+/// Bytes behind a lane's end that are searched for chunks which show that it is no crash's doing.
+const LOOK_BEHIND: u64 = 1 << 20;
+
 /// A run of valid chunks in one segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
@@ -121,6 +124,9 @@ pub(crate) struct LaneScan {
     pub(crate) bytes: u64,
     /// Segments behind the end whose headers are of this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
+    /// The greatest horizon that a chunk of the end's incarnation names behind the end, in the same segment,
+    /// and the place of that chunk.
+    pub(crate) behind: Option<(u64, u64)>,
     read_ahead: bool,
 }
 
@@ -183,6 +189,7 @@ pub(crate) fn scan_lane(
         chunks: 0,
         bytes: 0,
         beyond: Vec::new(),
+        behind: None,
         read_ahead,
     };
     scan.begin(&header);
@@ -334,9 +341,32 @@ impl LaneScan {
             }
         }
         self.extents.extend(extent);
+        // Of the last segment only: an end that a later segment goes on from is one.
+        self.behind = self.look_behind(&mut reader, segment.len, offset)?;
         self.bytes += reader.bytes;
         progress(reported);
         Ok(())
+    }
+
+    /// Looks for chunks behind the one at `offset`, which is none, or damaged. A crash may leave some, of
+    /// flushes that were in flight together; what they say was durable is not behind the cut then.
+    fn look_behind(
+        &self,
+        reader: &mut SegmentReader<'_>,
+        len: u64,
+        offset: u64,
+    ) -> Result<Option<(u64, u64)>, LogError> {
+        let end = len.min(offset + LOOK_BEHIND);
+        let mut found = None;
+        for at in (offset..end).step_by(BLOCK).skip(1) {
+            let header = reader.any_chunk(at)?.filter(|header| {
+                header.lane == self.end.lane
+                    && header.incarnation == self.end.incarnation
+                    && header.sequence > self.end.sequence
+            });
+            found = found.max(header.map(|header| (header.horizon, at)));
+        }
+        Ok(found)
     }
 
     /// Takes a piece in whose payload ends at `end` of the segment.

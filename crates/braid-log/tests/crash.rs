@@ -559,6 +559,44 @@ fn damage_is_told_from_a_torn_end() {
     assert!(error.to_string().contains("log-00-"), "{error}");
 }
 
+/// So is damage in the segment that is written last, as long as the log goes on a little behind it.
+#[test]
+fn damage_in_the_last_segment_is_told_from_a_torn_end() {
+    let mut told = 0;
+    for &protocol in ProtocolKind::ALL {
+        for bad in 1..=12 {
+            let medium = SimDevice::new(1);
+            let options = LogOptions {
+                protocol,
+                strands: 1,
+                lanes: 1,
+                ..small(FlushMode::Callers)
+            };
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
+            let start = log.quiesce(|start| start);
+            for number in 1..=12 {
+                let ticket = log.append(&[&payload(number, 500)]).unwrap();
+                ticket.wait().unwrap();
+            }
+            drop(log);
+            assert!(medium.flip_bit("log-00-00000001.seg", bad * 4096 + 100, 0));
+            match try_recover(&sim(&medium), &options, &start) {
+                Err(LogError::Corrupted { .. }) => told += 1,
+                Err(error) => panic!("{protocol}, chunk {bad}: {error}"),
+                // What is behind the last two could have been in flight with them.
+                Ok(recovered) => {
+                    assert!(
+                        bad > 10,
+                        "{protocol}: {bad} of 12 chunks is damaged, cut {}",
+                        recovered.cut
+                    );
+                }
+            }
+        }
+    }
+    assert!(told >= 10 * ProtocolKind::ALL.len());
+}
+
 /// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery has
 /// counted it, a power failure must not take it away.
 #[test]
