@@ -328,16 +328,17 @@ impl Recovered {
         }
         kept.insert(incarnation, newest_kept);
         for (index, lane) in lanes.iter().enumerate() {
-            if let Some((horizon, offset)) = lane.behind
+            if let Some(behind) = lane.behind
                 && lane.end.incarnation == incarnation
-                && horizon > cut
+                && behind.horizon > cut
             {
+                let horizon = behind.horizon;
                 return Err(LogError::corrupted(
                     format!(
                         "the log ends at number {cut} before this chunk, which says that {horizon} was durable"
                     ),
-                    &segment_name(index, lane.end_segment),
-                    offset,
+                    &segment_name(index, behind.segment),
+                    behind.offset,
                 ));
             }
             for (name, header) in &lane.beyond {

@@ -109,6 +109,16 @@ fn count_up_to(runs: &mut Vec<Run>, horizon: u64) -> u64 {
     count
 }
 
+/// A chunk behind the end of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Behind {
+    /// The durable horizon that it names.
+    pub(crate) horizon: u64,
+    /// The sequence number of its segment.
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+}
+
 /// The result of scanning one lane.
 #[derive(Debug)]
 pub(crate) struct LaneScan {
@@ -124,9 +134,8 @@ pub(crate) struct LaneScan {
     pub(crate) bytes: u64,
     /// Segments behind the end whose headers are of this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
-    /// The greatest horizon that a chunk of the end's incarnation names behind the end, in the same segment,
-    /// and the place of that chunk.
-    pub(crate) behind: Option<(u64, u64)>,
+    /// The greatest horizon that a chunk of the end's incarnation, or of a later one, names behind the end.
+    pub(crate) behind: Option<Behind>,
     read_ahead: bool,
 }
 
@@ -211,6 +220,12 @@ pub(crate) fn scan_lane(
         scan.end_segment = sequence;
         segment = next;
         offset = BLOCK as u64;
+    }
+    if let Some(next) = segments.get(&(scan.end_segment + 1)) {
+        // It may be the log's, with a damaged header.
+        let mut reader = SegmentReader::new(device, lane, next);
+        let behind = scan.look_behind(&mut reader, next, 0)?;
+        scan.behind = scan.behind.max(behind);
     }
     for (sequence, segment) in segments.range(scan.end_segment + 1..) {
         let name = segment_name(lane, *sequence);
@@ -342,7 +357,7 @@ impl LaneScan {
         }
         self.extents.extend(extent);
         // Of the last segment only: an end that a later segment goes on from is one.
-        self.behind = self.look_behind(&mut reader, segment.len, offset)?;
+        self.behind = self.look_behind(&mut reader, segment, offset)?;
         self.bytes += reader.bytes;
         progress(reported);
         Ok(())
@@ -353,18 +368,22 @@ impl LaneScan {
     fn look_behind(
         &self,
         reader: &mut SegmentReader<'_>,
-        len: u64,
+        segment: &Segment,
         offset: u64,
-    ) -> Result<Option<(u64, u64)>, LogError> {
-        let end = len.min(offset + LOOK_BEHIND);
+    ) -> Result<Option<Behind>, LogError> {
+        let end = segment.len.min(offset + LOOK_BEHIND);
         let mut found = None;
-        for at in (offset..end).step_by(BLOCK).skip(1) {
-            let header = reader.any_chunk(at)?.filter(|header| {
+        for offset in (offset..end).step_by(BLOCK).skip(1) {
+            let header = reader.any_chunk(offset)?.filter(|header| {
                 header.lane == self.end.lane
-                    && header.incarnation == self.end.incarnation
-                    && header.sequence > self.end.sequence
+                    && header.incarnation >= self.end.incarnation
+                    && header.sequence >= self.end.sequence
             });
-            found = found.max(header.map(|header| (header.horizon, at)));
+            found = found.max(header.map(|header| Behind {
+                horizon: header.horizon,
+                segment: segment.sequence,
+                offset,
+            }));
         }
         Ok(found)
     }

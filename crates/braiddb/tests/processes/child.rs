@@ -188,7 +188,7 @@ impl<'a> Teller<'a> {
     fn look(&self) {
         if self.sequence.is_multiple_of(8) {
             let other = (self.thread + 1) % THREADS;
-            if let Ok(newest) = self.tables.newest(self.db, other) {
+            if let Ok(newest @ 1..) = self.tables.newest(self.db, other) {
                 say(&format!("ack {other} {newest}"));
             }
         }

@@ -30,7 +30,7 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
         let dir = dir.path().join(round.to_string());
         let mut trial = Trial::new(&dir, protocol, device);
         let mut child = trial.start();
-        child.acknowledgements(&mut trial, rng.u64(1..50));
+        child.acknowledgements(&mut trial, rng.u64(10..50));
         for _ in 0..3 {
             child.stop();
             child.go_on();
@@ -65,7 +65,7 @@ fn a_second_opener_waits_out_a_kill() {
         let protocol = *rng.choice(Protocol::ALL).unwrap();
         let mut trial = Trial::new(&dir, protocol, device);
         let mut child = trial.start();
-        child.acknowledgements(&mut trial, rng.u64(1..100));
+        child.acknowledgements(&mut trial, rng.u64(10..100));
         assert_locked(&mut trial);
         child.shoot();
         let mut refusals = 0u64;

@@ -27,7 +27,7 @@ fn nothing_acknowledged_is_lost_to_kills() {
                     child.kill(&mut trial);
                 }
                 let mut child = trial.start();
-                child.acknowledgements(&mut trial, rng.u64(1..LONGEST_RUN));
+                child.acknowledgements(&mut trial, rng.u64(10..LONGEST_RUN));
                 checkpoints += child.checkpoints;
                 child.kill(&mut trial);
                 trial.verify();

@@ -110,7 +110,7 @@ fn failing_log_writes_poison_and_lose_nothing() {
         let mut trial = Trial::new(&dir, protocol, device);
         let sort = ["dsync", "write"][round / 2 % 2];
         let order = format!("{sort} {}", errors[round % errors.len()]);
-        let mut child = torment(&mut trial, rng.u64(1..100), &order);
+        let mut child = torment(&mut trial, rng.u64(10..100), &order);
         // All threads end by themselves, after some failures each.
         child.until_all(&mut trial, |child| child.ended == THREADS);
         let last = child.finish(&mut trial);
@@ -136,7 +136,7 @@ fn failing_syncs_end_checkpoints_and_lose_nothing() {
         let dir = dir.path().join(device.to_string());
         let mut trial = Trial::new(&dir, Protocol::Glsn, device);
         let order = format!("sync {}", libc::EIO);
-        let mut child = torment(&mut trial, rng.u64(1..100), &order);
+        let mut child = torment(&mut trial, rng.u64(10..100), &order);
         child.until_all(&mut trial, |child| child.has_failed("failed checkpoint Io"));
         child.finish(&mut trial);
         assert!(child.has_failed("failed close Poisoned"));
@@ -161,7 +161,7 @@ fn a_ring_that_is_refused_fails_checkpoints_and_loses_nothing() {
     let dir = dir.path().join("db");
     let mut trial = Trial::new(&dir, Protocol::Glsn, DeviceChoice::Uring);
     let order = format!("ring {}", libc::EIO);
-    let mut child = torment(&mut trial, rng.u64(1..100), &order);
+    let mut child = torment(&mut trial, rng.u64(10..100), &order);
     child.until_all(&mut trial, |child| child.has_failed("failed checkpoint Io"));
     child.until(&mut trial, |line| line.starts_with("ack "));
     child.finish(&mut trial);
