@@ -17,6 +17,7 @@ pub(crate) fn deny(order: &str) {
     let program = match sort {
         "dsync" => refuse(&[libc::SYS_pwritev2], Some(libc::RWF_DSYNC as u32), errno),
         "write" => refuse(&[libc::SYS_pwritev2], None, errno),
+        "read" => refuse(&[libc::SYS_pread64], None, errno),
         "sync" => refuse(&[libc::SYS_fdatasync, libc::SYS_fsync], None, errno),
         "ring" => refuse(&[libc::SYS_io_uring_enter], None, errno),
         _ => panic!("unknown order {order:?}"),
@@ -164,6 +165,22 @@ fn a_ring_that_is_refused_fails_checkpoints_and_loses_nothing() {
     let mut child = torment(&mut trial, rng.u64(10..100), &order);
     child.until_all(&mut trial, |child| child.has_failed("failed checkpoint Io"));
     child.until(&mut trial, |line| line.starts_with("ack "));
+    child.finish(&mut trial);
+    trial.verify();
+    assert!(trial.verified > 0);
+}
+
+/// What cannot be read is not taken for absent.
+#[test]
+fn failing_reads_are_errors_and_change_nothing() {
+    let dir = directory();
+    let place = dir.path().join("db");
+    let mut trial = Trial::new(&place, Protocol::Glsn, DeviceChoice::File);
+    let mut child = trial.start();
+    child.acknowledgements(&mut trial, 50);
+    child.kill(&mut trial);
+    let mut child = trial.start_denied(&format!("read {}", libc::EIO));
+    child.until(&mut trial, |line| line.starts_with("refused Io"));
     child.finish(&mut trial);
     trial.verify();
     assert!(trial.verified > 0);
