@@ -51,7 +51,9 @@ pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
 pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
-pub use open::{DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, open_directory};
+pub use open::{
+    DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory, open_directory,
+};
 #[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};

@@ -77,6 +77,33 @@ pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<
     }
 }
 
+/// Creates a directory, and those above it that are missing, all durably: what is made durable in a directory
+/// is lost with the directory's own name. If it exists, its name is made durable, since whoever created it
+/// may not have come so far.
+///
+/// # Errors
+/// `NotADirectory`, `AlreadyExists` if it is a file, or what the medium refuses.
+pub fn create_directory(path: &Path) -> io::Result<()> {
+    let above = match path.parent() {
+        None => return Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    };
+    if !path.try_exists()? {
+        // The lowest one that exists, too: see above.
+        create_directory(above)?;
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+            created => created?,
+        }
+    }
+    match fs::File::open(above).and_then(|directory| directory.sync_all()) {
+        // Who may not look into it can't do more.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
+}
+
 /// Why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {

@@ -79,20 +79,32 @@ fn options(direct: bool) -> fs::OpenOptions {
     options
 }
 
+/// The file that a directory is probed with. One name for all: what a process leaves that ends in the midst
+/// of it, the next one takes away.
+const PROBE: &str = ".braid-probe";
+
 /// Whether files of the directory can be opened with and written by direct I/O: some file systems refuse
 /// the flag, others only the first write.
 fn supports_direct_io(directory: &Path) -> bool {
-    let probe = directory.join(format!(".braid-probe-{}", std::process::id()));
+    let probe = directory.join(PROBE);
     let supported = options(true)
         .create(true)
         .truncate(true)
         .open(&probe)
         .is_ok_and(|file| {
-            let buf = AlignedBuf::new(BLOCK);
-            cfg!(target_os = "linux") && file.write_all_at(&buf, 0).is_ok()
+            let written = file.write_all_at(&AlignedBuf::new(BLOCK), 0);
+            cfg!(target_os = "linux") && written.map_or_else(|error| is_full(&error), |()| true)
         });
     let _ = fs::remove_file(&probe);
     supported
+}
+
+/// Whether a write lacked nothing but space.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl Device for FileDevice {

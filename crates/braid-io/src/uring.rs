@@ -95,8 +95,11 @@ impl Rings {
                 Ok(_) => {}
                 Err(error) if is_passing(&error) => {}
                 Err(error) => {
-                    // What the kernel already has must come back before the memory may go; what it has
-                    // not taken will be submitted by the next turn.
+                    if ring.submission().len() == in_flight {
+                        // The kernel has nothing of it, and gets nothing: the queue goes with the ring.
+                        return Err(failure.unwrap_or(error));
+                    }
+                    // What the kernel already has must come back before the memory may go.
                     failure.get_or_insert(error);
                     std::thread::yield_now();
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_io::{
     AlignedBuf, Device, DeviceChoice, DirectoryLock, LockError, MemoryDevice, OpenMode, ReadOp,
-    SimDevice, WriteOp, open_directory,
+    SimDevice, WriteOp, create_directory, open_directory,
 };
 
 fn on_each(test: impl Fn(&dyn Device)) {
@@ -137,4 +137,25 @@ fn a_directory_is_locked_once() {
         DirectoryLock::acquire(&directory.path().join("missing")),
         Err(LockError::Io(error)) if error.kind() == ErrorKind::NotFound
     ));
+}
+
+/// A process may end at any moment, also while it finds out what its directory can do.
+#[test]
+fn what_a_probe_left_goes_with_the_next() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(directory.path().join(".braid-probe"), "half").unwrap();
+    let device = open_directory(directory.path(), DeviceChoice::File).unwrap();
+    assert_eq!(device.list().unwrap(), []);
+}
+
+#[test]
+fn a_directory_is_created_with_all_above_it() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("a/b/c");
+    create_directory(&path).unwrap();
+    create_directory(&path).unwrap();
+    assert!(path.is_dir());
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(create_directory(&file.join("d")).is_err());
 }

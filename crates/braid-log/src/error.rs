@@ -82,6 +82,12 @@ impl LogError {
 
     /// Whether this is a device's error for lack of space.
     pub(crate) fn is_storage_full(&self) -> bool {
-        matches!(self, LogError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+        let is_full = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+        };
+        matches!(self, LogError::Io { source, .. } if is_full(source.kind()))
     }
 }

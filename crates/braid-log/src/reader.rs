@@ -235,6 +235,20 @@ impl<'a> SegmentReader<'a> {
         LogError::io(format!("reading {len} bytes of {name} at {offset}"), error)
     }
 
+    /// The header of the chunk at `offset`, if there is one, whole and undamaged, whichever it is.
+    pub(crate) fn any_chunk(&mut self, offset: u64) -> Result<Option<ChunkHeader>, LogError> {
+        let left = self.segment.len.saturating_sub(offset);
+        if left < BLOCK as u64 {
+            return Ok(None);
+        }
+        let header = ChunkHeader::decode(self.bytes_at(offset, CHUNK_HEADER)?);
+        let Some(header) = header.filter(|header| header.size() as u64 <= left) else {
+            return Ok(None);
+        };
+        let chunk = self.bytes_at(offset, header.size())?;
+        Ok(header.check(chunk).map(|_| header))
+    }
+
     /// The chunk at `offset`, if it is the expected one, whole and undamaged.
     pub(crate) fn chunk(
         &mut self,

@@ -324,7 +324,20 @@ impl Recovered {
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
         }
         kept.insert(incarnation, newest_kept);
-        for lane in &lanes {
+        for (index, lane) in lanes.iter().enumerate() {
+            if let Some(behind) = lane.behind
+                && lane.end.incarnation == incarnation
+                && behind.horizon > cut
+            {
+                let horizon = behind.horizon;
+                return Err(LogError::corrupted(
+                    format!(
+                        "the log ends at number {cut} before this chunk, which says that {horizon} was durable"
+                    ),
+                    &segment_name(index, behind.segment),
+                    behind.offset,
+                ));
+            }
             for (name, header) in &lane.beyond {
                 // Chunks in flight together may be lost in any order; that leaves segments behind the end.
                 // But none of a later incarnation, and none begun with a horizon behind the cut.

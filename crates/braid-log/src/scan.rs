@@ -19,6 +19,9 @@ const FOLD_AT: usize = 1 << 16;
 /// Log bytes after which replay hands out the next piece of work.
 const EXTENT: u64 = 4 << 20;
 
+/// Bytes behind a lane's end that are searched for chunks which show that it is no crash's doing.
+const LOOK_BEHIND: u64 = 1 << 20;
+
 /// A run of valid chunks in one segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
@@ -106,6 +109,16 @@ fn count_up_to(runs: &mut Vec<Run>, horizon: u64) -> u64 {
     count
 }
 
+/// A chunk behind the end of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Behind {
+    /// The durable horizon that it names.
+    pub(crate) horizon: u64,
+    /// The sequence number of its segment.
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+}
+
 /// The result of scanning one lane.
 #[derive(Debug)]
 pub(crate) struct LaneScan {
@@ -121,6 +134,8 @@ pub(crate) struct LaneScan {
     pub(crate) bytes: u64,
     /// Segments behind the end whose headers are of this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
+    /// The greatest horizon that a chunk of the end's incarnation, or of a later one, names behind the end.
+    pub(crate) behind: Option<Behind>,
     read_ahead: bool,
 }
 
@@ -183,6 +198,7 @@ pub(crate) fn scan_lane(
         chunks: 0,
         bytes: 0,
         beyond: Vec::new(),
+        behind: None,
         read_ahead,
     };
     scan.begin(&header);
@@ -204,6 +220,12 @@ pub(crate) fn scan_lane(
         scan.end_segment = sequence;
         segment = next;
         offset = BLOCK as u64;
+    }
+    if let Some(next) = segments.get(&(scan.end_segment + 1)) {
+        // It may be the log's, with a damaged header.
+        let mut reader = SegmentReader::new(device, lane, next);
+        let behind = scan.look_behind(&mut reader, next, 0)?;
+        scan.behind = scan.behind.max(behind);
     }
     for (sequence, segment) in segments.range(scan.end_segment + 1..) {
         let name = segment_name(lane, *sequence);
@@ -339,9 +361,36 @@ impl LaneScan {
             }
         }
         self.extents.extend(extent);
+        // Of the last segment only: an end that a later segment goes on from is one.
+        self.behind = self.look_behind(&mut reader, segment, offset)?;
         self.bytes += reader.bytes;
         progress(reported);
         Ok(())
+    }
+
+    /// Looks for chunks behind the one at `offset`, which is none, or damaged. A crash may leave some, of
+    /// flushes that were in flight together; what they say was durable is not behind the cut then.
+    fn look_behind(
+        &self,
+        reader: &mut SegmentReader<'_>,
+        segment: &Segment,
+        offset: u64,
+    ) -> Result<Option<Behind>, LogError> {
+        let end = segment.len.min(offset + LOOK_BEHIND);
+        let mut found = None;
+        for offset in (offset..end).step_by(BLOCK).skip(1) {
+            let header = reader.any_chunk(offset)?.filter(|header| {
+                header.lane == self.end.lane
+                    && header.incarnation >= self.end.incarnation
+                    && header.sequence >= self.end.sequence
+            });
+            found = found.max(header.map(|header| Behind {
+                horizon: header.horizon,
+                segment: segment.sequence,
+                offset,
+            }));
+        }
+        Ok(found)
     }
 
     /// Takes a piece in whose payload ends at `end` of the segment.

@@ -559,6 +559,93 @@ fn damage_is_told_from_a_torn_end() {
     assert!(error.to_string().contains("log-00-"), "{error}");
 }
 
+/// So is damage in the segment that is written last, as long as the log goes on a little behind it.
+#[test]
+fn damage_in_the_last_segment_is_told_from_a_torn_end() {
+    let mut told = 0;
+    for &protocol in ProtocolKind::ALL {
+        for bad in 1..=12 {
+            let medium = SimDevice::new(1);
+            let options = LogOptions {
+                protocol,
+                strands: 1,
+                lanes: 1,
+                ..small(FlushMode::Callers)
+            };
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
+            let start = log.quiesce(|start| start);
+            for number in 1..=12 {
+                let ticket = log.append(&[&payload(number, 500)]).unwrap();
+                ticket.wait().unwrap();
+            }
+            drop(log);
+            assert!(medium.flip_bit("log-00-00000001.seg", bad * 4096 + 100, 0));
+            match try_recover(&sim(&medium), &options, &start) {
+                Err(LogError::Corrupted { .. }) => told += 1,
+                Err(error) => panic!("{protocol}, chunk {bad}: {error}"),
+                // What is behind the last two could have been in flight with them.
+                Ok(recovered) => {
+                    assert!(
+                        bad > 10,
+                        "{protocol}: {bad} of 12 chunks is damaged, cut {}",
+                        recovered.cut
+                    );
+                }
+            }
+        }
+    }
+    assert!(told >= 10 * ProtocolKind::ALL.len());
+}
+
+/// And so is a damaged header, be it of the first segment, the last or one between.
+#[test]
+fn a_damaged_segment_header_is_no_end() {
+    for &protocol in ProtocolKind::ALL {
+        let medium = SimDevice::new(1);
+        let options = LogOptions {
+            protocol,
+            strands: 1,
+            lanes: 1,
+            ..small(FlushMode::Callers)
+        };
+        let log = Log::create(sim(&medium), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        for number in 1..=40 {
+            let ticket = log.append(&[&payload(number, 500)]).unwrap();
+            ticket.wait().unwrap();
+        }
+        let used = 40_u64.div_ceil(options.segment_bytes / 4096 - 1);
+        assert!(used > 2);
+        drop(log);
+        for sequence in 1..=used {
+            let name = format!("log-00-{sequence:08}.seg");
+            assert!(medium.flip_bit(&name, 40, 0));
+            let error = try_recover(&sim(&medium), &options, &start).err();
+            assert!(
+                matches!(error, Some(LogError::Corrupted { .. })),
+                "{protocol}, {name}: {error:?}"
+            );
+            assert!(medium.flip_bit(&name, 40, 0));
+        }
+        let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
+        assert_eq!(pieces(&recovered).len(), 40, "{protocol}");
+        // The first header of another incarnation, too.
+        let log = recovered.into_log().unwrap();
+        for number in 41..=45 {
+            let ticket = log.append(&[&payload(number, 500)]).unwrap();
+            ticket.wait().unwrap();
+        }
+        drop(log);
+        let name = format!("log-00-{:08}.seg", used + 1);
+        assert!(medium.flip_bit(&name, 40, 0));
+        let error = try_recover(&sim(&medium), &options, &start).err();
+        assert!(
+            matches!(error, Some(LogError::Corrupted { .. })),
+            "{protocol}, {name}: {error:?}"
+        );
+    }
+}
+
 /// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery has
 /// counted it, a power failure must not take it away.
 #[test]

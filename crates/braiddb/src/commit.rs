@@ -226,12 +226,12 @@ impl PooledContext {
         }
         flight.append(&[state.writes.log_payload()]);
         if let Err(error) = inner.apply(state, number) {
-            // The transaction is logged but not fully in memory: only a recovery can tell the truth now.
-            inner.poison(format!(
-                "a logged transaction could not be applied: {error}"
-            ));
+            // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
+            // error says so too, since that of the store would promise that nothing was written.
+            let cause = format!("a logged transaction could not be applied: {error}");
+            inner.poison(cause.clone());
             drop(flight.finish());
-            return Err(error);
+            return Err(Error::Poisoned { cause });
         }
         if inner.lock_release == LockRelease::Precommit {
             inner.unlock_all(state);

@@ -54,8 +54,10 @@ pub enum Error {
         location: String,
     },
 
-    /// The medium, or the configured limit, is full. Nothing is lost and reads go on; writes succeed
-    /// again once space is freed (a checkpoint frees log space).
+    /// The medium, or the configured limit, is full. Nothing was written, nothing is lost, and what is in
+    /// memory can be read; writes succeed again once space is freed (a checkpoint frees log space). If
+    /// the data file is full while a commit has to put other pages out of memory, the error is
+    /// [`Error::Poisoned`] instead.
     #[error("out of space: {what}; free space or raise the limit, then go on")]
     OutOfSpace {
         /// What needed the space.
@@ -240,7 +242,9 @@ impl From<LogError> for Error {
                 reason: what,
             },
             LogError::Io { what, source } => match source.kind() {
-                io::ErrorKind::StorageFull => Error::OutOfSpace { what },
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    Error::OutOfSpace { what }
+                }
                 _ => Error::Io { what, source },
             },
             error => Error::Io {
@@ -268,6 +272,26 @@ impl From<StoreError> for Error {
                 what: "the data file".into(),
                 source: Arc::new(io::Error::other(error.to_string())),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quota is a full device, wherever it is met.
+    #[test]
+    fn a_lack_of_space_is_one_error() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let (what, source) = (String::from("writing"), Arc::new(io::Error::from(kind)));
+            let errors = [
+                Error::io("writing", kind.into()),
+                LogError::Io { what, source }.into(),
+            ];
+            for error in errors {
+                assert!(matches!(error, Error::OutOfSpace { .. }), "{error:?}");
+            }
         }
     }
 }

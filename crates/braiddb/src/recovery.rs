@@ -76,20 +76,21 @@ impl Database {
             path: path.to_owned(),
             reason: "the directory does not exist".into(),
         };
-        match path.try_exists().map_err(opening)? {
-            true => {}
-            false if options.create_if_missing => std::fs::create_dir_all(path).map_err(opening)?,
-            false => return Err(missing()),
+        let exists = path.try_exists().map_err(opening)?;
+        if !exists && !options.create_if_missing {
+            return Err(missing());
         }
-        if !options.create_if_missing || !path.is_dir() {
+        let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
+        if !is_database {
             // Nothing may be left behind in a directory that turns out to be something else.
-            let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
-            if !is_database {
+            if !options.create_if_missing || (exists && !path.is_dir()) {
                 return Err(Error::NotADatabase {
                     path: path.to_owned(),
                     reason: format!("there is no {DATA_FILE} in it"),
                 });
             }
+            // What will be acknowledged is worth nothing in a directory whose name is lost.
+            braid_io::create_directory(path).map_err(opening)?;
         }
         let lock = DirectoryLock::acquire(path).map_err(|error| match error {
             LockError::Held => Error::Locked {

@@ -63,6 +63,7 @@ impl History {
             .background_threads(false)
             .pool_bytes(1 << 20)
             .segment_bytes(128 << 10)
+            .discard(self.seed % 4 == 1)
             .strands(if several { 3 } else { 1 })
             .lanes(if several && self.seed.is_multiple_of(3) {
                 2

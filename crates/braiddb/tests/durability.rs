@@ -1,0 +1,248 @@
+//! What each level of durability keeps through a loss of power, and what is left by a device that lies.
+//! (The strongest level has `crash.rs`, `protocols.rs` and `processes`.)
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid::{Bytes, Database, Durability, Error, Protocol, Readable, Table};
+use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice};
+
+fn open(protocol: Protocol, device: Arc<dyn Device>) -> Result<Database, Error> {
+    let strands = protocol.forced_strands().unwrap_or(2);
+    Database::builder()
+        .background_threads(false)
+        .protocol(protocol)
+        .strands(strands)
+        .pool_bytes(1 << 20)
+        .segment_bytes(128 << 10)
+        .open_on(device)
+}
+
+/// Two records of one transaction.
+fn keys(n: u64) -> [u64; 2] {
+    [2 * n, 2 * n + 1]
+}
+
+fn write(
+    db: &Database,
+    t: &Table<u64, Bytes>,
+    n: u64,
+    durability: Durability,
+) -> Result<(), Error> {
+    let mut tx = db.begin();
+    tx.set_durability(durability);
+    for key in keys(n) {
+        tx.insert(t, &key, &vec![n as u8; 100])?;
+    }
+    tx.commit().map(drop)
+}
+
+/// How many transactions are there: whole ones, from the first on, without a gap.
+fn count(db: &Database, what: &str) -> u64 {
+    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let all: Vec<_> = db
+        .snapshot()
+        .iter(&t)
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    for (place, (key, value)) in all.iter().enumerate() {
+        assert_eq!(*key, place as u64, "{what}: a gap");
+        assert_eq!(value, &vec![(key / 2) as u8; 100], "{what}");
+    }
+    assert!(all.len().is_multiple_of(2), "{what}: half a transaction");
+    all.len() as u64 / 2
+}
+
+/// Buffered transactions may go with the power, but only the last ones, whole, and none on which one
+/// depends that was acknowledged as durable.
+#[test]
+fn weaker_levels_lose_a_suffix_and_never_a_part() {
+    let weak = [
+        Durability::Buffered(Duration::from_secs(3600)),
+        Durability::None,
+    ];
+    let (mut lost, mut kept) = (0, 0);
+    for &protocol in Protocol::ALL {
+        for seed in 0..12 {
+            let what = format!("{protocol}, seed {seed}");
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let device = SimDevice::new(seed);
+            let db = open(protocol, Arc::new(device.clone())).unwrap();
+            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            // Either the power goes, or only the process ends.
+            let power = seed.is_multiple_of(2);
+            if power {
+                device.crash_after(rng.u64(1..30));
+            }
+            let (mut committed, mut durable) = (0, 0);
+            while committed < 100 {
+                let is_durable = rng.u32(..10) == 0;
+                let level = if is_durable {
+                    Durability::Immediate
+                } else {
+                    *rng.choice(&weak).unwrap()
+                };
+                if write(&db, &t, committed, level).is_err() {
+                    break;
+                }
+                committed += 1;
+                if is_durable {
+                    durable = committed;
+                }
+                if rng.u32(..50) == 0 && db.sync().is_ok() {
+                    durable = committed;
+                }
+            }
+            std::mem::forget(db);
+            let left = if power { device.after_crash() } else { device };
+            let db = open(protocol, Arc::new(left)).unwrap();
+            let found = count(&db, &what);
+            assert!(found >= durable, "{what}: {found}, {durable} were durable");
+            // One more than was committed, if its commit did not return.
+            assert!(found <= committed + 1, "{what}");
+            lost += committed.saturating_sub(found);
+            kept += durable;
+        }
+    }
+    assert!(lost > 50 && kept > 100, "{lost} lost, {kept} kept");
+}
+
+/// Snapshots and single reads show what is durable. A transaction sees the newest, and who commits it, even
+/// if it wrote nothing, knows that what it saw is durable.
+#[test]
+fn what_a_read_has_shown_lasts() {
+    for &protocol in Protocol::ALL {
+        for seed in 0..4 {
+            let device = SimDevice::new(seed);
+            let db = open(protocol, Arc::new(device.clone())).unwrap();
+            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            db.sync().unwrap();
+            write(&db, &t, 0, Durability::None).unwrap();
+            assert!(db.snapshot().get(&t, &0).unwrap().is_none(), "{protocol}");
+            assert!(db.get(&t, &0).unwrap().is_none(), "{protocol}");
+            let tx = db.begin();
+            assert!(tx.get(&t, &0).unwrap().is_some(), "{protocol}");
+            if seed.is_multiple_of(2) {
+                tx.commit().unwrap();
+            } else {
+                tx.commit_async().unwrap().wait().unwrap();
+            }
+            assert!(db.get(&t, &0).unwrap().is_some(), "{protocol}");
+            std::mem::forget(db);
+            let db = open(protocol, Arc::new(device.after_crash())).unwrap();
+            assert_eq!(count(&db, "read"), 1, "{protocol}, seed {seed}");
+        }
+    }
+}
+
+/// A device whose volatile cache ignores flushes and forced writes. Names are the file system's, which is
+/// taken to be more careful.
+#[derive(Clone, Debug)]
+struct Liar(SimDevice);
+
+#[derive(Debug)]
+struct LiarFile(Arc<dyn File>);
+
+impl Device for Liar {
+    fn kind(&self) -> DeviceKind {
+        self.0.kind()
+    }
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        self.0.allocate(len)
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(LiarFile(self.0.open(name, mode)?)))
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.0.list()
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.sync_directory()
+    }
+}
+
+impl File for LiarFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.fill_zero(range)
+    }
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.punch_hole(range)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.0.write_at(bufs, offset)
+    }
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.0.write_at(bufs, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Behind a cache that lies, the end of a process costs nothing, and a loss of power anything; but what is
+/// returned afterwards was written, and what cannot be returned is a typed error.
+#[test]
+fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
+    let (mut whole, mut short, mut refused) = (0, 0, 0);
+    for seed in 0..60 {
+        let device = SimDevice::new(seed);
+        let liar = Liar(device.clone());
+        let db = open(Protocol::Glsn, Arc::new(liar.clone())).unwrap();
+        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        for n in 0..20 {
+            write(&db, &t, n, Durability::Immediate).unwrap();
+            if n == 10 && seed.is_multiple_of(2) {
+                db.checkpoint().unwrap();
+            }
+        }
+        std::mem::forget(db);
+        if seed < 10 {
+            // The process ends; the device stays on.
+            let db = open(Protocol::Glsn, Arc::new(liar)).unwrap();
+            assert_eq!(count(&db, "killed"), 20);
+            continue;
+        }
+        let read = open(Protocol::Glsn, Arc::new(device.after_crash())).and_then(|db| {
+            let t: Table<u64, Bytes> = db.table("t")?;
+            let mut found = 0;
+            for n in 0..20 {
+                for key in keys(n) {
+                    if let Some(value) = db.get(&t, &key)? {
+                        assert_eq!(value, vec![n as u8; 100], "seed {seed}");
+                        found += 1;
+                    }
+                }
+            }
+            Ok(found)
+        });
+        match read {
+            Ok(40) => whole += 1,
+            Ok(_) => short += 1,
+            Err(Error::Corrupted { .. }) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    println!("{whole} whole, {short} short, {refused} refused");
+    assert!(short + refused > 0 && refused > 0);
+}

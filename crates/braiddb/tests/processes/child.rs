@@ -1,0 +1,196 @@
+//! The process that is tormented. It opens the database, commits from several threads and says each
+//! acknowledgement on standard output, one line each, all beginning with `@`. It reads orders from
+//! standard input, whose end means: close the database and end.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use braid::{Database, DeviceChoice, Error, Protocol, Ticket};
+
+use crate::syscalls::deny;
+use crate::workload::{THREADS, Tables, builder};
+
+/// The variable that tells the child what to do: directory, protocol and device, a line each,
+/// and perhaps one more: an order that comes before everything else.
+pub(crate) const VARIABLE: &str = "BRAID_CHILD";
+
+/// Commits that every second thread keeps outstanding.
+const IN_FLIGHT: usize = 8;
+
+/// Transactions of the first thread between its checkpoints.
+const CHECKPOINT_EVERY: u64 = 12;
+
+/// If the parent is stuck, so would this be for ever.
+const LONGEST: Duration = Duration::from_secs(100);
+
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    // One write a line, and none is begun that is not finished but by a kill. A parent that is gone is no
+    // concern of ours: the end of standard input says so too.
+    let _ = out.write_all(format!("@{line}\n").as_bytes());
+    let _ = out.flush();
+}
+
+/// The name of an error's variant.
+fn name(error: &Error) -> String {
+    let text = format!("{error:?}");
+    let end = text.find(|c: char| !c.is_alphanumeric());
+    text[..end.unwrap_or(text.len())].to_owned()
+}
+
+pub(crate) fn run() {
+    let Ok(plan) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let mut plan = plan.lines();
+    let mut next = || plan.next().expect("three lines");
+    let dir = PathBuf::from(next());
+    let protocol: Protocol = next().parse().expect("a protocol");
+    let device: DeviceChoice = next().parse().expect("a device");
+    plan.next().into_iter().for_each(deny);
+    thread::spawn(|| {
+        thread::sleep(LONGEST);
+        eprintln!("the child ran too long");
+        std::process::abort();
+    });
+    // Behind what the test harness has said without ending its line.
+    say("\n@started");
+    let opened = builder(protocol, device)
+        .recovery_progress(|_| say("recovering"))
+        .open(dir);
+    let db = match opened {
+        Ok(db) => db,
+        Err(error) => return say(&format!("refused {} {error}", name(&error))),
+    };
+    say("ready");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (db, stop) = (&db, &stop);
+            scope.spawn(move || Teller::new(db, thread).run(stop));
+        }
+        for order in io::stdin().lock().lines() {
+            deny(&order.expect("an order"));
+            say("denied");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    match db.close() {
+        Ok(()) => say("closed"),
+        Err(error) => say(&format!("failed close {}", name(&error))),
+    }
+}
+
+/// One thread.
+struct Teller<'a> {
+    db: &'a Database,
+    tables: Tables,
+    thread: u64,
+    sequence: u64,
+    outstanding: VecDeque<(u64, Ticket)>,
+    /// Whether the engine has said that it is poisoned: from then on it must acknowledge nothing.
+    poisoned: bool,
+}
+
+impl<'a> Teller<'a> {
+    fn new(db: &'a Database, thread: u64) -> Self {
+        let tables = Tables::open(db).expect("the tables");
+        let sequence = tables.newest(db, thread).expect("the counter");
+        Self {
+            db,
+            tables,
+            thread,
+            sequence,
+            outstanding: VecDeque::new(),
+            poisoned: false,
+        }
+    }
+
+    fn run(mut self, stop: &AtomicBool) {
+        let mut failures = 0;
+        // Relaxed: a stop seen one transaction later is as good.
+        while !stop.load(Ordering::Relaxed) && failures < 5 {
+            match self.transaction() {
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => thread::yield_now(),
+                Err(error) => {
+                    self.poisoned |= matches!(error, Error::Poisoned { .. });
+                    say(&format!("failed commit {}", name(&error)));
+                    failures += 1;
+                }
+            }
+            self.settle(IN_FLIGHT);
+            if self.thread == 0 && self.sequence % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1 {
+                self.checkpoint();
+            }
+            self.look();
+        }
+        self.settle(0);
+        if self.thread == 0 {
+            self.checkpoint();
+        }
+        say(&format!("ended {}", self.thread));
+    }
+
+    fn transaction(&mut self) -> Result<(), Error> {
+        let sequence = self.sequence + 1;
+        let mut tx = self.db.begin();
+        self.tables.write(&mut tx, self.thread, sequence)?;
+        let was_poisoned = self.poisoned;
+        if self.thread.is_multiple_of(2) {
+            tx.commit()?;
+            self.sequence = sequence;
+            self.acknowledged(sequence, was_poisoned);
+        } else {
+            let ticket = tx.commit_async()?;
+            self.sequence = sequence;
+            self.outstanding.push_back((sequence, ticket));
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self, sequence: u64, was_poisoned: bool) {
+        if was_poisoned {
+            say(&format!("violated: {sequence} after the poison"));
+        }
+        say(&format!("ack {} {sequence}", self.thread));
+    }
+
+    /// Takes the acknowledgements that are there, and waits until at most `left` are outstanding.
+    fn settle(&mut self, left: usize) {
+        while let Some((sequence, ticket)) = self.outstanding.front() {
+            if self.outstanding.len() <= left && !ticket.is_durable() {
+                break;
+            }
+            match ticket.wait() {
+                Ok(_) => self.acknowledged(*sequence, false),
+                Err(error) => {
+                    self.poisoned = true;
+                    say(&format!("failed ticket {}", name(&error)));
+                }
+            }
+            self.outstanding.pop_front();
+        }
+    }
+
+    fn checkpoint(&self) {
+        match self.db.checkpoint() {
+            Ok(()) => say("checkpoint"),
+            Err(error) => say(&format!("failed checkpoint {}", name(&error))),
+        }
+    }
+
+    /// I4: what a read has shown must last, like what was acknowledged.
+    fn look(&self) {
+        if self.sequence.is_multiple_of(8) {
+            let other = (self.thread + 1) % THREADS;
+            if let Ok(newest @ 1..) = self.tables.newest(self.db, other) {
+                say(&format!("ack {other} {newest}"));
+            }
+        }
+    }
+}

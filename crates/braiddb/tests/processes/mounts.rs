@@ -1,0 +1,96 @@
+//! Small file systems for one test each.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted file system; goes away with its owner.
+pub(crate) struct Mount {
+    pub(crate) path: PathBuf,
+}
+
+/// Runs a tool; says why that is not possible.
+fn run(tool: &str, args: &[&str]) -> Option<()> {
+    match Command::new(tool).args(args).output() {
+        Ok(output) if output.status.success() => Some(()),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            eprintln!("left out: {tool} {args:?}: {}", text.trim());
+            None
+        }
+        Err(error) => {
+            eprintln!("left out: {tool}: {error}");
+            None
+        }
+    }
+}
+
+impl Mount {
+    fn new(path: &Path, args: &[&str]) -> Option<Self> {
+        fs::create_dir_all(path).unwrap();
+        let args = [args, &[path.to_str()?]].concat();
+        run("mount", &args)?;
+        Some(Self {
+            path: path.to_owned(),
+        })
+    }
+
+    /// Memory. `None`, and a note, if this process may not mount.
+    pub(crate) fn tmpfs(path: &Path, kib: u64) -> Option<Self> {
+        Self::new(
+            path,
+            &["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs"],
+        )
+    }
+
+    /// A file system of this type in a new file, which is sparse: its blocks are taken as they are written.
+    pub(crate) fn image(kind: &str, image: &Path, path: &Path, kib: u64) -> Option<Self> {
+        let file = fs::File::create_new(image).unwrap();
+        file.set_len(kib << 10).unwrap();
+        let image = image.to_str()?;
+        let options: &[&str] = match kind {
+            "ext4" => &["-q", "-b", "4096"],
+            _ => &["-q"],
+        };
+        let args = [options, &[image]].concat();
+        run(&format!("mkfs.{kind}"), &args)?;
+        Self::again(image, path)
+    }
+
+    /// Mounts an image that was mounted before.
+    pub(crate) fn again(image: &str, path: &Path) -> Option<Self> {
+        Self::new(path, &["-o", "loop", image])
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // If it stays, removing the directory above fails, which is then seen. Lazily, since a test that
+        // failed may have files open.
+        let _ = Command::new("umount").arg("-l").arg(&self.path).output();
+    }
+}
+
+/// Something else that takes space until it is removed.
+pub(crate) struct Ballast(PathBuf);
+
+impl Ballast {
+    pub(crate) fn new(dir: &Path, kib: usize) -> Self {
+        let path = dir.join("ballast");
+        fs::write(&path, vec![1; kib << 10]).unwrap();
+        Self(path)
+    }
+
+    /// Takes all that is left.
+    pub(crate) fn rest(dir: &Path) -> Self {
+        let path = dir.join("rest");
+        let mut file = fs::File::create(&path).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        Self(path)
+    }
+
+    pub(crate) fn remove(self) {
+        fs::remove_file(self.0).unwrap();
+    }
+}

@@ -1,0 +1,71 @@
+//! `kill -9`, again and again, under every protocol and on every device.
+
+use braid::Protocol;
+
+use crate::parent::{Trial, devices, directory, rng};
+
+/// Kills of each protocol on each device.
+const KILLS: u32 = 3;
+
+/// The child is killed after so many acknowledgements, at the most.
+const LONGEST_RUN: u64 = 150;
+
+#[test]
+fn nothing_acknowledged_is_lost_to_kills() {
+    let mut rng = rng("storms");
+    for &protocol in Protocol::ALL {
+        let dir = directory();
+        for device in devices(dir.path()) {
+            let dir = dir.path().join(device.to_string());
+            let mut trial = Trial::new(&dir, protocol, device);
+            let mut checkpoints = 0;
+            for kill in 0..KILLS {
+                // Recovery must bear being killed, too.
+                if kill > 0 && rng.bool() {
+                    let mut child = trial.start();
+                    child.until(&mut trial, |line| line == "recovering");
+                    child.kill(&mut trial);
+                }
+                let mut child = trial.start();
+                child.acknowledgements(&mut trial, rng.u64(10..LONGEST_RUN));
+                checkpoints += child.checkpoints;
+                child.kill(&mut trial);
+                trial.verify();
+            }
+            let mut child = trial.start();
+            child.acknowledgements(&mut trial, 1);
+            assert_eq!(child.finish(&mut trial), "closed", "{}", trial.what());
+            trial.verify();
+            println!(
+                "{}: {} transactions verified, {checkpoints} checkpoints",
+                trial.what(),
+                trial.verified
+            );
+            assert!(trial.verified > u64::from(KILLS), "{}", trial.what());
+        }
+    }
+}
+
+/// A creation that is killed at any of its steps is begun anew.
+#[test]
+fn a_creation_that_is_killed_is_begun_anew() {
+    let mut rng = rng("creations");
+    let dir = directory();
+    let device = *devices(dir.path()).last().unwrap();
+    let mut verified = 0;
+    for round in 0..6 {
+        let dir = dir.path().join(round.to_string());
+        let mut trial = Trial::new(&dir, *rng.choice(Protocol::ALL).unwrap(), device);
+        let mut child = trial.start();
+        child.until(&mut trial, |line| line == "started");
+        // Some rounds are over before the database is there.
+        (0..rng.u32(0..100_000)).for_each(|_| std::hint::spin_loop());
+        child.kill(&mut trial);
+        let mut child = trial.start();
+        child.acknowledgements(&mut trial, 20);
+        child.kill(&mut trial);
+        trial.verify();
+        verified += trial.verified;
+    }
+    assert!(verified > 0);
+}
