@@ -441,3 +441,45 @@ fn help_names_every_command() {
     }
     assert!(!text.contains("demo-worker"), "{text}");
 }
+
+#[test]
+fn simulate_runs_histories_and_tells_a_violation_with_its_seed() {
+    let output = braid(&["simulate", "--seeds", "3..40", "--jobs", "2"]);
+    expect_code(&output, 0);
+    let out = stdout(&output);
+    assert!(out.starts_with("37 histories, "), "{out}");
+    assert!(out.contains("states recovered"), "{out}");
+
+    let lying = "lies=true,crashes=true,decay=false";
+    let args = [
+        "--seeds",
+        "0..200",
+        "--protocol",
+        "glsn",
+        "--with",
+        lying,
+        "--shrink",
+    ];
+    let output = braid(&[&["simulate"], &args[..]].concat());
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).contains("the history of seed"),
+        "{}",
+        stderr(&output)
+    );
+    let out = stdout(&output);
+    let again = out
+        .lines()
+        .find_map(|line| line.strip_prefix("again: braid "))
+        .unwrap();
+    let output = braid(&again.split(' ').collect::<Vec<_>>());
+    expect_code(&output, 1);
+
+    for nonsense in [
+        &["--seeds", "5..5"],
+        &["--protocol", "best"],
+        &["--with", "keys=0"],
+    ] {
+        expect_code(&braid(&[&["simulate"], &nonsense[..]].concat()), 2);
+    }
+}

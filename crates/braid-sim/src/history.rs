@@ -133,9 +133,6 @@ impl History {
     }
 
     fn count(&mut self, what: &'static str) {
-        if std::env::var("DBG").is_ok() {
-            eprintln!("{what}");
-        }
         *self.outcome.counts.entry(what).or_default() += 1;
     }
 

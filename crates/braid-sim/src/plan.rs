@@ -1,5 +1,7 @@
 //! What a history will be, as its seed decides it.
 
+use std::fmt;
+
 use braid::{Builder, Database, Protocol};
 use fastrand::Rng;
 
@@ -60,6 +62,43 @@ impl Plan {
         }
     }
 
+    /// Replaces what the seed says of a field, by its name.
+    ///
+    /// # Errors
+    /// A text for people, if there is no such field or the value does not fit.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        fn parse<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
+            value
+                .parse()
+                .map_err(|_| format!("{value:?} is no value for {name}"))
+        }
+        match name {
+            "seed" => self.seed = parse(name, value)?,
+            "rounds" => self.rounds = parse(name, value)?,
+            "clients" => self.clients = parse(name, value)?,
+            "transactions" => self.transactions = parse(name, value)?,
+            "keys" => self.keys = parse(name, value)?,
+            "strands" => self.strands = parse(name, value)?,
+            "lanes" => self.lanes = parse(name, value)?,
+            "snapshot" => self.snapshot = parse(name, value)?,
+            "checkpoints" => self.checkpoints = parse(name, value)?,
+            "crashes" => self.crashes = parse(name, value)?,
+            "errors" => self.errors = parse(name, value)?,
+            "decay" => self.decay = parse(name, value)?,
+            "lies" => self.lies = parse(name, value)?,
+            _ => return Err(format!("a plan has no {name}")),
+        }
+        let fits = (1..=100).contains(&self.rounds)
+            && (1..=15).contains(&self.clients)
+            && (1..=10_000).contains(&self.transactions)
+            && (1..=100).contains(&self.keys)
+            && (1..=self.strands).contains(&self.lanes)
+            && self.strands <= 16;
+        fits.then_some(()).ok_or_else(|| {
+            format!("{value:?} is no value for {name}, or does not fit to the others")
+        })
+    }
+
     /// How the database is opened.
     pub(crate) fn builder(&self, rng: &mut Rng) -> Builder {
         // All of a lane's buffers fit into a segment, as some protocols ask for.
@@ -106,6 +145,34 @@ impl Plan {
         add(&|p| (p.lanes, p.strands) = (1, p.strands.min(2)));
         add(&|p| (p.lanes, p.strands) = (1, 1));
         plans
+    }
+}
+
+/// As [`Plan::set`] reads it, but for the protocol.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            protocol: _,
+            rounds,
+            clients,
+            transactions,
+            keys,
+            strands,
+            lanes,
+            snapshot,
+            checkpoints,
+            crashes,
+            errors,
+            decay,
+            lies,
+        } = self;
+        write!(
+            f,
+            "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
+             strands={strands},lanes={lanes},snapshot={snapshot},checkpoints={checkpoints},\
+             crashes={crashes},errors={errors},decay={decay},lies={lies}"
+        )
     }
 }
 

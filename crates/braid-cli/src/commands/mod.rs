@@ -6,5 +6,6 @@ mod bench_paper;
 mod bench_recovery;
 pub(crate) mod demo;
 pub(crate) mod dump;
+pub(crate) mod simulate;
 pub(crate) mod stat;
 pub(crate) mod verify;

@@ -1,0 +1,170 @@
+//! `braid simulate`: the whole engine through simulated crashes, from seeds.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use braid::Protocol;
+use braid_sim::{Failed, Spec, Summary};
+
+use crate::failure::Failure;
+use crate::numbers::grouped;
+use crate::output::{self, Output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SimulateArgs {
+    /// The seeds, a history for each: A..B, or one. Default: 0..2000, or with --minutes as many as there is
+    /// time for
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Option<Range<u64>>,
+    /// Commit protocol, or all of them in turn
+    #[arg(long, default_value = "all")]
+    protocol: String,
+    /// Ends after so many minutes
+    #[arg(long, value_parser = parse_minutes)]
+    minutes: Option<Duration>,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Replaces what the seed says of a history, as in the plan that a failure prints:
+    /// clients=2,rounds=1,...
+    #[arg(long, value_name = "NAME=VALUE,...", value_delimiter = ',', value_parser = parse_pair)]
+    with: Vec<(String, String)>,
+    /// Looks for a simpler history that fails, too, and prints it
+    #[arg(long)]
+    shrink: bool,
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
+    let seeds = match text.split_once("..") {
+        Some((from, to)) => number(from)?..number(to)?,
+        None => {
+            let seed = number(text)?;
+            seed..seed.checked_add(1).ok_or("too large")?
+        }
+    };
+    if seeds.is_empty() {
+        return Err("there are no seeds in that".to_owned());
+    }
+    Ok(seeds)
+}
+
+fn parse_minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if minutes > 0.0 && minutes <= 1e6 {
+        Ok(Duration::from_secs_f64(minutes * 60.0))
+    } else {
+        Err("must be more than 0 and at most 1000000 minutes".to_owned())
+    }
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failure> {
+    let protocols = match args.protocol.as_str() {
+        "all" => Protocol::ALL.to_vec(),
+        name => vec![
+            name.parse()
+                .map_err(|error| Failure::Usage(format!("--protocol: {error}")))?,
+        ],
+    };
+    let jobs = args.jobs.map_or_else(
+        || std::thread::available_parallelism().map_or(1, usize::from),
+        usize::from,
+    );
+    let seeds = match (&args.seeds, args.minutes) {
+        (Some(seeds), _) => seeds.clone(),
+        (None, Some(_)) => 0..u64::MAX,
+        (None, None) => 0..2_000,
+    };
+    let spec = Spec {
+        seeds: seeds.clone(),
+        protocols,
+        time: args.minutes,
+        jobs,
+        with: args.with.clone(),
+    };
+    let (length, unit) = match args.minutes {
+        Some(time) if args.seeds.is_none() => (time.as_millis() as u64, "time"),
+        _ => (seeds.end - seeds.start, "histories"),
+    };
+    let bar = output::bar(length, unit);
+    // What goes wrong is told once, below, and not by each task that panics.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let summary = braid_sim::simulate(&spec, &mut |summary| {
+        bar.set_position(match unit {
+            "time" => summary.elapsed.as_millis() as u64,
+            _ => summary.histories,
+        });
+        let crashes = grouped(summary.crashes);
+        bar.set_message(format!(
+            "{} histories, {crashes} crashes",
+            grouped(summary.histories)
+        ));
+    });
+    bar.finish_and_clear();
+    let summary = summary.map_err(Failure::Usage);
+    let shrunk = summary
+        .as_ref()
+        .ok()
+        .and_then(|summary| summary.failed.clone());
+    let shrunk = shrunk.filter(|_| args.shrink).map(|failed| {
+        let spinner = output::spinner();
+        let simpler = braid_sim::shrink(&failed, &mut |failed| {
+            spinner.set_message(format!("simpler: {}", failed.plan));
+        });
+        spinner.finish_and_clear();
+        simpler
+    });
+    std::panic::set_hook(hook);
+    let summary = summary?;
+    report(&summary, jobs, output)?;
+    let Some(failed) = &summary.failed else {
+        return Ok(());
+    };
+    show(failed, output)?;
+    if let Some(simpler) = shrunk {
+        output.line("\nsimpler:")?;
+        show(&simpler, output)?;
+    }
+    Err(Failure::Failed(format!(
+        "the history of seed {} with {} broke a rule: {}",
+        failed.plan.seed, failed.plan.protocol, failed.violation
+    )))
+}
+
+fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Failure> {
+    let seconds = summary.elapsed.as_secs_f64();
+    let a_second = |count: u64| grouped((count as f64 / seconds / jobs as f64) as u64);
+    output.line(format_args!(
+        "{} histories, {} crashes, {} commits, {} steps in {seconds:.1} s on {jobs} threads",
+        grouped(summary.histories),
+        grouped(summary.crashes),
+        grouped(summary.commits),
+        grouped(summary.steps),
+    ))?;
+    output.line(format_args!(
+        "a second and thread: {} histories, {} crashes",
+        a_second(summary.histories),
+        a_second(summary.crashes)
+    ))?;
+    for (what, count) in &summary.counts {
+        output.line(format_args!("{:>14}  {what}", grouped(*count)))?;
+    }
+    Ok(())
+}
+
+fn show(failed: &Failed, output: &mut Output) -> Result<(), Failure> {
+    output.line(format_args!("violation: {}", failed.violation))?;
+    if !failed.history.is_empty() {
+        output.line(&failed.history)?;
+    }
+    output.line(format_args!(
+        "again: braid simulate --seeds {} --protocol {} --with {}",
+        failed.plan.seed, failed.plan.protocol, failed.plan
+    ))
+}

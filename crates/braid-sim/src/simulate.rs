@@ -1,0 +1,134 @@
+//! Many histories, on several threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use braid::Protocol;
+
+use crate::history::{Counts, Failed, Outcome, run};
+use crate::plan::Plan;
+
+/// How often the progress callback is called.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// A history for each.
+    pub seeds: Range<u64>,
+    /// The protocols to begin with, in turn.
+    pub protocols: Vec<Protocol>,
+    /// Begins no more histories after this time.
+    pub time: Option<Duration>,
+    /// Threads, each with histories of its own.
+    pub jobs: usize,
+    /// What plans have instead of what their seed says, as for [`Plan::set`].
+    pub with: Vec<(String, String)>,
+}
+
+impl Spec {
+    /// The plan of a seed.
+    ///
+    /// # Errors
+    /// As [`Plan::set`].
+    pub fn plan(&self, seed: u64) -> Result<Plan, String> {
+        let protocol = self.protocols[(seed % self.protocols.len() as u64) as usize];
+        let mut plan = Plan::new(seed, protocol);
+        for (name, value) in &self.with {
+            plan.set(name, value)?;
+        }
+        Ok(plan)
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Histories that ended well.
+    pub histories: u64,
+    /// Power cuts and killed processes in them.
+    pub crashes: u64,
+    /// Transactions that committed.
+    pub commits: u64,
+    /// Steps of the scheduler.
+    pub steps: u64,
+    /// How often each thing happened.
+    pub counts: Counts,
+    /// Time that it took.
+    pub elapsed: Duration,
+    /// The first history that broke a rule, which ends the run.
+    pub failed: Option<Failed>,
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.histories += 1;
+        self.crashes += outcome.crashes;
+        self.commits += outcome.commits;
+        self.steps += outcome.report.steps;
+        for (what, count) in outcome.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+}
+
+/// Runs the histories; `progress` is called a few times a second.
+///
+/// # Errors
+/// If the plans make no sense.
+pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summary, String> {
+    if spec.protocols.is_empty() || spec.jobs == 0 {
+        return Err("there must be a protocol and a job".to_owned());
+    }
+    spec.plan(spec.seeds.start)?;
+    let begun = Instant::now();
+    let next = AtomicU64::new(spec.seeds.start);
+    let over = AtomicBool::new(false);
+    let mut summary = Summary::default();
+    std::thread::scope(|scope| {
+        let (results, outcomes) = mpsc::channel();
+        for _ in 0..spec.jobs {
+            let (results, next, over) = (results.clone(), &next, &over);
+            scope.spawn(move || {
+                let late = || spec.time.is_some_and(|time| begun.elapsed() >= time);
+                // Relaxed, all: results come through the channel.
+                while !over.load(Ordering::Relaxed) && !late() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(plan) = spec.seeds.contains(&seed).then(|| spec.plan(seed)) else {
+                        return;
+                    };
+                    let outcome = run(&plan.expect("the first seed's plan was made, too"));
+                    over.fetch_or(outcome.is_err(), Ordering::Relaxed);
+                    if results.send(outcome).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(results);
+        let mut told = begun;
+        loop {
+            match outcomes.recv_timeout(TICK) {
+                Ok(Ok(outcome)) => summary.add(outcome),
+                Ok(Err(failed)) => {
+                    // The smallest seed, whoever came first.
+                    let first = summary.failed.as_ref();
+                    if first.is_none_or(|first| failed.plan.seed < first.plan.seed) {
+                        summary.failed = Some(failed);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if told.elapsed() >= TICK {
+                told = Instant::now();
+                summary.elapsed = begun.elapsed();
+                progress(&summary);
+            }
+        }
+    });
+    summary.elapsed = begun.elapsed();
+    Ok(summary)
+}
