@@ -220,6 +220,10 @@ impl Core {
 
     /// I8: stops the log after a failed write. Everybody who waits learns the cause.
     pub(crate) fn set_poison(&self, cause: &str) {
+        if braid_rt::mutant!("go_on_after_failure") {
+            return;
+        }
+        braid_rt::reach("log: poisoned");
         // The first cause counts.
         let _ = self.poison.set(cause.into());
         // SeqCst: see `poison`.
@@ -277,7 +281,8 @@ impl Core {
         // Acquire: any value the leader that called us stored is seen, it was this thread.
         let flushed = self.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_entries`.
-        if entries <= flushed.max(self.awaited.load(Ordering::SeqCst)) {
+        let awaited = self.awaited.load(Ordering::SeqCst);
+        if entries <= flushed.max(awaited) && !braid_rt::mutant!("skip_second_look") {
             // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
             // gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);
@@ -291,6 +296,9 @@ impl Core {
     fn await_entries(&self, number: u64) {
         // SeqCst, all: either we see the entry, or its bytes are in the buffer by our next look, or it sees the
         // flag when it leaves; and whoever takes the flag down looks whether it is needed further.
+        if braid_rt::mutant!("sleep_unannounced") {
+            return;
+        }
         self.awaited.fetch_max(number, Ordering::SeqCst);
         if self.entries.oldest() <= number {
             self.stalled.store(true, Ordering::SeqCst);

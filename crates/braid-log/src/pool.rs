@@ -167,6 +167,7 @@ impl SegmentPool {
         };
         let name = segment_name(self.lane, sequence);
         let segment = if let Some(old) = old {
+            braid_rt::reach("log: a segment is used again");
             let old_name = segment_name(self.lane, old.sequence);
             if let Err(error) = device.rename(&old_name, &name) {
                 self.state.lock().free.push(old);
@@ -200,9 +201,11 @@ impl SegmentPool {
         let mut state = self.state.lock();
         state.next_sequence = sequence + 1;
         drop(state);
-        device
-            .sync_directory()
-            .map_err(|error| LogError::io(format!("making the name {name} durable"), error))?;
+        if !braid_rt::mutant!("forget_names") {
+            device
+                .sync_directory()
+                .map_err(|error| LogError::io(format!("making the name {name} durable"), error))?;
+        }
         self.state.lock().ready.push_back(segment);
         // Release: pairs with `ready`.
         self.ready.fetch_add(1, Ordering::Release);

@@ -286,6 +286,13 @@ impl Recovered {
             for (&of, found) in &mut lane.found {
                 if let Some(kept) = kept.get(&of) {
                     let before = found.runs.len();
+                    if found
+                        .runs
+                        .iter()
+                        .any(|run| !kept.holds(index, run.last, run.flush))
+                    {
+                        braid_rt::reach("recovery: dead pieces of an older incarnation");
+                    }
                     found
                         .runs
                         .retain(|run| kept.holds(index, run.last, run.flush));
@@ -314,7 +321,10 @@ impl Recovered {
         for run in &scanned.tail {
             match counts(run) {
                 true => cut = cut.max(run.last),
-                false => discarded += 1,
+                false => {
+                    braid_rt::reach("recovery: whole pieces behind the cut");
+                    discarded += 1;
+                }
             }
         }
         if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
@@ -437,6 +447,9 @@ impl Recovered {
     }
 
     fn counts(&self, lane: usize, incarnation: u32, number: u64, flush: u64) -> bool {
+        if braid_rt::mutant!("resurrect_the_dead") {
+            return number > self.start.number;
+        }
         let kept = self.kept.get(&incarnation);
         number > self.start.number && kept.is_some_and(|kept| kept.holds(lane, number, flush))
     }
@@ -539,6 +552,9 @@ impl Recovered {
                     .to_owned(),
             });
         }
+        if begun_twice(&lanes) {
+            braid_rt::reach("recovery: several incarnations");
+        }
         remove_unfinished(&*device)?;
         let starts = lanes
             .iter()
@@ -553,6 +569,10 @@ impl Recovered {
         };
         Log::begin(device, options, id, incarnation + 1, cut, kept, starts)
     }
+}
+
+fn begun_twice(lanes: &[LaneScan]) -> bool {
+    lanes.iter().any(|lane| lane.found.len() > 1)
 }
 
 /// What the first header of an incarnation says.

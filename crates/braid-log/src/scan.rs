@@ -213,6 +213,7 @@ pub(crate) fn scan_lane(
         let Some(header) = scan.continues(device, lane, next)? else {
             break;
         };
+        braid_rt::reach("scan: on to the next segment");
         scan.begin(&header);
         scan.end.incarnation = header.incarnation;
         scan.end.sequence = header.first_chunk;
@@ -235,6 +236,13 @@ pub(crate) fn scan_lane(
         {
             scan.beyond.push((name, header));
         }
+    }
+    if scan
+        .streamed
+        .iter()
+        .any(|streamed| streamed.found < streamed.total)
+    {
+        braid_rt::reach("scan: a large piece without its end");
     }
     scan.streamed
         .retain(|streamed| streamed.found == streamed.total);
@@ -312,7 +320,7 @@ impl LaneScan {
             self.chunks += 1;
             self.end.sequence += 1;
             self.end.link = crc;
-            if header.more > 0 {
+            if header.more > 0 && !braid_rt::mutant!("half_flushes") {
                 continue;
             }
             for (offset, expected, header) in flush.drain(..) {
@@ -360,6 +368,9 @@ impl LaneScan {
                 reported = 0;
             }
         }
+        if !flush.is_empty() {
+            braid_rt::reach("scan: a torn flush");
+        }
         self.extents.extend(extent);
         // Of the last segment only: an end that a later segment goes on from is one.
         self.behind = self.look_behind(&mut reader, segment, offset)?;
@@ -384,6 +395,9 @@ impl LaneScan {
                     && header.incarnation >= self.end.incarnation
                     && header.sequence >= self.end.sequence
             });
+            if header.is_some() {
+                braid_rt::reach("scan: a chunk behind the end");
+            }
             found = found.max(header.map(|header| Behind {
                 horizon: header.horizon,
                 segment: segment.sequence,

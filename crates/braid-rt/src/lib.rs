@@ -9,6 +9,7 @@
 //! lock costs one look at a thread-local more; everything else asks only where it is about to wait.
 
 mod lock;
+mod mutant;
 pub mod simulation;
 pub mod thread;
 mod time;
@@ -17,6 +18,8 @@ mod word;
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
+#[doc(hidden)]
+pub use mutant::is_chosen;
 pub use simulation::{point, reach};
 pub use time::{entropy, now, sleep};
 pub use word::{wait, wake_all, wake_one};

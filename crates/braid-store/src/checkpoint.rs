@@ -231,6 +231,9 @@ impl Checkpoint {
                 return Err(error);
             }
         };
+        if braid_rt::mutant!("free_blocks_early") {
+            self.free_replaced(&old_root, &root);
+        }
         pool.file.write_superblock(&root, blob)?;
         // From here on the new superblock counts; what only the old one used is free (I6 for blocks).
         let mut checkpoint = pool.checkpoint.lock();
@@ -265,7 +268,9 @@ impl Checkpoint {
             let mut space = pool.file.space.lock();
             freed.into_iter().for_each(|block| space.free(block));
         }
-        self.free_replaced(&old_root, &root);
+        if !braid_rt::mutant!("free_blocks_early") {
+            self.free_replaced(&old_root, &root);
+        }
         drop(checkpoint);
         self.closed = true;
         let sequence = root.sequence;
@@ -364,6 +369,7 @@ impl Drop for Checkpoint {
         if self.closed {
             return;
         }
+        braid_rt::reach("store: a checkpoint abandoned");
         // Abandoned: what was written for it and is not a page's present place is free again.
         let pool = &self.store.pool;
         let mut checkpoint = pool.checkpoint.lock();

@@ -159,14 +159,16 @@ impl PooledContext {
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
     #[inline]
     fn end(self, ticket: &braid_log::Ticket, durability: Durability) {
-        if let Durability::Buffered(bound) = durability {
+        if let Durability::Buffered(bound) = durability
+            && !braid_rt::mutant!("buffered_for_ever")
+        {
             self.inner.flush_within(bound);
         }
         {
             let state = &mut *self.state.borrow_mut();
             if !state.locks.is_empty() {
                 self.inner.hold_locks(state, ticket.unlock_point());
-                if durability == Durability::None {
+                if durability == Durability::None && !braid_rt::mutant!("hold_without_flush") {
                     self.inner.flush_for_locks();
                 }
             }
@@ -225,6 +227,9 @@ impl PooledContext {
             }
         }
         flight.append(&[state.writes.log_payload()]);
+        if braid_rt::mutant!("unlock_before_apply") {
+            inner.unlock_all(state);
+        }
         if let Err(error) = inner.apply(state, number) {
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
@@ -303,7 +308,7 @@ impl Inner {
     /// Checks that what the transaction read is still what a transaction of this number would read.
     fn validate(&self, state: &Context, number: u64) -> Result<()> {
         for read in &state.reads.points {
-            if cfg!(braid_mutant = "skip_validation") {
+            if braid_rt::mutant!("skip_validation") {
                 continue;
             }
             if !self.wait_for_mark(read.stripe, state.owner) {
@@ -318,14 +323,20 @@ impl Inner {
                 Some(meta) if meta.version == read.version => true,
                 // Absent now, as it was; but has it been so all the time, at this number too? A removal of
                 // a greater number comes from behind, and what it removed may have come before.
-                Some(meta) => read.absent && meta.tombstone && meta.version < number,
+                Some(meta) => {
+                    let before = meta.version < number || braid_rt::mutant!("believe_absence");
+                    if read.absent && meta.tombstone && !before {
+                        braid_rt::reach("validation: an absence of a greater number");
+                    }
+                    read.absent && meta.tombstone && before
+                }
                 None => read.absent && self.no_purge_from(number),
             };
             if !holds {
                 return Err(self.conflict(ConflictKind::Read));
             }
         }
-        if !state.reads.ranges.is_empty() {
+        if !state.reads.ranges.is_empty() && !braid_rt::mutant!("ranges_do_not_wait") {
             // A smaller number may be about to insert into the range. Waiting follows the numbers
             // downwards, so nobody waits in a circle.
             self.log.wait_applied(number);
@@ -336,6 +347,9 @@ impl Inner {
                 continue;
             }
             let now = self.fingerprint(state, read, number)?;
+            if braid_rt::mutant!("skip_range_validation") {
+                continue;
+            }
             if now != Some(read.fingerprint) || !self.no_purge_from(number) {
                 return Err(self.conflict(ConflictKind::Range));
             }
@@ -357,8 +371,13 @@ impl Inner {
         let horizon = self.log.horizon();
         let mut on = Vec::new();
         if state.reads.newest > horizon {
-            on.extend(state.reads.points.iter().map(|read| read.version));
-            on.extend_from_slice(&state.reads.locked);
+            let points = state.reads.points.iter();
+            let points =
+                points.filter(|read| !(read.absent && braid_rt::mutant!("forget_absence")));
+            on.extend(points.map(|read| read.version));
+            if !braid_rt::mutant!("forget_locked_reads") {
+                on.extend_from_slice(&state.reads.locked);
+            }
             if !state.reads.ranges.is_empty() || state.snapshot.is_some() {
                 // Neither says which versions were read.
                 self.log.ticket(state.reads.newest).wait()?;

@@ -189,8 +189,12 @@ impl Inner {
         if acknowledged > self.log.horizon() {
             let _ = self.log.ticket(acknowledged).wait();
         }
-        self.snapshots
-            .open(braid_rt::thread::index(), || self.log.horizon())
+        self.snapshots.open(braid_rt::thread::index(), || {
+            if braid_rt::mutant!("snapshot_of_the_newest") {
+                return self.log.applied_before() - 1;
+            }
+            self.log.horizon()
+        })
     }
 
     /// A snapshot at the newest state that is complete in memory, durable or not.

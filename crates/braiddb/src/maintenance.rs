@@ -153,8 +153,11 @@ impl Inner {
         });
         drop(gate);
         let mut checkpoint = checkpoint?;
-        if cfg!(braid_mutant = "reuse_log_before_checkpoint") {
+        if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
+        }
+        if self.log.horizon() < start.number {
+            braid_rt::reach("checkpoint: waits for the log");
         }
         checkpoint.write(&|_| {})?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable

@@ -95,7 +95,7 @@ impl<'a> Replay<'a> {
     fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: u64) {
         let same = |w: &Write| w.hash == hash && w.table == redo.table && w.key() == redo.key;
         if let Some(write) = partition.writes.find_mut(hash, same) {
-            if write.version < version {
+            if (write.version < version) != braid_rt::mutant!("older_wins") {
                 let before = write.bytes.len();
                 write.set(redo, version);
                 partition.bytes = partition.bytes + write.bytes.len() - before;
@@ -137,6 +137,7 @@ impl<'a> Replay<'a> {
                 let change = match old {
                     Some(old) if old.meta().version >= version => Change::Keep,
                     // Even if the key is not there: an older write of it may come in a later batch.
+                    _ if write.removes && braid_rt::mutant!("replay_keeps_removed") => Change::Keep,
                     _ if write.removes => Change::Tombstone { version },
                     _ => Change::Put { version, value },
                 };

@@ -45,7 +45,7 @@ impl Protocol for Gsn {
             settled = true;
             for (lane, dependents) in scanned.dependents.iter().enumerate() {
                 let is_kept = |&number: &u64| {
-                    cfg!(braid_mutant = "forget_dependencies")
+                    braid_rt::mutant!("forget_dependencies")
                         || (arrived(number) && number <= kept[(number % lanes) as usize])
                 };
                 let lost = dependents

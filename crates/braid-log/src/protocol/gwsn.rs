@@ -69,7 +69,7 @@ impl Protocol for Gwsn {
         check_acknowledged(scanned)?;
         let mut cut = scanned.flush_base;
         for &flush in &scanned.flushes {
-            if flush > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
+            if flush > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
                 break;
             }
             cut = cut.max(flush);

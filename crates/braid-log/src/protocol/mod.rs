@@ -33,8 +33,11 @@ impl Frontier {
     /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
     /// appended counts through its entry, so the minimum is exact.
     pub(crate) fn durable(&self) -> u64 {
-        if cfg!(braid_mutant = "acknowledge_before_flush") {
+        if braid_rt::mutant!("acknowledge_before_flush") {
             return self.drawn;
+        }
+        if braid_rt::mutant!("horizon_ignores_entries") {
+            return self.drawn.min(self.strands - 1);
         }
         self.drawn.min(self.entries - 1).min(self.strands - 1)
     }
@@ -220,7 +223,7 @@ fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
     check_acknowledged(scanned)?;
     let mut cut = scanned.base.max(scanned.horizon);
     for run in &scanned.tail {
-        if run.first > cut + 1 && !cfg!(braid_mutant = "skip_gap_rule") {
+        if run.first > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
             break;
         }
         cut = cut.max(run.last);
