@@ -185,7 +185,10 @@ impl Client {
                 Next::Go
             }
             Error::Poisoned { .. } | Error::Closed => Next::End,
-            Error::OutOfSpace { .. } | Error::Io { .. } | Error::Corrupted { .. } => {
+            Error::OutOfSpace { .. }
+            | Error::Io { .. }
+            | Error::Corrupted { .. }
+            | Error::Decode { .. } => {
                 self.errors += 1;
                 braid_rt::sleep(Duration::from_millis(1));
                 if self.errors < ERRORS_MAX {

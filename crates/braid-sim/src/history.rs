@@ -239,7 +239,9 @@ impl History {
             }
             if self.decayed {
                 return match error {
+                    // A stale sector may make a stale page whole, which only its contents tell, if anything.
                     Error::Corrupted { .. }
+                    | Error::Decode { .. }
                     | Error::Incompatible { .. }
                     | Error::NotADatabase { .. } => {
                         self.count("damage told when opening");

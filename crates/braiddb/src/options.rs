@@ -21,7 +21,8 @@ pub enum Durability {
     /// Within this time after `commit` returns. A crash may lose it, but never a part of it, and nothing
     /// that a later durable transaction builds on.
     Buffered(Duration),
-    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `Buffered`.
+    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `Buffered`. (Soon, under a
+    /// protocol that holds locks until the flush.)
     None,
 }
 
