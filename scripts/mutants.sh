@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/mutants" RUSTFLAGS="--cfg braid_mutants" RUST_BACKTRACE=0
 mapfile -t mutants < <(grep -rhoP 'mutant!\("\K\w+' crates/*/src | sort -u)
 [ $# -gt 0 ] && mutants=("$@")
-histories=7000
+histories=14000
 limit=300
 
 cargo build --quiet --profile test -p braid-cli

@@ -276,7 +276,13 @@ impl Client {
                         false => Op::Get(key, None),
                     });
                 }
-                5..8 => {
+                5 => {
+                    // Locked and not written.
+                    let key = self.key();
+                    let seen = tx.get_for_update(&table, &key)?;
+                    ops.push(Op::Get(key, seen.map(|bytes| decode(&bytes))));
+                }
+                6..8 => {
                     let key = self.key();
                     // Appends to what it reads, with a lock from then on or not.
                     let old = if self.rng.bool() {

@@ -14,7 +14,7 @@ use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
 use crate::graph;
 use crate::plan::{Plan, survival};
-use crate::record::{Found, Round, TxId};
+use crate::record::{Found, LARGE, Round, TxId};
 
 /// Steps of the scheduler after which a history counts as one that does not end.
 const STEPS_MAX: u64 = 3_000_000;
@@ -122,10 +122,10 @@ impl History {
         Self {
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
+            next: if plan.large { LARGE } else { 0 },
             plan,
             phase: Arc::new(Mutex::new((Phase::Opening, None))),
             outcome: Outcome::default(),
-            next: 0,
             kill: false,
             decayed: false,
             told: String::new(),

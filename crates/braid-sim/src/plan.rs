@@ -26,6 +26,8 @@ pub struct Plan {
     pub lanes: usize,
     /// Whether transactions ask for snapshot isolation instead of serializability.
     pub snapshot: bool,
+    /// Whether many values are large, so that the log and the pool are small for them.
+    pub large: bool,
     /// Whether clients make checkpoints.
     pub checkpoints: bool,
     /// Whether the power may go, and processes be killed.
@@ -54,6 +56,7 @@ impl Plan {
             strands: if one { 1 } else { lanes + rng.usize(..3) },
             lanes,
             snapshot: rng.u32(..5) == 0,
+            large: rng.u32(..6) == 0,
             checkpoints: rng.u32(..3) > 0,
             crashes: rng.u32(..12) > 0,
             errors: rng.u32(..3) == 0,
@@ -81,6 +84,7 @@ impl Plan {
             "strands" => self.strands = parse(name, value)?,
             "lanes" => self.lanes = parse(name, value)?,
             "snapshot" => self.snapshot = parse(name, value)?,
+            "large" => self.large = parse(name, value)?,
             "checkpoints" => self.checkpoints = parse(name, value)?,
             "crashes" => self.crashes = parse(name, value)?,
             "errors" => self.errors = parse(name, value)?,
@@ -139,6 +143,7 @@ impl Plan {
         add(&|p| p.keys = (p.keys / 2).max(2));
         add(&|p| p.decay = false);
         add(&|p| p.errors = false);
+        add(&|p| p.large = false);
         add(&|p| p.checkpoints = false);
         add(&|p| p.crashes = false);
         add(&|p| p.snapshot = false);
@@ -161,6 +166,7 @@ impl fmt::Display for Plan {
             strands,
             lanes,
             snapshot,
+            large,
             checkpoints,
             crashes,
             errors,
@@ -170,7 +176,7 @@ impl fmt::Display for Plan {
         write!(
             f,
             "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
-             strands={strands},lanes={lanes},snapshot={snapshot},checkpoints={checkpoints},\
+             strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
              crashes={crashes},errors={errors},decay={decay},lies={lies}"
         )
     }

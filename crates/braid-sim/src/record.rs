@@ -6,6 +6,9 @@ use std::fmt;
 /// Identifies a transaction over the whole history; its values carry it.
 pub type TxId = u64;
 
+/// Set in the names of transactions whose values are large.
+pub(crate) const LARGE: TxId = 1 << 40;
+
 /// A key of the table that transactions work on.
 pub type Key = u8;
 
@@ -29,6 +32,7 @@ impl Version {
     fn padding(&self) -> impl Iterator<Item = u8> + use<> {
         let mut rng = fastrand::Rng::with_seed(self.writer());
         let len = match rng.u32(..64) {
+            0..20 if self.writer() & LARGE != 0 => rng.usize(5_000..60_000),
             0 => rng.usize(4_000..20_000),
             1..6 => rng.usize(500..3_000),
             _ => rng.usize(..60),

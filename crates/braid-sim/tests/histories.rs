@@ -33,6 +33,9 @@ const HAPPENS: &[&str] = &[
     "killed while closing",
     "killed while opening",
     "killed while working",
+    "checkpoint: waits for the log",
+    "log: a segment is used again",
+    "log: poisoned",
     "lost sector in the data file",
     "lost sector in the log",
     "opened in spite of decay",
@@ -44,7 +47,16 @@ const HAPPENS: &[&str] = &[
     "read error while opening",
     "stale sector in the data file",
     "stale sector in the log",
+    "recovery: dead pieces of an older incarnation",
+    "recovery: several incarnations",
+    "recovery: whole pieces behind the cut",
+    "scan: a chunk behind the end",
+    "scan: a large piece without its end",
+    "scan: a torn flush",
+    "scan: on to the next segment",
     "states recovered",
+    "store: a checkpoint abandoned",
+    "store: a superblock that is none",
     "sync error",
     "sync error while opening",
     "write error",
@@ -53,7 +65,7 @@ const HAPPENS: &[&str] = &[
 
 #[test]
 fn histories_of_every_protocol_keep_the_rules() {
-    let count = histories(7_000);
+    let count = histories(14_000);
     let summary = simulate(&spec(Protocol::ALL, 0..count), &mut |_| ()).unwrap();
     if let Some(failed) = summary.failed {
         panic!(
@@ -66,7 +78,7 @@ fn histories_of_every_protocol_keep_the_rules() {
         summary.histories, summary.crashes, summary.commits
     );
     assert_eq!(summary.histories, count);
-    if count < 7_000 {
+    if count < 14_000 {
         return;
     }
     assert!(summary.crashes > count && summary.commits > 5 * count);

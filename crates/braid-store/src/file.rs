@@ -425,10 +425,7 @@ impl DataFile {
         buf[32..40].copy_from_slice(&blob.to_le_bytes());
         buf[40..48].copy_from_slice(&blob_len.to_le_bytes());
         seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
-        let slot = match braid_rt::mutant!("one_superblock") {
-            true => 0,
-            false => root.sequence % 2 * PAGE_SIZE as u64,
-        };
+        let slot = root.sequence % 2 * PAGE_SIZE as u64;
         self.file.write_durable_at(&[&buf], slot).map_err(|error| {
             let error = StoreError::io("writing the superblock of data.braid", error);
             self.poison(&error);
@@ -457,8 +454,7 @@ impl DataFile {
         }
         let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
         // Half of the numbers are each slot's, and the last of all has no successor.
-        if (sequence % 2 != slot && !braid_rt::mutant!("one_superblock")) || sequence > u64::MAX / 2
-        {
+        if sequence % 2 != slot || sequence > u64::MAX / 2 {
             let what = "the checkpoint's number does not belong there";
             return Err(damaged(what, location()));
         }
