@@ -4,30 +4,45 @@ use std::sync::OnceLock;
 
 use crate::sync::AtomicU64;
 
-/// Under Miri a table is filled in milliseconds, not minutes.
-const CHUNK: usize = if cfg!(miri) { 1 << 8 } else { 1 << 16 };
-const CHUNKS: usize = if cfg!(miri) { 1 << 8 } else { 1 << 16 };
+/// Words in the first chunk. Each further one is twice as long as the one before, so a small database has
+/// small tables, and the directory of a large one is short.
+const FIRST: u64 = 1 << 10;
+const CHUNKS: usize = (PAGES_MAX.ilog2() - FIRST.ilog2()) as usize;
 
 /// Page ids are below this.
-pub(crate) const PAGES_MAX: u64 = CHUNK as u64 * CHUNKS as u64;
+pub(crate) const PAGES_MAX: u64 = 1 << if cfg!(miri) { 16 } else { 32 };
 
 /// One atomic word for each page id, zero until set.
 pub(crate) struct PageTable {
-    chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS + 1],
+}
+
+/// The chunk of a page id; one that there is not for what is none. What is added makes chunks begin at powers
+/// of two.
+#[inline]
+fn chunk_of(id: u64) -> usize {
+    let chunk = (id.wrapping_add(FIRST) | 1).ilog2();
+    chunk.wrapping_sub(FIRST.ilog2()) as usize
+}
+
+/// Where the chunk has the page's word.
+#[inline]
+fn place_in(chunk: usize, id: u64) -> usize {
+    (id + FIRST - (FIRST << chunk)) as usize
 }
 
 impl PageTable {
     pub(crate) fn new() -> Self {
         Self {
-            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            chunks: [const { OnceLock::new() }; CHUNKS + 1],
         }
     }
 
     /// The word of a page id, if its chunk exists.
     #[inline]
     pub(crate) fn get(&self, id: u64) -> Option<&AtomicU64> {
-        let chunk = self.chunks.get((id as usize) / CHUNK)?.get()?;
-        Some(&chunk[id as usize % CHUNK])
+        let chunk = chunk_of(id);
+        Some(&self.chunks.get(chunk)?.get()?[place_in(chunk, id)])
     }
 
     /// The word of a page id; its chunk is made if need be.
@@ -36,13 +51,43 @@ impl PageTable {
             id < PAGES_MAX,
             "page ids are checked when they are given out or read"
         );
-        let make = || (0..CHUNK).map(|_| AtomicU64::new(0)).collect();
-        &self.chunks[id as usize / CHUNK].get_or_init(make)[id as usize % CHUNK]
+        let chunk = chunk_of(id);
+        let make = || {
+            let words = FIRST << chunk;
+            (0..words).map(|_| AtomicU64::new(0)).collect()
+        };
+        &self.chunks[chunk].get_or_init(make)[place_in(chunk, id)]
     }
 }
 
 impl std::fmt::Debug for PageTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageTable").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn every_page_has_a_word_of_its_own() {
+        let table = PageTable::new();
+        let ids = [0, 1, FIRST - 1, FIRST, 3 * FIRST - 1, 3 * FIRST, 7 * FIRST];
+        assert!(ids.iter().all(|&id| table.get(id).is_none()));
+        for id in ids {
+            table.get_or_make(id).store(id + 1, Ordering::Relaxed);
+        }
+        for id in ids {
+            let word = table.get(id).map(|word| word.load(Ordering::Relaxed));
+            assert_eq!(word, Some(id + 1));
+        }
+        assert!(table.get(15 * FIRST).is_none() && table.get(u64::MAX).is_none());
+        assert_eq!(chunk_of(PAGES_MAX - 1), CHUNKS);
+        assert!(table.get(PAGES_MAX).is_none() && table.get(PAGES_MAX + FIRST).is_none());
+        // The whole of a small database's.
+        assert!(size_of::<PageTable>() < 1 << 10);
     }
 }
