@@ -19,6 +19,8 @@ struct LaneHardening {
     /// Every transaction of the lane up to this number is durable, and what it depends on is hardened.
     /// Grows only.
     hardened: AtomicU64,
+    /// The lane's own bytes are durable up to this number, and its entries finished, as far as anybody saw.
+    durable: AtomicU64,
     /// Transactions with dependencies in other lanes that were not hardened, and these dependencies.
     waiting: Mutex<BTreeMap<u64, Vec<u64>>>,
 }
@@ -28,6 +30,7 @@ impl Hardening {
         let lane = || {
             CachePadded::new(LaneHardening {
                 hardened: AtomicU64::new(base),
+                durable: AtomicU64::new(base),
                 waiting: Mutex::default(),
             })
         };
@@ -85,11 +88,21 @@ impl Hardening {
     /// Says whether it rose in any.
     pub(crate) fn advance(&self, durable: &[u64]) -> bool {
         let mut rose = false;
+        for (lane, &durable) in self.lanes.iter().zip(durable) {
+            // SeqCst: before the looks at what other lanes' transactions wait for. Who raises a lane that one of
+            // ours waits for either is seen by us, or sees how far ours could go.
+            lane.durable.fetch_max(durable, Ordering::SeqCst);
+        }
         // A lane that rises may be what a transaction of one before it waited for.
         let mut again = true;
         while again {
             again = false;
-            for (lane, &durable) in self.lanes.iter().zip(durable) {
+            for (lane, &seen) in self.lanes.iter().zip(durable) {
+                // SeqCst: see above.
+                let durable = match braid_rt::mutant!("own_look_only") {
+                    true => seen,
+                    false => lane.durable.load(Ordering::SeqCst),
+                };
                 if durable <= lane.hardened.load(Ordering::Relaxed) {
                     continue;
                 }

@@ -146,6 +146,11 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=14034,rounds=2,clients=4,transactions=3,keys=2,strands=2,lanes=2",
         "a buffered asynchronous commit was not flushed in time",
     ),
+    (
+        Protocol::Gsn,
+        "seed=1012490,rounds=3,clients=2,transactions=8,keys=3,strands=4,lanes=2",
+        "two leaders each left a lane to the other to harden",
+    ),
 ];
 
 #[test]
