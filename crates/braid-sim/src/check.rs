@@ -318,7 +318,7 @@ fn check_found(
         write(&mut state, tx);
     }
     if survival == Survival::Closed {
-        closed(&of_round, order, found)?;
+        closed(&round.base, &of_round, order, found)?;
     }
     if state != found.state {
         let differs = |key: &u8| state.get(key) != found.state.get(key);
@@ -334,8 +334,14 @@ fn check_found(
 }
 
 /// Who is there has what it read and what it overwrote.
-fn closed(of_round: &BTreeSet<TxId>, order: &[&Tx], found: &Found) -> Result<(), Violation> {
+fn closed(
+    base: &State,
+    of_round: &BTreeSet<TxId>,
+    order: &[&Tx],
+    found: &Found,
+) -> Result<(), Violation> {
     let mut last: std::collections::BTreeMap<u8, TxId> = std::collections::BTreeMap::new();
+    let mut state = base.clone();
     for tx in order {
         if found.marks.contains(&tx.id) {
             let read = tx.seen().filter_map(|(_, seen)| seen).map(|v| v.writer());
@@ -352,7 +358,12 @@ fn closed(of_round: &BTreeSet<TxId>, order: &[&Tx], found: &Found) -> Result<(),
                 ));
             }
         }
-        last.extend(tx.keys().into_iter().map(|key| (key, tx.id)));
+        // What was not there and was removed again has no version.
+        let before = state.clone();
+        write(&mut state, tx);
+        let changed = |key: &u8| before.get(key) != state.get(key);
+        let keys = tx.keys().into_iter().filter(changed);
+        last.extend(keys.map(|key| (key, tx.id)));
     }
     Ok(())
 }
