@@ -407,6 +407,10 @@ impl Log {
     /// waits in a circle. Does not return if `below` is greater than `last_number() + 1` and nobody
     /// draws.
     pub fn wait_applied(&self, below: u64) {
+        if self.applied_before() >= below {
+            return;
+        }
+        self.core().bounds_rose();
         let mut spins = 0;
         while self.applied_before() < below {
             relax(&mut spins);

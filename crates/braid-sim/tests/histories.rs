@@ -151,6 +151,11 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=1012490,rounds=3,clients=2,transactions=8,keys=3,strands=4,lanes=2",
         "two leaders each left a lane to the other to harden",
     ),
+    (
+        Protocol::Gsn,
+        "seed=2150081,rounds=2,clients=4,transactions=6,keys=5,strands=2,lanes=2",
+        "an entry in flight waited for what only its own old bound held back",
+    ),
 ];
 
 #[test]
