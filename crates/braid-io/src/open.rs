@@ -124,7 +124,7 @@ static HELD_HERE: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl DirectoryLock {
@@ -148,16 +148,38 @@ impl DirectoryLock {
             Err(fs::TryLockError::Error(error)) => return Err(error.into()),
         }
         held.insert(path.clone());
-        Ok(Self { path, _file: file })
+        Ok(Self { path, file })
     }
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
         let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Closing the file would not do: a child process that is just being started has it open, too, and with it
+        // the lock. An error is the system's, which takes the lock back with the last of these files.
+        let _ = self.file.unlock();
         if let Some(held) = held.as_mut() {
             held.remove(&self.path);
         }
-        // The file closes behind the guard; an opener in between meets the system's lock at worst.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_was_given_back_is_free_whoever_has_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirectoryLock::acquire(dir.path()).unwrap();
+        assert!(matches!(
+            DirectoryLock::acquire(dir.path()),
+            Err(LockError::Held)
+        ));
+        // As a child process has it between its start and its own program.
+        let child = lock.file.try_clone().unwrap();
+        drop(lock);
+        let again = DirectoryLock::acquire(dir.path()).unwrap();
+        drop((again, child));
     }
 }
