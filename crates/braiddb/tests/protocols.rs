@@ -225,12 +225,21 @@ fn read_only_transactions() {
         let mut writer = Counter::new(&db, 0).unwrap();
         let table = writer.table.clone();
         cut_power(&device, seed);
+        let over = std::sync::atomic::AtomicBool::new(false);
         let seen = thread::scope(|scope| {
             let (db, table, writer) = (&db, &table, &mut writer);
-            scope.spawn(move || while writer.commit(db).is_ok() {});
+            let over = &over;
+            scope.spawn(move || {
+                while writer.commit(db).is_ok() {}
+                over.store(true, std::sync::atomic::Ordering::Release);
+            });
             let reader = scope.spawn(move || {
                 let mut seen = 0;
                 loop {
+                    // What is durable can be read for ever.
+                    if over.load(std::sync::atomic::Ordering::Acquire) {
+                        return seen;
+                    }
                     let tx = db.begin();
                     let (Ok(first), Ok(second)) = (tx.get(table, &0), tx.get(table, &1)) else {
                         return seen;
