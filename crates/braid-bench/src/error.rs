@@ -25,6 +25,9 @@ pub enum BenchError {
         /// The device's error.
         source: std::io::Error,
     },
+    /// A workload wrote in a transaction that it had begun for reading: a defect of the workload.
+    #[error("a read-only transaction tried to write")]
+    WriteInReadOnly,
     /// A thread of the run panicked: a defect of the benchmark or of the engine.
     #[error("a benchmark thread panicked")]
     Panicked,

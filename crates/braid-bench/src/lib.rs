@@ -18,6 +18,7 @@
 mod bare_log;
 mod device;
 mod engine;
+pub mod engines;
 mod error;
 mod load;
 mod paper;

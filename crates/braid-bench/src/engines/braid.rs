@@ -1,0 +1,291 @@
+//! Braid behind the trait that its peers share.
+
+use ::braid::{Bytes, Database, Readable, Snapshot, Table};
+
+use super::{
+    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
+    Wait,
+};
+use crate::BenchError;
+
+/// An open Braid database and the tables of a workload.
+#[derive(Debug)]
+pub struct BraidEngine {
+    db: Database,
+    tables: Vec<Table>,
+}
+
+impl BraidEngine {
+    /// The tables `names` of an open database, created if they are missing.
+    ///
+    /// # Errors
+    /// The database's own.
+    pub fn new(db: Database, names: &[&str]) -> Result<Self, BenchError> {
+        let tables = names
+            .iter()
+            .map(|name| db.table(name))
+            .collect::<::braid::Result<_>>()?;
+        Ok(BraidEngine { db, tables })
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.db
+    }
+
+    /// Closes the database.
+    ///
+    /// # Errors
+    /// The database's own.
+    pub fn close(self) -> Result<(), BenchError> {
+        Ok(self.db.close()?)
+    }
+}
+
+impl From<::braid::Error> for Stop {
+    fn from(error: ::braid::Error) -> Self {
+        if error.is_retryable() {
+            Stop::Conflict
+        } else {
+            Stop::Failed(error.into())
+        }
+    }
+}
+
+impl KvEngine for BraidEngine {
+    fn name(&self) -> &str {
+        "braid"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            transactions: true,
+            serializable: true,
+            reads: true,
+            scans: true,
+            in_flight: true,
+        }
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
+        Ok(Box::new(BraidSession(self)))
+    }
+
+    fn settle(&self) -> Result<(), BenchError> {
+        self.db.sync()?;
+        Ok(self.db.checkpoint()?)
+    }
+
+    fn log_bytes(&self) -> Option<u64> {
+        Some(self.db.stats().log.written_bytes)
+    }
+}
+
+struct BraidSession<'a>(&'a BraidEngine);
+
+impl Session for BraidSession<'_> {
+    fn transact(
+        &mut self,
+        mode: Mode,
+        wait: Wait,
+        body: &mut Body<'_>,
+    ) -> Result<Acknowledgement, Stop> {
+        let BraidEngine { db, tables } = self.0;
+        if mode == Mode::ReadOnly {
+            let reader = db.snapshot();
+            body(&mut Reading { reader, tables })?;
+            return Ok(Acknowledgement::Durable);
+        }
+        // Dropping a transaction undoes it.
+        let mut writing = Writing {
+            tx: db.begin(),
+            tables,
+        };
+        body(&mut writing)?;
+        if wait == Wait::Ticket {
+            return Ok(Acknowledgement::Pending(writing.tx.commit_async()?));
+        }
+        writing.tx.commit()?;
+        Ok(Acknowledgement::Durable)
+    }
+
+    #[inline]
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        lend(self.0.db.get(&self.0.tables[table], key)?, found)
+    }
+}
+
+struct Reading<'a> {
+    reader: Snapshot,
+    tables: &'a [Table],
+}
+
+struct Writing<'a> {
+    tx: ::braid::Transaction,
+    tables: &'a [Table],
+}
+
+fn lend(value: Option<Bytes>, found: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+    if let Some(value) = &value {
+        found(value);
+    }
+    Ok(value.is_some())
+}
+
+fn scan(
+    reader: &impl Readable,
+    table: &Table,
+    (from, to): (&[u8], &[u8]),
+    order: Order,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), Stop> {
+    let mut range = reader.range(table, from..to)?;
+    while let Some(record) = match order {
+        Order::Ascending => range.next(),
+        Order::Descending => range.next_back(),
+    } {
+        let (key, value) = record?;
+        if !visit(&key, &value) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Transaction for Reading<'_> {
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        lend(self.reader.get(&self.tables[table], key)?, found)
+    }
+
+    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
+        Err(Stop::Failed(BenchError::WriteInReadOnly))
+    }
+
+    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
+        Err(Stop::Failed(BenchError::WriteInReadOnly))
+    }
+
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        scan(&self.reader, &self.tables[table], (from, to), order, visit)
+    }
+}
+
+impl Transaction for Writing<'_> {
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        lend(self.tx.get(&self.tables[table], key)?, found)
+    }
+
+    fn get_for_update(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        lend(self.tx.get_for_update(&self.tables[table], key)?, found)
+    }
+
+    fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
+        Ok(self.tx.insert(&self.tables[table], key, value)?)
+    }
+
+    fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
+        self.tx.remove(&self.tables[table], key)?;
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        scan(&self.tx, &self.tables[table], (from, to), order, visit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_are_whole_and_scans_go_both_ways() {
+        let engine = BraidEngine::new(Database::in_memory().unwrap(), &["a", "b"]).unwrap();
+        let mut session = engine.session().unwrap();
+        session
+            .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
+                for key in [b"1", b"2", b"3"] {
+                    tx.put(0, key, key)?;
+                }
+                tx.put(1, b"x", b"y")
+            })
+            .unwrap();
+        let undone = session.transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
+            tx.delete(0, b"1")?;
+            Err(Stop::RolledBack)
+        });
+        assert!(matches!(undone, Err(Stop::RolledBack)));
+        assert!(session.get(0, b"1", &mut |v| assert_eq!(v, b"1")).unwrap());
+        assert!(!session.get(0, b"x", &mut |_| ()).unwrap());
+        for (order, wanted) in [
+            (Order::Ascending, [b"1", b"2"]),
+            (Order::Descending, [b"2", b"1"]),
+        ] {
+            for mode in [Mode::ReadOnly, Mode::ReadWrite] {
+                let mut seen = Vec::new();
+                session
+                    .transact(mode, Wait::Durable, &mut |tx| {
+                        tx.scan(0, b"1", b"3", order, &mut |key, _| {
+                            seen.push(key.to_vec());
+                            true
+                        })
+                    })
+                    .unwrap();
+                assert_eq!(seen, wanted);
+            }
+        }
+        let wrong = session.transact(Mode::ReadOnly, Wait::Durable, &mut |tx| tx.put(0, b"", b""));
+        assert!(matches!(
+            wrong,
+            Err(Stop::Failed(BenchError::WriteInReadOnly))
+        ));
+    }
+
+    #[test]
+    fn tickets_are_handed_out() {
+        let engine = BraidEngine::new(Database::in_memory().unwrap(), &["a"]).unwrap();
+        let mut session = engine.session().unwrap();
+        let put: &mut Body<'_> = &mut |tx| tx.put(0, b"k", b"v");
+        let Acknowledgement::Pending(ticket) = session
+            .transact(Mode::ReadWrite, Wait::Ticket, put)
+            .unwrap()
+        else {
+            panic!("a commit in flight has a ticket");
+        };
+        ticket.wait().unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! What a workload needs of a storage engine, so that it runs alike on Braid and on its peers.
+//!
+//! A [`KvEngine`] is open and shared by all threads; each of them takes a [`Session`] and runs
+//! [`Transaction`]s over ordered tables of bytes. Every engine commits durably: an acknowledged
+//! transaction is on the device, whatever the engine's own default is.
+
+mod braid;
+
+pub use self::braid::BraidEngine;
+
+use crate::BenchError;
+
+/// A table, as its place in the list of names that the engine was opened with.
+pub type TableId = usize;
+
+/// What an engine can do; a workload that needs more skips it and says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Transactions of several operations, which other threads see whole or not at all.
+    pub transactions: bool,
+    /// Concurrent transactions behave as if they ran one after the other.
+    pub serializable: bool,
+    /// Reads, not only writes: a bare log has none.
+    pub reads: bool,
+    /// Ordered scans.
+    pub scans: bool,
+    /// Commits can be submitted without waiting, and are acknowledged later.
+    pub in_flight: bool,
+}
+
+/// Why a transaction did not commit.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// It met another one; the same again may succeed.
+    #[error("conflict")]
+    Conflict,
+    /// Its own body wanted it undone.
+    #[error("rolled back")]
+    RolledBack,
+    /// The engine failed, which ends the run.
+    #[error(transparent)]
+    Failed(#[from] BenchError),
+}
+
+/// Whether a transaction writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Reads of one consistent state.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Whether a call waits for its commit to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The commit is durable when the call returns.
+    Durable,
+    /// The call may return with a ticket; engines without [`Abilities::in_flight`] wait all the same.
+    Ticket,
+}
+
+/// How a commit was acknowledged.
+#[derive(Debug)]
+pub enum Acknowledgement {
+    /// It is durable.
+    Durable,
+    /// It will be once the ticket says so.
+    Pending(::braid::Ticket),
+}
+
+/// An open engine.
+pub trait KvEngine: Send + Sync {
+    /// The name on the command line and in reports.
+    fn name(&self) -> &str;
+
+    /// What it can do.
+    fn abilities(&self) -> Abilities;
+
+    /// One thread's handle; made on the thread that uses it.
+    ///
+    /// # Errors
+    /// The engine's own.
+    fn session(&self) -> Result<Box<dyn Session + '_>, BenchError>;
+
+    /// Brings the data into the state of long service after a load: checkpointed, compacted.
+    ///
+    /// # Errors
+    /// The engine's own.
+    fn settle(&self) -> Result<(), BenchError>;
+
+    /// Bytes written to the log since the engine was opened, if it counts them.
+    fn log_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The body of a transaction. It is called once an attempt.
+pub type Body<'a> = dyn FnMut(&mut dyn Transaction) -> Result<(), Stop> + 'a;
+
+/// One thread's way into an engine.
+pub trait Session {
+    /// One attempt: begins a transaction, runs `body`, and commits, or undoes everything if `body` fails.
+    ///
+    /// # Errors
+    /// [`Stop::Conflict`] from the engine, what `body` returned, or the engine's failure.
+    fn transact(
+        &mut self,
+        mode: Mode,
+        wait: Wait,
+        body: &mut Body<'_>,
+    ) -> Result<Acknowledgement, Stop>;
+
+    /// Reads one key outside of any transaction, by the engine's cheapest way.
+    ///
+    /// # Errors
+    /// The engine's own.
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        let mut is_there = false;
+        self.transact(Mode::ReadOnly, Wait::Durable, &mut |tx| {
+            is_there = tx.get(table, key, found)?;
+            Ok(())
+        })?;
+        Ok(is_there)
+    }
+}
+
+/// Which end of a range a scan begins at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From the smallest key up.
+    Ascending,
+    /// From the largest key down.
+    Descending,
+}
+
+/// A running transaction. Values are lent to closures, so that no engine has to copy them.
+pub trait Transaction {
+    /// Calls `found` with the value of `key`; returns whether there is one.
+    ///
+    /// # Errors
+    /// A conflict or the engine's failure.
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop>;
+
+    /// [`get`](Self::get) of what the transaction is about to overwrite, locked where the engine locks.
+    ///
+    /// # Errors
+    /// A conflict or the engine's failure.
+    fn get_for_update(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        self.get(table, key, found)
+    }
+
+    /// Writes a value, whether or not there was one.
+    ///
+    /// # Errors
+    /// A conflict or the engine's failure.
+    fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop>;
+
+    /// Removes a key, whether or not it is there.
+    ///
+    /// # Errors
+    /// A conflict or the engine's failure.
+    fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop>;
+
+    /// Calls `visit` for the records with `from <= key < to` in order, until it returns `false`.
+    ///
+    /// # Errors
+    /// A conflict or the engine's failure.
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop>;
+}
