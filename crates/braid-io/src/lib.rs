@@ -22,28 +22,9 @@ mod open;
 mod posix;
 mod sim;
 mod topology;
-// The processors are those that the crate `io-uring` knows; see Cargo.toml.
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(uring)]
 mod uring;
-#[cfg(not(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-)))]
+#[cfg(not(uring))]
 #[path = "no_uring.rs"]
 mod uring;
 
@@ -58,14 +39,5 @@ pub use open::{
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(uring)]
 pub use uring::UringDevice;
