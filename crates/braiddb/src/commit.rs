@@ -330,7 +330,7 @@ impl Inner {
                     }
                     read.absent && meta.tombstone && before
                 }
-                None => read.absent && self.no_purge_from(number),
+                None => read.absent && self.garbage.none_purged_from(number),
             };
             if !holds {
                 return Err(self.conflict(ConflictKind::Read));
@@ -350,18 +350,11 @@ impl Inner {
             if braid_rt::mutant!("skip_range_validation") {
                 continue;
             }
-            if now != Some(read.fingerprint) || !self.no_purge_from(number) {
+            if now != Some(read.fingerprint) || !self.garbage.none_purged_from(number) {
                 return Err(self.conflict(ConflictKind::Range));
             }
         }
         Ok(())
-    }
-
-    /// Whether every removal whose tombstone is gone has a smaller number. Tombstones go when no snapshot,
-    /// which are of the horizon or older, can see behind them; and whoever has drawn its number holds the
-    /// horizon below it.
-    fn no_purge_from(&self, number: u64) -> bool {
-        self.log.horizon() < number
     }
 
     /// The versions that may not be durable yet among those that the transaction read or overwrites, for a
