@@ -127,6 +127,12 @@ pub enum Error {
         max: usize,
     },
 
+    /// A savepoint is of another transaction, or was rolled past.
+    #[error(
+        "the savepoint is of another transaction, or the transaction returned to a point before it"
+    )]
+    SavepointGone,
+
     /// There is no table of this name.
     #[error("there is no table {name:?}")]
     TableMissing {

@@ -54,7 +54,7 @@ impl Transaction {
         &self.context().inner
     }
 
-    fn state(&self) -> &RefCell<Box<Context>> {
+    pub(crate) fn state(&self) -> &RefCell<Box<Context>> {
         &self.context().state
     }
 
