@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+mod bulk;
 mod checkpoint;
 mod error;
 mod file;
@@ -53,6 +54,7 @@ mod table;
 mod tree;
 mod verify;
 
+pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use error::StoreError;
 pub use page::{PAGE_SIZE, PageId};

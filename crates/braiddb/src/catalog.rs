@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use braid_store::Tree;
+
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::snapshot::Readable;
@@ -73,13 +75,8 @@ impl Inner {
         // Creating the tree changes pages.
         let _gate = self.page_gate.read();
         let tree = self.store.tree(id)?;
-        Ok(Arc::new(TableCore::new(
-            id,
-            self.identity,
-            tree,
-            name,
-            types,
-        )))
+        let core = TableCore::new(id, self.identity, tree, name, types);
+        Ok(Arc::new(core))
     }
 
     /// Looks a name up, in memory first.
@@ -98,8 +95,22 @@ impl Inner {
     }
 
     fn create_table(self: &Arc<Self>, name: &str, types: &str) -> Result<Arc<TableCore>> {
-        let catalog = self.catalog_table();
         let mut tx = self.begin(Default::default());
+        let id = self.take_id(&mut tx)?;
+        tx.insert(
+            &self.catalog_table(),
+            &name_key(name)?,
+            &encode_entry(id, types),
+        )?;
+        tx.commit()?;
+        let core = self.core(name, id, types.to_owned())?;
+        self.tables.write().insert(name.to_owned(), core.clone());
+        Ok(core)
+    }
+
+    /// Draws the number of a new table.
+    pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
+        let catalog = self.catalog_table();
         let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
         let id = match next {
             None => FIRST_ID,
@@ -117,11 +128,41 @@ impl Inner {
             });
         }
         tx.insert(&catalog, NEXT_ID, &(id + 1).to_le_bytes())?;
-        tx.insert(&catalog, &name_key(name)?, &encode_entry(id, types))?;
-        tx.commit()?;
-        let core = self.core(name, id, types.to_owned())?;
+        Ok(id)
+    }
+
+    /// Gives a loaded tree, which a checkpoint has made durable, its name: from here on it is a table.
+    pub(crate) fn name_loaded(
+        self: &Arc<Self>,
+        name: &str,
+        id: u32,
+        tree: Tree,
+        types: String,
+    ) -> Result<Arc<TableCore>> {
+        let _change = self.catalog_change.lock();
+        self.check_name_is_free(name)?;
+        let mut tx = self.begin(Default::default());
+        tx.insert(
+            &self.catalog_table(),
+            &name_key(name)?,
+            &encode_entry(id, &types),
+        )?;
+        let commit = tx.commit()?;
+        let core = TableCore::new(id, self.identity, tree, name, types);
+        let core = Arc::new(core.loaded_at(commit.number()));
         self.tables.write().insert(name.to_owned(), core.clone());
         Ok(core)
+    }
+
+    /// That a table may be given this name.
+    pub(crate) fn check_name_is_free(self: &Arc<Self>, name: &str) -> Result<()> {
+        name_key(name)?;
+        match self.find_table(name)? {
+            None => Ok(()),
+            Some(_) => Err(Error::TableExists {
+                name: name.to_owned(),
+            }),
+        }
     }
 
     /// Commits the removal of a table's name. The table is dead from before the commit draws its number.
@@ -243,11 +284,7 @@ impl Database {
             name: from.to_owned(),
         };
         let core = inner.find_table(from)?.ok_or_else(missing)?;
-        if inner.find_table(to)?.is_some() {
-            return Err(Error::TableExists {
-                name: to.to_owned(),
-            });
-        }
+        inner.check_name_is_free(to)?;
         let catalog = inner.catalog_table();
         let mut tx = inner.begin(Default::default());
         tx.remove(&catalog, &from_key)?;

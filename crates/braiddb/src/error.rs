@@ -127,6 +127,17 @@ pub enum Error {
         max: usize,
     },
 
+    /// Entries of a bulk load must come in ascending order of their encoded keys.
+    #[error(
+        "key {key} does not come behind {before}; sort the entries, each key once, and load them again"
+    )]
+    OutOfOrder {
+        /// The key's encoded bytes, escaped.
+        key: String,
+        /// Those of the key before.
+        before: String,
+    },
+
     /// A savepoint is of another transaction, or was rolled past.
     #[error(
         "the savepoint is of another transaction, or the transaction returned to a point before it"

@@ -50,6 +50,7 @@
     )
 )]
 
+mod bulk;
 mod catalog;
 mod commit;
 mod context;
@@ -84,6 +85,7 @@ mod versions;
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
+pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;
 pub use commit::{Commit, Ticket};

@@ -87,8 +87,10 @@ impl<'a> RawRange<'a> {
     ) -> Self {
         let lower = bounds.0.map(Bytes::from);
         let upper = bounds.1.map(Bytes::from);
+        // Before there was a table, only own writes are seen.
+        let no_table = matches!(view, View::At(number) if number < table.since);
         let end = |next: &Bound<Bytes>| End {
-            next: Some(next.clone()),
+            next: (!no_table).then(|| next.clone()),
             leaf: None,
             peeked: None,
             met: false,

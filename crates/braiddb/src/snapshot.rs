@@ -183,6 +183,9 @@ impl Inner {
         key: &[u8],
         number: u64,
     ) -> Result<Option<Bytes>> {
+        if number < table.since {
+            return Ok(None);
+        }
         let is_visible = |meta: RecordMeta| meta.version <= number;
         let (found, _) = table.tree.get(key, is_visible)?;
         match found {

@@ -24,6 +24,8 @@ pub(crate) struct TableCore {
     /// `key type -> value type`, as stored.
     pub(crate) types: String,
     pub(crate) name: RwLock<String>,
+    /// The commit before which the table, which was loaded, is empty: its records are older.
+    pub(crate) since: u64,
     dropped: AtomicBool,
 }
 
@@ -36,7 +38,16 @@ impl TableCore {
             tree,
             types,
             name,
+            since: 0,
             dropped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same for a table that commit `number` made, with older records.
+    pub(crate) fn loaded_at(self, number: u64) -> Self {
+        Self {
+            since: number,
+            ..self
         }
     }
 

@@ -141,7 +141,8 @@ impl Transaction {
             // First committer wins: what was changed after the snapshot can't be written over.
             let number = snapshot.number();
             let (found, _) = core.tree.get(key, |_| false)?;
-            let newer = found.is_some_and(|found| found.meta.version > number);
+            let newer =
+                number < core.since || found.is_some_and(|found| found.meta.version > number);
             if newer && !braid_rt::mutant!("second_committer_wins") {
                 inner.counters.conflict();
                 return Err(Error::Conflict(ConflictKind::Write));
@@ -153,12 +154,7 @@ impl Transaction {
     fn write(&mut self, core: &Arc<TableCore>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_key(key)?;
         let value_len = value.map_or(0, <[u8]>::len);
-        if value_len > MAX_VALUE_LEN {
-            return Err(Error::ValueTooLong {
-                len: value_len,
-                max: MAX_VALUE_LEN,
-            });
-        }
+        check_value_len(value_len)?;
         let max = self.inner().transaction_bytes_max;
         let needed = key.len() + value_len + redo::OVERHEAD_MAX;
         if self.state().borrow().writes.bytes() + needed > max {
@@ -383,11 +379,21 @@ impl Transaction {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<()> {
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_LEN {
         return Err(Error::KeyTooLong {
             len: key.len(),
             max: MAX_KEY_LEN,
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_value_len(len: usize) -> Result<()> {
+    if len > MAX_VALUE_LEN {
+        return Err(Error::ValueTooLong {
+            len,
+            max: MAX_VALUE_LEN,
         });
     }
     Ok(())
