@@ -18,6 +18,7 @@ mod device;
 mod latency;
 mod memory;
 mod open;
+mod overlay;
 #[cfg(unix)]
 mod posix;
 mod sim;
@@ -34,7 +35,9 @@ pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{
     DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory, open_directory,
+    open_directory_read_only,
 };
+pub use overlay::OverlayDevice;
 #[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};

@@ -5,6 +5,7 @@
 //! dropping the loader, leaves free space. From then on they are pages like others, clean and not in memory,
 //! and the next checkpoint makes them durable.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,7 +26,10 @@ use crate::sync::AtomicU64;
 use crate::tree::Tree;
 
 /// Pages written at once.
-const BATCH: usize = (4 << 20) / PAGE_SIZE;
+const BATCH: usize = (2 << 20) / PAGE_SIZE;
+
+/// Batches under way at once: the medium has work while a thread that has ended waits for a processor.
+const IN_FLIGHT: usize = 3;
 
 /// Pages whose places are known.
 type Placed = Vec<(PageId, u64)>;
@@ -68,12 +72,13 @@ struct InFlight {
     outcome: Arc<Mutex<Option<Written>>>,
 }
 
-/// Pages on their way to the medium: one batch is filled while another is written.
+/// Pages on their way to the medium: one batch is filled while others are written.
 struct Writer {
     store: Arc<StoreInner>,
     background: bool,
     filling: Batch,
-    in_flight: Option<InFlight>,
+    /// The oldest first.
+    in_flight: VecDeque<InFlight>,
     placed: Placed,
     scratch: Box<[AtomicU64; WORDS]>,
 }
@@ -84,7 +89,7 @@ impl Writer {
             store,
             background,
             filling: Batch::new(),
-            in_flight: None,
+            in_flight: VecDeque::new(),
             placed: Vec::new(),
             scratch: private(),
         }
@@ -115,7 +120,10 @@ impl Writer {
             self.placed.extend(placed);
             return Ok(());
         }
-        let empty = self.wait()?.unwrap_or_else(Batch::new);
+        let empty = match self.in_flight.len() < IN_FLIGHT {
+            true => Batch::new(),
+            false => self.wait()?.unwrap_or_else(Batch::new),
+        };
         let mut batch = std::mem::replace(&mut self.filling, empty);
         let ids = batch.ids.clone();
         let outcome = Arc::new(Mutex::new(None));
@@ -127,7 +135,7 @@ impl Writer {
         });
         match thread {
             Ok(thread) => {
-                self.in_flight = Some(InFlight { thread, outcome });
+                self.in_flight.push_back(InFlight { thread, outcome });
                 Ok(())
             }
             Err(error) => {
@@ -137,9 +145,9 @@ impl Writer {
         }
     }
 
-    /// Waits for the batch under way, and returns its buffer.
+    /// Waits for the oldest batch under way, and returns its buffer.
     fn wait(&mut self) -> Result<Option<Batch>, StoreError> {
-        let Some(InFlight { thread, outcome }) = self.in_flight.take() else {
+        let Some(InFlight { thread, outcome }) = self.in_flight.pop_front() else {
             return Ok(None);
         };
         let _ = thread.join();
@@ -152,7 +160,7 @@ impl Writer {
 
     /// Writes everything.
     fn finish(&mut self) -> Result<(), StoreError> {
-        self.wait()?;
+        while self.wait()?.is_some() {}
         let placed = self.filling.write(&self.store)?;
         self.placed.extend(placed);
         Ok(())
@@ -162,7 +170,10 @@ impl Writer {
 impl Drop for Writer {
     /// Gives everything back that was not taken.
     fn drop(&mut self) {
-        let _ = self.wait();
+        while !self.in_flight.is_empty() {
+            // What failed has given its own back.
+            let _ = self.wait();
+        }
         let blocks: Vec<u64> = self.placed.iter().map(|(_, place)| *place).collect();
         self.store.pool.file.free(&blocks);
         let mut ids = self.store.pool.ids.lock();

@@ -121,7 +121,7 @@ impl PooledContext {
         let pre = match pre {
             Ok(pre) => pre,
             Err(error) => {
-                self.abort();
+                self.fail(&error);
                 return Err(error);
             }
         };
@@ -150,10 +150,22 @@ impl PooledContext {
                 })
             }
             Err(error) => {
-                self.abort();
+                self.fail(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Ends a transaction that could not be committed.
+    #[cold]
+    fn fail(self, error: &Error) {
+        // A conflict says nothing of the database, and whoever has many should not meet at a shared count.
+        if error.is_retryable() {
+            return self.abort();
+        }
+        let inner = self.inner.clone();
+        self.abort();
+        inner.note_failure(error);
     }
 
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.

@@ -19,11 +19,13 @@ use braid_store::Store;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::garbage::Garbage;
+use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
 use crate::locks::LockTable;
 use crate::maintenance::Maintenance;
 use crate::meta::Meta;
+use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
 use crate::recovery::RecoveryReport;
 use crate::snapshot::Snapshot;
@@ -71,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) garbage: Garbage,
     pub(crate) counters: Counters,
     pub(crate) maintenance: Maintenance,
+    pub(crate) health: HealthWatch,
+    pub(crate) named: NamedSnapshots,
     pub(crate) meta: Meta,
     /// Tables by name, as far as they were asked for.
     pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
@@ -97,6 +101,8 @@ pub(crate) struct Inner {
     next_context: AtomicU64,
     poison: OnceLock<String>,
     closed: AtomicBool,
+    /// Nothing is written to the medium, whatever happens in memory.
+    opened_read_only: bool,
 }
 
 /// The parts from which a database is opened.
@@ -124,6 +130,9 @@ impl Inner {
             garbage: Garbage::new(),
             counters: Counters::new(),
             maintenance: Maintenance::new(),
+            health: HealthWatch::new(options.health_listener.clone()),
+            named: NamedSnapshots::default(),
+            opened_read_only: options.read_only,
             meta: parts.meta,
             tables: RwLock::default(),
             catalog_change: Mutex::default(),
@@ -230,7 +239,7 @@ impl Inner {
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.is_closed() || self.poison.get().is_some()
+        self.opened_read_only || self.is_closed() || self.poison.get().is_some()
     }
 
     #[inline]
@@ -247,7 +256,8 @@ impl Inner {
             Some(cause) => Error::Poisoned {
                 cause: cause.clone(),
             },
-            None => Error::Closed,
+            None if self.is_closed() => Error::Closed,
+            None => Error::OpenedReadOnly,
         }
     }
 
@@ -284,6 +294,7 @@ impl Inner {
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
         self.release();
+        self.tell_health();
         result
     }
 
@@ -307,6 +318,9 @@ impl Inner {
             return Err(Error::Poisoned { cause });
         }
         self.log.sync()?;
+        if self.opened_read_only {
+            return Ok(());
+        }
         self.checkpoint_if_changed()
     }
 }
@@ -386,6 +400,33 @@ impl Database {
     /// As [`Builder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder().open(path)
+    }
+
+    /// Opens the database in a directory to read from it; see [`Builder::open_read_only`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Database, Error, Readable};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = Database::open(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
+    /// drop((table, db));
+    ///
+    /// let db = Database::open_read_only(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// assert_eq!(db.get(&table, &1)?.as_deref(), Some("one"));
+    /// let written = db.transact(|tx| tx.insert(&table, &1, "uno"));
+    /// assert!(matches!(written, Err(Error::OpenedReadOnly)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open_read_only(path)
     }
 
     /// A database in memory, gone with its last handle.
@@ -469,7 +510,8 @@ impl Database {
     /// [`Error::OutOfSpace`], [`Error::Io`] or [`Error::Poisoned`]; the checkpoint before stays good.
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.check_writable()?;
-        self.inner.checkpoint()
+        let outcome = self.inner.checkpoint();
+        outcome.inspect_err(|error| self.inner.note_failure(error))
     }
 
     /// Counters and sizes.

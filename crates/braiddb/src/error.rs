@@ -208,6 +208,24 @@ pub enum Error {
         reason: String,
     },
 
+    /// There is already a snapshot of this name.
+    #[error("there is already a snapshot {name:?}; drop it, or take another name")]
+    SnapshotExists {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// There is no snapshot of this name. Snapshots end with the opened database.
+    #[error("there is no snapshot {name:?} since the database was opened")]
+    SnapshotMissing {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// The database was opened with [`crate::Database::open_read_only`].
+    #[error("the database was opened read-only; open it for writing to change it")]
+    OpenedReadOnly,
+
     /// The database was closed.
     #[error("the database is closed")]
     Closed,

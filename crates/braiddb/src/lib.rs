@@ -60,6 +60,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod garbage;
+mod health;
 mod held;
 mod horizon;
 mod locks;
@@ -67,6 +68,7 @@ mod locks;
 mod loom_tests;
 mod maintenance;
 mod meta;
+mod named;
 mod options;
 mod recovery;
 mod redo;

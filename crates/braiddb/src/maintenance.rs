@@ -112,6 +112,7 @@ impl Inner {
 
     fn maintain(&self) {
         self.collect_all_garbage();
+        self.tell_health();
         if self.poisoned().is_some() {
             return;
         }
@@ -130,6 +131,7 @@ impl Inner {
         if let Err(error) = result {
             // The next tick tries again; `health` tells meanwhile.
             *self.maintenance.last_error.lock() = Some(error);
+            self.tell_health();
         }
     }
 

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_io::{Device, DeviceChoice};
+use braid_io::{Device, DeviceChoice, OverlayDevice};
 use braid_log::{LogOptions, ProtocolKind};
 
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::health::HealthCallback;
 use crate::recovery::RecoveryProgress;
+use crate::stats::Health;
 
 /// When a commit is safe from a crash of the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub struct Builder {
     pub(crate) background: bool,
     pub(crate) discard: bool,
     pub(crate) progress: Option<ProgressCallback>,
+    pub(crate) health_listener: Option<HealthCallback>,
+    pub(crate) read_only: bool,
 }
 
 impl Default for Builder {
@@ -102,6 +106,8 @@ impl Default for Builder {
             background: true,
             discard: false,
             progress: None,
+            health_listener: None,
+            read_only: false,
         }
     }
 }
@@ -214,6 +220,30 @@ impl Builder {
         self
     }
 
+    /// Is told when the database's [`Health`] becomes another: once when a failure poisons it, when a commit
+    /// or a checkpoint finds no space, when that is over, and when it is closed. It is called on the thread that
+    /// notices, at the latest within the maintenance thread's 50 ms, and should be short.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::mpsc;
+    /// use braid::{Database, Health};
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let (sender, changes) = mpsc::channel();
+    /// let builder = Database::builder().on_health_change(move |health| {
+    ///     let _ = sender.send(health.clone()); // wake the people on call
+    /// });
+    /// let db = builder.open_on(device)?;
+    /// db.close()?;
+    /// assert!(matches!(changes.recv(), Ok(Health::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_health_change(mut self, callback: impl Fn(&Health) + Send + Sync + 'static) -> Self {
+        self.health_listener = Some(Arc::new(callback));
+        self
+    }
+
     /// Opens, and creates if need be, the database in a directory.
     ///
     /// # Errors
@@ -230,6 +260,50 @@ impl Builder {
     /// As [`Builder::open`].
     pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
         Database::open_device(device, None, self)
+    }
+
+    /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
+    /// is made. The directory and its medium may be read-only.
+    ///
+    /// What a crash left is recovered all the same, in memory: the log behind the newest checkpoint is
+    /// replayed into the buffer pool, and pages that find no room in that are kept beside it. A database
+    /// that was closed has no such log. Transactions work as far as they write nothing, which fails with
+    /// [`Error::OpenedReadOnly`].
+    ///
+    /// Any number of readers can have the directory open, but no writer at the same time: they share a lock
+    /// that is an opened writer's alone. (If the file `LOCK` is missing, in a copy perhaps, see to that
+    /// yourself.) Options for writing do not matter.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
+    /// [`Builder::create_if_missing`] says.
+    pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_directory_read_only(path.as_ref(), self.reading())
+    }
+
+    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. The caller sees to it
+    /// that nobody writes to the device meanwhile.
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only_on(self, device: Arc<dyn Device>) -> Result<Database> {
+        let overlay = OverlayDevice::new(device);
+        let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
+        Database::open_device(Arc::new(overlay), None, self.reading())
+    }
+
+    /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
+    fn reading(self) -> Self {
+        Self {
+            read_only: true,
+            background: false,
+            create_if_missing: false,
+            protocol: None,
+            strands: None,
+            lanes: None,
+            max_log_bytes: 0,
+            ..self
+        }
     }
 
     pub(crate) fn validate(&self) -> Result<()> {

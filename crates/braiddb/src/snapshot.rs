@@ -10,6 +10,7 @@ use crate::context::hash_key;
 use crate::database::Inner;
 use crate::error::Result;
 use crate::horizon::Registration;
+use crate::named::NamedHold;
 use crate::scan::{Range, RawRange, View};
 use crate::table::{Table, TableCore};
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
@@ -91,21 +92,33 @@ pub trait Readable {
 #[derive(Debug)]
 pub struct Snapshot {
     inner: Arc<Inner>,
-    registration: Registration,
+    hold: Hold,
+}
+
+/// What keeps the old versions that a snapshot needs.
+#[derive(Debug)]
+enum Hold {
+    Own(Registration),
+    Named(Arc<NamedHold>),
 }
 
 impl Snapshot {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let registration = inner.open_snapshot();
-        Self {
-            inner,
-            registration,
-        }
+        let hold = Hold::Own(inner.open_snapshot());
+        Self { inner, hold }
+    }
+
+    pub(crate) fn named(inner: Arc<Inner>, hold: Arc<NamedHold>) -> Self {
+        let hold = Hold::Named(hold);
+        Self { inner, hold }
     }
 
     /// The number of the newest transaction that it sees.
     pub fn number(&self) -> u64 {
-        self.registration.number()
+        match &self.hold {
+            Hold::Own(registration) => registration.number(),
+            Hold::Named(named) => named.number(),
+        }
     }
 
     fn raw_range(
@@ -171,7 +184,9 @@ impl Readable for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.inner.snapshots.close(&self.registration);
+        if let Hold::Own(registration) = &self.hold {
+            self.inner.snapshots.close(registration);
+        }
     }
 }
 

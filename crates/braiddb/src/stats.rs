@@ -91,6 +91,12 @@ pub enum Health {
         /// Why it failed.
         error: Error,
     },
+    /// The last commit found no room in the log. Others that need less may succeed; a checkpoint, or
+    /// freeing space on the medium, makes room.
+    OutOfSpace {
+        /// What needed the space.
+        what: String,
+    },
     /// A write or sync failed: reads go on, writes fail until the database is reopened.
     Poisoned {
         /// The first failure.
@@ -114,19 +120,6 @@ impl Inner {
             log: self.log.stats(),
             protocol: self.meta.protocol,
             store: self.store.stats(),
-        }
-    }
-
-    pub(crate) fn health(&self) -> Health {
-        if let Some(cause) = self.poisoned() {
-            return Health::Poisoned { cause };
-        }
-        if self.is_closed() {
-            return Health::Closed;
-        }
-        match self.maintenance.last_error.lock().clone() {
-            Some(error) => Health::CheckpointFailing { error },
-            None => Health::Good,
         }
     }
 }
