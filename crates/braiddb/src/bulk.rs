@@ -17,10 +17,12 @@ use std::sync::Arc;
 
 use braid_store::TreeLoader;
 
+use crate::MAX_VALUE_LEN;
+use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::table::Table;
-use crate::transaction::{check_key, check_value_len};
+use crate::transaction::check_key;
 use crate::types::{AsKey, AsValue, Key, Value};
 
 /// Builds a table from entries in ascending order of their keys; see [`Database::bulk_load`].
@@ -36,6 +38,11 @@ pub struct BulkLoader<K: Key, V: Value> {
     entries: u64,
     /// The encoded key before, of whose place only the first one has none.
     last: Vec<u8>,
+    options: TableOptions,
+    codec: Option<Codec>,
+    encoded: Vec<u8>,
+    /// When the entries are written, if they have a time.
+    time: u64,
     /// Why nothing can be added any more.
     failed: Option<Error>,
     types: PhantomData<fn() -> (K, V)>,
@@ -59,14 +66,25 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_usable()?;
         check_key(key)?;
-        check_value_len(value.len())?;
+        let max = self.codec.map_or(MAX_VALUE_LEN, |_| Codec::VALUE_LEN_MAX);
+        if value.len() > max {
+            let len = value.len();
+            return Err(Error::ValueTooLong { len, max });
+        }
         if self.entries > 0 && *key <= self.last[..] {
             return Err(Error::OutOfOrder {
                 key: key.escape_ascii().to_string(),
                 before: self.last.escape_ascii().to_string(),
             });
         }
-        if let Err(error) = self.tree.append(key, self.version, value) {
+        let stored = match &self.codec {
+            Some(codec) => {
+                codec.encode(value, || self.time, &mut self.encoded);
+                &self.encoded[..]
+            }
+            None => value,
+        };
+        if let Err(error) = self.tree.append(key, self.version, stored) {
             let error = Error::from(error);
             self.failed = Some(error.clone());
             return Err(error);
@@ -116,7 +134,11 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     pub fn finish(mut self) -> Result<Table<K, V>> {
         self.check_usable()?;
         let Self {
-            inner, id, name, ..
+            inner,
+            id,
+            name,
+            options,
+            ..
         } = self;
         inner.check_name_is_free(&name)?;
         self.tree.finish()?;
@@ -125,7 +147,8 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             self.tree.attach()
         };
         let types = Table::<K, V>::types();
-        let named = (inner.checkpoint()).and_then(|()| inner.name_loaded(&name, id, tree, types));
+        let named =
+            (inner.checkpoint()).and_then(|()| inner.name_loaded(&name, id, tree, types, options));
         let core = named.inspect_err(|error| {
             // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
             if !matches!(error, Error::Poisoned { .. }) {
@@ -172,6 +195,20 @@ impl Database {
     /// # Errors
     /// [`Error::TableExists`], [`Error::TableName`], or what a commit can fail with.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
+        self.bulk_load_with(name, TableOptions::default())
+    }
+
+    /// Begins to load a new table with options, as [`Database::bulk_load`]. All entries are written at the
+    /// time of this call.
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load`], and [`Error::Options`].
+    pub fn bulk_load_with<K: Key, V: Value>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
+        options.check()?;
         let inner = self.inner();
         inner.check_writable()?;
         let (id, version) = {
@@ -189,6 +226,10 @@ impl Database {
             version,
             entries: 0,
             last: Vec::new(),
+            options,
+            codec: options.codec(),
+            encoded: Vec::new(),
+            time: options.time_to_live.map_or(0, |_| inner.clock.now()),
             failed: None,
             types: PhantomData,
         })

@@ -391,6 +391,10 @@ pub(crate) struct Context {
     pub(crate) tables: Vec<Arc<TableCore>>,
     /// Under snapshot isolation: what it reads.
     pub(crate) snapshot: Option<Registration>,
+    /// The time that it has for tables in which entries have one, once it came to such a table.
+    pub(crate) time: Option<u64>,
+    /// Where values are encoded.
+    pub(crate) encoded: Vec<u8>,
 }
 
 impl Context {
@@ -403,6 +407,8 @@ impl Context {
             locks: Vec::new(),
             tables: Vec::new(),
             snapshot: None,
+            time: None,
+            encoded: Vec::new(),
         }
     }
 
@@ -431,6 +437,10 @@ impl Context {
         );
         self.writes.clear();
         self.reads.clear();
+        self.time = None;
+        if self.encoded.capacity() > KEPT_BYTES_MAX {
+            self.encoded = Vec::new();
+        }
         // Keeping one table saves the next transaction an atomic increment on a shared line; it also
         // keeps a dropped table's pages until the context is used again, so dropped ones go.
         if self.tables.iter().any(|table| table.is_dropped()) {

@@ -16,8 +16,10 @@ use braid_io::DirectoryLock;
 use braid_log::{LockRelease, Log};
 use braid_store::Store;
 
+use crate::codec::Clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::expiry::Sweeps;
 use crate::garbage::Garbage;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
@@ -75,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) maintenance: Maintenance,
     pub(crate) health: HealthWatch,
     pub(crate) named: NamedSnapshots,
+    pub(crate) clock: Clock,
+    pub(crate) sweeps: Sweeps,
     pub(crate) meta: Meta,
     /// Tables by name, as far as they were asked for.
     pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
@@ -132,6 +136,8 @@ impl Inner {
             maintenance: Maintenance::new(),
             health: HealthWatch::new(options.health_listener.clone()),
             named: NamedSnapshots::default(),
+            clock: options.clock.clone(),
+            sweeps: Sweeps::default(),
             opened_read_only: options.read_only,
             meta: parts.meta,
             tables: RwLock::default(),

@@ -111,7 +111,8 @@ pub enum Error {
         max: usize,
     },
 
-    /// A value is longer than [`crate::MAX_VALUE_LEN`].
+    /// A value is longer than [`crate::MAX_VALUE_LEN`], or than that less 9 bytes in a table with
+    /// [`crate::TableOptions`].
     #[error("a value of {len} bytes is over the limit of {max}")]
     ValueTooLong {
         /// The value's length in bytes.
@@ -181,6 +182,17 @@ pub enum Error {
         found: String,
         /// The types asked for.
         asked: String,
+    },
+
+    /// The table was created with other options than those asked for.
+    #[error("table {name:?} was created with {found:?}, not {asked:?}; ask for those, or for none")]
+    TableOptions {
+        /// The table's name.
+        name: String,
+        /// Its options.
+        found: Box<crate::TableOptions>,
+        /// The options asked for.
+        asked: Box<crate::TableOptions>,
     },
 
     /// A table handle of another database was used.

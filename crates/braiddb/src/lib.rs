@@ -52,10 +52,12 @@
 
 mod bulk;
 mod catalog;
+mod codec;
 mod commit;
 mod context;
 mod database;
 mod error;
+mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -90,6 +92,7 @@ pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;
+pub use codec::{Compression, TableOptions};
 pub use commit::{Commit, Ticket};
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};

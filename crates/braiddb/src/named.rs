@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use braid_rt::Mutex;
 
@@ -19,6 +19,8 @@ pub(crate) struct NamedHold {
     /// Weak: the database itself has the names.
     inner: Weak<Inner>,
     registration: Registration,
+    /// For entries that have one; the same for all who open it.
+    pub(crate) time: OnceLock<u64>,
 }
 
 impl NamedHold {
@@ -74,6 +76,7 @@ impl Database {
         let hold = Arc::new(NamedHold {
             inner: Arc::downgrade(inner),
             registration: inner.open_snapshot(),
+            time: OnceLock::new(),
         });
         match inner.named.0.lock().entry(name.to_owned()) {
             Entry::Occupied(_) => Err(Error::SnapshotExists {

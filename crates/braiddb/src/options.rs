@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use braid_io::{Device, DeviceChoice, OverlayDevice};
 use braid_log::{LogOptions, ProtocolKind};
 
+use crate::codec::Clock;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::health::HealthCallback;
@@ -85,6 +86,7 @@ pub struct Builder {
     pub(crate) progress: Option<ProgressCallback>,
     pub(crate) health_listener: Option<HealthCallback>,
     pub(crate) read_only: bool,
+    pub(crate) clock: Clock,
 }
 
 impl Default for Builder {
@@ -108,6 +110,7 @@ impl Default for Builder {
             progress: None,
             health_listener: None,
             read_only: false,
+            clock: Clock::default(),
         }
     }
 }
@@ -217,6 +220,40 @@ impl Builder {
         callback: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
     ) -> Self {
         self.progress = Some(Arc::new(callback));
+        self
+    }
+
+    /// The clock that says when entries of tables with a
+    /// [time to live](crate::TableOptions::time_to_live) are written and over. Default: the system's. For
+    /// tests, which can set it forward.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use braid::{Database, Readable, TableOptions};
+    ///
+    /// let seconds = Arc::new(AtomicU64::new(1_000));
+    /// let clock = seconds.clone();
+    /// let db = Database::builder()
+    ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Relaxed)))
+    ///     .open_on(Arc::new(braid::MemoryDevice::new()))?;
+    /// let options = TableOptions {
+    ///     time_to_live: Some(Duration::from_secs(60)),
+    ///     ..TableOptions::default()
+    /// };
+    /// let codes = db.table_with::<String, u32>("codes", options)?;
+    /// db.transact(|tx| tx.insert(&codes, "Ada", &4711))?;
+    /// seconds.fetch_add(59, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, Some(4711));
+    /// seconds.fetch_add(1, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.clock = Clock::new(clock);
         self
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct RawRange<'a> {
     inner: &'a Inner,
     table: Arc<TableCore>,
     view: View,
+    /// For entries that have a time.
+    now: u64,
     /// Where reads are recorded for validation, and the context's index of the table.
     tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
     lower: Bound<Bytes>,
@@ -81,6 +83,7 @@ impl<'a> RawRange<'a> {
         inner: &'a Inner,
         table: Arc<TableCore>,
         view: View,
+        now: u64,
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
         own: Vec<OwnWrite>,
         tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
@@ -103,6 +106,7 @@ impl<'a> RawRange<'a> {
             inner,
             table,
             view,
+            now,
             tracked,
             lower,
             upper,
@@ -152,7 +156,7 @@ impl<'a> RawRange<'a> {
                 Direction::Forward => self.lower = Bound::Excluded(key.clone()),
                 Direction::Reverse => self.upper = Bound::Excluded(key.clone()),
             }
-            if let Some(value) = value {
+            if let Some(value) = self.table.open(value, || self.now)? {
                 return Ok(Some((key, value)));
             }
         }

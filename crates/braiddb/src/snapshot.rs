@@ -1,6 +1,6 @@
 //! Reading: the trait that transactions and snapshots share, and the snapshot itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -98,13 +98,13 @@ pub struct Snapshot {
 /// What keeps the old versions that a snapshot needs.
 #[derive(Debug)]
 enum Hold {
-    Own(Registration),
+    Own(Registration, OnceLock<u64>),
     Named(Arc<NamedHold>),
 }
 
 impl Snapshot {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let hold = Hold::Own(inner.open_snapshot());
+        let hold = Hold::Own(inner.open_snapshot(), OnceLock::new());
         Self { inner, hold }
     }
 
@@ -116,9 +116,24 @@ impl Snapshot {
     /// The number of the newest transaction that it sees.
     pub fn number(&self) -> u64 {
         match &self.hold {
-            Hold::Own(registration) => registration.number(),
+            Hold::Own(registration, _) => registration.number(),
             Hold::Named(named) => named.number(),
         }
+    }
+
+    /// The time that this snapshot has for tables in which entries have one.
+    fn time(&self) -> u64 {
+        let time = match &self.hold {
+            Hold::Own(_, time) => time,
+            Hold::Named(named) => &named.time,
+        };
+        *time.get_or_init(|| self.inner.clock.now())
+    }
+
+    fn read(&self, core: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+        self.inner.check_table(core)?;
+        let stored = self.inner.get_at(core, key, self.number())?;
+        core.open(stored, || self.time())
     }
 
     fn raw_range(
@@ -128,10 +143,15 @@ impl Snapshot {
     ) -> Result<RawRange<'_>> {
         self.inner.check_table(core)?;
         let view = View::At(self.number());
+        let now = match &core.codec {
+            Some(codec) if codec.is_timed() => self.time(),
+            _ => 0,
+        };
         Ok(RawRange::new(
             &self.inner,
             core.clone(),
             view,
+            now,
             bounds,
             Vec::new(),
             None,
@@ -145,8 +165,7 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>> {
-        self.inner.check_table(&table.core)?;
-        let found = key.with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?;
+        let found = key.with_key_bytes(|key| self.read(&table.core, key))?;
         found.map(V::from_value_bytes).transpose()
     }
 
@@ -155,9 +174,8 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<bool> {
-        self.inner.check_table(&table.core)?;
         Ok(key
-            .with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?
+            .with_key_bytes(|key| self.read(&table.core, key))?
             .is_some())
     }
 
@@ -184,14 +202,14 @@ impl Readable for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        if let Hold::Own(registration) = &self.hold {
+        if let Hold::Own(registration, _) = &self.hold {
             self.inner.snapshots.close(registration);
         }
     }
 }
 
 impl Inner {
-    /// The value of a key at a registered snapshot's number.
+    /// The stored value of a key at a registered snapshot's number.
     pub(crate) fn get_at(
         &self,
         table: &TableCore,
@@ -218,8 +236,14 @@ impl Inner {
         }
     }
 
-    /// One read at the durable horizon. Registers a snapshot only if the newest version is too new.
+    /// One read at the durable horizon.
     pub(crate) fn get_durable(&self, table: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.stored_durable(table, key)?;
+        table.open(stored, || self.clock.now())
+    }
+
+    /// Registers a snapshot only if the newest version is too new.
+    fn stored_durable(&self, table: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
         let horizon = self.log.horizon();
         let is_visible = |meta: RecordMeta| meta.version <= horizon;
         let (found, _) = table.tree.get(key, is_visible)?;

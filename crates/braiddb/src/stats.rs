@@ -72,6 +72,8 @@ pub struct Stats {
     pub oldest_snapshot: Option<u64>,
     /// Old versions and tombstones that wait to be collected.
     pub garbage: usize,
+    /// Entries removed because their time to live was over.
+    pub expired: u64,
     /// The number up to which all transactions are durable.
     pub durable_horizon: u64,
     /// The log's counters.
@@ -116,6 +118,7 @@ impl Inner {
             snapshots,
             oldest_snapshot,
             garbage: self.garbage.len(),
+            expired: self.sweeps.removed(),
             durable_horizon: self.log.horizon(),
             log: self.log.stats(),
             protocol: self.meta.protocol,

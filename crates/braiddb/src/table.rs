@@ -10,6 +10,8 @@ use bytes::Bytes;
 
 use braid_store::Tree;
 
+use crate::MAX_VALUE_LEN;
+use crate::codec::{Codec, TableOptions};
 use crate::error::{Error, Result};
 use crate::types::{Key, Value};
 
@@ -26,6 +28,9 @@ pub(crate) struct TableCore {
     pub(crate) name: RwLock<String>,
     /// The commit before which the table, which was loaded, is empty: its records are older.
     pub(crate) since: u64,
+    pub(crate) options: TableOptions,
+    /// What the options make of a value; none where it is stored as it is.
+    pub(crate) codec: Option<Codec>,
     dropped: AtomicBool,
 }
 
@@ -39,7 +44,47 @@ impl TableCore {
             types,
             name,
             since: 0,
+            options: TableOptions::default(),
+            codec: None,
             dropped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same with options.
+    pub(crate) fn with_options(self, options: TableOptions) -> Self {
+        Self {
+            options,
+            codec: options.codec(),
+            ..self
+        }
+    }
+
+    /// The value of its stored form; `None` also if its time was over `now`.
+    #[inline]
+    pub(crate) fn open(
+        &self,
+        stored: Option<Bytes>,
+        now: impl FnOnce() -> u64,
+    ) -> Result<Option<Bytes>> {
+        match (&self.codec, stored) {
+            (Some(codec), Some(stored)) => codec.open(&stored, now),
+            (_, stored) => Ok(stored),
+        }
+    }
+
+    /// The longest value that the table takes.
+    pub(crate) fn value_len_max(&self) -> usize {
+        match self.codec {
+            Some(_) => Codec::VALUE_LEN_MAX,
+            None => MAX_VALUE_LEN,
+        }
+    }
+
+    pub(crate) fn check_value_len(&self, len: usize) -> Result<()> {
+        let max = self.value_len_max();
+        match len > max {
+            true => Err(Error::ValueTooLong { len, max }),
+            false => Ok(()),
         }
     }
 
@@ -117,6 +162,11 @@ impl<K: Key, V: Value> Table<K, V> {
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
         format!("{} -> {}", K::TYPE_NAME, V::TYPE_NAME)
+    }
+
+    /// What the table was created with.
+    pub fn options(&self) -> TableOptions {
+        self.core.options
     }
 
     /// The table's present name.

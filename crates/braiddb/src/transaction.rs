@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::MAX_KEY_LEN;
+use crate::codec::Codec;
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
 use crate::database::{Inner, PooledContext};
@@ -18,7 +20,6 @@ use crate::scan::{Range, RawRange, View};
 use crate::snapshot::Readable;
 use crate::table::{Table, TableCore};
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
-use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
 /// A read-write transaction; see [`crate::Database::begin`].
 ///
@@ -66,6 +67,11 @@ impl Transaction {
     // Reading -----------------------------------------------------------------------------------------
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.read_stored(core, key)?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    fn read_stored(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         let inner = self.inner();
         inner.check_table(core)?;
         let hash = hash_key(core.id, key);
@@ -90,6 +96,11 @@ impl Transaction {
 
     /// The newest value of a key, which stays the newest until this transaction ends.
     fn read_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.stored_locked(core, key)?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    fn stored_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         check_key(key)?;
         let hash = hash_key(core.id, key);
         self.lock(core, key, hash)?;
@@ -153,10 +164,44 @@ impl Transaction {
 
     fn write(&mut self, core: &Arc<TableCore>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_key(key)?;
-        let value_len = value.map_or(0, <[u8]>::len);
-        check_value_len(value_len)?;
+        core.check_value_len(value.map_or(0, <[u8]>::len))?;
+        match (&core.codec, value) {
+            (Some(codec), Some(value)) => self.write_encoded(core, codec, key, value),
+            _ => self.write_stored(core, key, value),
+        }
+    }
+
+    /// Writes to a table that does not store values as they are.
+    fn write_encoded(
+        &mut self,
+        core: &Arc<TableCore>,
+        codec: &Codec,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let clock = &self.inner().clock;
+        let mut stored = {
+            let state = &mut **self.state().borrow_mut();
+            let time = &mut state.time;
+            let now = || *time.get_or_insert_with(|| clock.now());
+            let mut stored = std::mem::take(&mut state.encoded);
+            codec.encode(value, now, &mut stored);
+            stored
+        };
+        let written = self.write_stored(core, key, Some(&stored));
+        stored.clear();
+        self.state().borrow_mut().encoded = stored;
+        written
+    }
+
+    fn write_stored(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
         let max = self.inner().transaction_bytes_max;
-        let needed = key.len() + value_len + redo::OVERHEAD_MAX;
+        let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
         if self.state().borrow().writes.bytes() + needed > max {
             return Err(Error::TransactionTooLarge { max });
         }
@@ -166,6 +211,34 @@ impl Transaction {
         let table = state.table_index(core);
         state.writes.put(hash, table, core.id, key, value);
         Ok(())
+    }
+
+    /// Removes a key if its stored value is one that `which` says and nobody else has the key locked; says
+    /// whether it did.
+    pub(crate) fn remove_stored_if(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        which: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        let stripe = self.inner().locks.stripe_of(hash_key(core.id, key));
+        let owner = self.state().borrow().owner;
+        match self.inner().locks.try_lock(stripe, owner) {
+            Some(Locked::Now) => self.state().borrow_mut().locks.push(stripe),
+            Some(Locked::Already) => {}
+            None => return Ok(false),
+        }
+        let found = self.stored_locked(core, key)?;
+        if !found.is_some_and(|stored| which(&stored)) {
+            return Ok(false);
+        }
+        self.write_stored(core, key, None)?;
+        Ok(true)
+    }
+
+    /// The time of this transaction for tables in which entries have one.
+    fn time(&self, state: &mut Context) -> u64 {
+        *state.time.get_or_insert_with(|| self.inner().clock.now())
     }
 
     /// Sets the value of a key, whether it was there or not. Reads nothing.
@@ -367,11 +440,16 @@ impl Transaction {
             }
             None => (View::Latest, Some((self.state(), table))),
         };
+        let now = match &core.codec {
+            Some(codec) if codec.is_timed() => self.time(&mut state),
+            _ => 0,
+        };
         drop(state);
         Ok(RawRange::new(
             inner,
             core.clone(),
             view,
+            now,
             bounds,
             own,
             tracked,
@@ -384,16 +462,6 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::KeyTooLong {
             len: key.len(),
             max: MAX_KEY_LEN,
-        });
-    }
-    Ok(())
-}
-
-pub(crate) fn check_value_len(len: usize) -> Result<()> {
-    if len > MAX_VALUE_LEN {
-        return Err(Error::ValueTooLong {
-            len,
-            max: MAX_VALUE_LEN,
         });
     }
     Ok(())
