@@ -289,11 +289,9 @@ fn visible(inner: &Inner, table: &Arc<TableCore>, view: View, record: Record) ->
     match view {
         View::At(snapshot) if record.meta.version > snapshot => {
             let stripe = inner.locks.stripe_of(hash_key(table.id, &record.key));
-            let value = inner
-                .locks
-                .versions(stripe)
-                .lock()
-                .get(table.id, &record.key, snapshot)?;
+            let chain = inner.locks.versions(stripe).lock();
+            let value = chain.get(table.id, &record.key, snapshot)?;
+            let value = Bytes::copy_from_slice(value);
             Some(Record { value, ..record })
         }
         _ if record.meta.tombstone => {

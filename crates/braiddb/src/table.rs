@@ -1,5 +1,6 @@
 //! Handles to tables.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,6 +15,13 @@ use crate::MAX_VALUE_LEN;
 use crate::codec::{Codec, TableOptions};
 use crate::error::{Error, Result};
 use crate::types::{Key, Value};
+
+/// A thread's buffer for values that are only looked at is kept up to this size.
+const BUFFER_KEPT_MAX: usize = 64 << 10;
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// A table without its types; shared by all handles.
 #[derive(Debug)]
@@ -70,6 +78,32 @@ impl TableCore {
             (Some(codec), Some(stored)) => codec.open(&stored, now),
             (_, stored) => Ok(stored),
         }
+    }
+
+    /// Calls `f` with the value of a stored form that `read` puts into the buffer it is given, or says that
+    /// there is none.
+    pub(crate) fn with_value<R>(
+        &self,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<bool>,
+        now: impl FnOnce() -> u64,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        // Taken out meanwhile, since `f` may read, too.
+        let mut buffer = BUFFER.take();
+        let outcome = (|| {
+            if !read(&mut buffer)? {
+                return Ok(f(None));
+            }
+            let Some(codec) = &self.codec else {
+                return Ok(f(Some(&buffer)));
+            };
+            let value = codec.open(&Bytes::copy_from_slice(&buffer), now)?;
+            Ok(f(value.as_deref()))
+        })();
+        if buffer.capacity() <= BUFFER_KEPT_MAX {
+            BUFFER.set(buffer);
+        }
+        outcome
     }
 
     /// The longest value that the table takes.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::MAX_KEY_LEN;
+use braid_store::ValueRef;
+
 use crate::codec::Codec;
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
@@ -67,11 +69,17 @@ impl Transaction {
     // Reading -----------------------------------------------------------------------------------------
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
-        let stored = self.read_stored(core, key)?;
+        let stored = self.read_stored(core, key, |value| value.to_bytes())?;
         core.open(stored, || self.time(&mut self.state().borrow_mut()))
     }
 
-    fn read_stored(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+    /// What `take` makes of the stored value of a key, which it reads.
+    fn read_stored<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
         let inner = self.inner();
         inner.check_table(core)?;
         let hash = hash_key(core.id, key);
@@ -81,17 +89,17 @@ impl Transaction {
         if !state.writes.is_empty()
             && let Some(own) = state.writes.find(hash, table, key)
         {
-            return Ok(own.map(Bytes::copy_from_slice));
+            return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         if let Some(snapshot) = &state.snapshot {
             state.reads.newest = state.reads.newest.max(snapshot.number());
-            return inner.get_at(core, key, snapshot.number());
+            return inner.read_at(core, key, snapshot.number(), take);
         }
-        let (found, stamp) = core.tree.get(key, |_| true)?;
-        let meta = found.as_ref().map(|found| found.meta);
+        let (found, stamp) = core.tree.read(key, |_| true, take)?;
+        let meta = found.as_ref().map(|(meta, _)| *meta);
         let stripe = inner.locks.stripe_of(hash);
         state.reads.add_point(table, stripe, key, meta, stamp);
-        Ok(found.and_then(|found| found.value))
+        Ok(found.and_then(|(_, value)| value))
     }
 
     /// The newest value of a key, which stays the newest until this transaction ends.
@@ -477,14 +485,27 @@ impl Readable for Transaction {
         found.map(V::from_value_bytes).transpose()
     }
 
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &table.core;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
+    }
+
     fn contains_key<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<bool> {
-        Ok(key
-            .with_key_bytes(|key| self.read(&table.core, key))?
-            .is_some())
+        self.get_with(table, key, |value| value.is_some())
     }
 
     fn range<K: Key, V: Value>(
