@@ -28,6 +28,22 @@ pub enum BenchError {
     /// A workload wrote in a transaction that it had begun for reading: a defect of the workload.
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
+    /// A transaction with nothing beside it, of a load or a check, met a conflict.
+    #[error("a transaction with no other beside it stopped: {0}")]
+    Alone(String),
+    /// A workload rolled back a transaction that only read: a defect of the workload.
+    #[error("a read-only transaction was rolled back")]
+    RolledBackRead,
+    /// The engine can't do what the workload needs.
+    #[error("{engine} has no {ability}, which the workload {workload} needs")]
+    Lacking {
+        /// The engine.
+        engine: String,
+        /// What it can't do.
+        ability: &'static str,
+        /// What was to be run.
+        workload: String,
+    },
     /// A thread of the run panicked: a defect of the benchmark or of the engine.
     #[error("a benchmark thread panicked")]
     Panicked,

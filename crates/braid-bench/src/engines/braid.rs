@@ -3,8 +3,8 @@
 use ::braid::{Bytes, Database, Readable, Snapshot, Table};
 
 use super::{
-    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Order, Session, Setting, Stop,
+    TableId, Transaction, Wait,
 };
 use crate::BenchError;
 
@@ -13,6 +13,7 @@ use crate::BenchError;
 pub struct BraidEngine {
     db: Database,
     tables: Vec<Table>,
+    setting: Setting,
 }
 
 impl BraidEngine {
@@ -20,12 +21,23 @@ impl BraidEngine {
     ///
     /// # Errors
     /// The database's own.
-    pub fn new(db: Database, names: &[&str]) -> Result<Self, BenchError> {
+    pub fn new<N: AsRef<str>>(db: Database, names: &[N]) -> Result<Self, BenchError> {
         let tables = names
             .iter()
-            .map(|name| db.table(name))
+            .map(|name| db.table(name.as_ref()))
             .collect::<::braid::Result<_>>()?;
-        Ok(BraidEngine { db, tables })
+        Ok(BraidEngine {
+            db,
+            tables,
+            setting: Setting::default(),
+        })
+    }
+
+    /// With the words for reports on how the database was opened.
+    #[must_use]
+    pub fn described(mut self, setting: Setting) -> Self {
+        self.setting = setting;
+        self
     }
 
     /// The database.
@@ -77,8 +89,18 @@ impl KvEngine for BraidEngine {
         Ok(self.db.checkpoint()?)
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        Some(self.db.stats().log.written_bytes)
+    fn counters(&self) -> Counters {
+        let stats = self.db.stats();
+        Counters {
+            log_bytes: Some(stats.log.written_bytes),
+            flushes: Some(stats.log.flushes),
+            checkpoints: Some(stats.checkpoints),
+            page_reads: Some(stats.store.page_loads),
+        }
+    }
+
+    fn setting(&self) -> Setting {
+        self.setting.clone()
     }
 }
 
@@ -91,7 +113,7 @@ impl Session for BraidSession<'_> {
         wait: Wait,
         body: &mut Body<'_>,
     ) -> Result<Acknowledgement, Stop> {
-        let BraidEngine { db, tables } = self.0;
+        let BraidEngine { db, tables, .. } = self.0;
         if mode == Mode::ReadOnly {
             let reader = db.snapshot();
             body(&mut Reading { reader, tables })?;

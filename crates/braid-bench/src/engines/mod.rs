@@ -28,6 +28,32 @@ pub struct Abilities {
     pub in_flight: bool,
 }
 
+impl Abilities {
+    /// Needs or has nothing but durable writes.
+    pub const NONE: Abilities = Abilities {
+        transactions: false,
+        serializable: false,
+        reads: false,
+        scans: false,
+        in_flight: false,
+    };
+
+    /// The first of the abilities in `needed` that is missing here.
+    #[must_use]
+    pub fn missing(self, needed: Abilities) -> Option<&'static str> {
+        [
+            (self.transactions, needed.transactions, "transactions"),
+            (self.serializable, needed.serializable, "serializability"),
+            (self.reads, needed.reads, "reads"),
+            (self.scans, needed.scans, "scans"),
+            (self.in_flight, needed.in_flight, "commits in flight"),
+        ]
+        .into_iter()
+        .find(|(has, needs, _)| *needs && !*has)
+        .map(|(_, _, name)| name)
+    }
+}
+
 /// Why a transaction did not commit.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
@@ -69,6 +95,37 @@ pub enum Acknowledgement {
     Pending(::braid::Ticket),
 }
 
+/// What an engine has counted since it was opened; `None` is what it does not count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Bytes written to the log's device, headers and padding included.
+    pub log_bytes: Option<u64>,
+    /// Durable writes or syncs of the log.
+    pub flushes: Option<u64>,
+    /// Checkpoints published.
+    pub checkpoints: Option<u64>,
+    /// Pages read from the data file.
+    pub page_reads: Option<u64>,
+}
+
+/// How an engine was opened, in words for reports.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What makes its commits durable.
+    pub protocol: String,
+    /// What it is stored on; `memory` if nothing reaches a device.
+    pub device: String,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting {
+            protocol: "its own".into(),
+            device: "file".into(),
+        }
+    }
+}
+
 /// An open engine.
 pub trait KvEngine: Send + Sync {
     /// The name on the command line and in reports.
@@ -89,9 +146,14 @@ pub trait KvEngine: Send + Sync {
     /// The engine's own.
     fn settle(&self) -> Result<(), BenchError>;
 
-    /// Bytes written to the log since the engine was opened, if it counts them.
-    fn log_bytes(&self) -> Option<u64> {
-        None
+    /// What it has counted since it was opened.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    /// How it was opened, for reports.
+    fn setting(&self) -> Setting {
+        Setting::default()
     }
 }
 
