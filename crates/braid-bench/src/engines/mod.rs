@@ -2,11 +2,23 @@
 //!
 //! A [`KvEngine`] is open and shared by all threads; each of them takes a [`Session`] and runs
 //! [`Transaction`]s over ordered tables of bytes. Every engine commits durably: an acknowledged
-//! transaction is on the device, whatever the engine's own default is.
+//! transaction is on the device, whatever the engine's own default is. [`peers`] lists the engines and
+//! [`open`] opens one by name. Braid is always there; the others need the crate's features, one an engine
+//! (`peer-redb`, …) or `peers` for all of them. docs/peers.md has their settings.
 
 mod braid;
+#[cfg(feature = "peer-fjall")]
+mod fjall;
+#[cfg(feature = "peer-lmdb")]
+mod lmdb;
+#[cfg(feature = "peer-redb")]
+mod redb;
+mod registry;
+#[cfg(feature = "peer-sqlite")]
+mod sqlite;
 
 pub use self::braid::BraidEngine;
+pub use self::registry::{PeerInfo, open, peers};
 
 use crate::BenchError;
 
@@ -18,6 +30,9 @@ pub type TableId = usize;
 pub struct Abilities {
     /// Transactions of several operations, which other threads see whole or not at all.
     pub transactions: bool,
+    /// What [`Transaction::get_for_update`] returned is still the newest when the transaction commits, so no
+    /// update of another transaction is lost.
+    pub updates: bool,
     /// Concurrent transactions behave as if they ran one after the other.
     pub serializable: bool,
     /// Reads, not only writes: a bare log has none.
@@ -26,6 +41,18 @@ pub struct Abilities {
     pub scans: bool,
     /// Commits can be submitted without waiting, and are acknowledged later.
     pub in_flight: bool,
+}
+
+impl Abilities {
+    /// Those of most embedded engines.
+    pub(crate) const SERIALIZABLE: Abilities = Abilities {
+        transactions: true,
+        updates: true,
+        serializable: true,
+        reads: true,
+        scans: true,
+        in_flight: false,
+    };
 }
 
 /// Why a transaction did not commit.
