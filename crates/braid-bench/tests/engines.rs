@@ -32,6 +32,10 @@ engines! {
     fjall "fjall"
     lmdb "lmdb"
     sqlite "sqlite"
+    rocksdb "rocksdb"
+    rocksdb_txn "rocksdb-txn"
+    wiredtiger "wiredtiger"
+    wiredtiger_dsync "wiredtiger-dsync"
 }
 
 #[test]

@@ -14,8 +14,12 @@ mod lmdb;
 #[cfg(feature = "peer-redb")]
 mod redb;
 mod registry;
+#[cfg(all(feature = "peer-rocksdb", peer_rocksdb))]
+mod rocksdb;
 #[cfg(feature = "peer-sqlite")]
 mod sqlite;
+#[cfg(all(feature = "peer-wiredtiger", peer_wiredtiger))]
+mod wiredtiger;
 
 pub use self::braid::BraidEngine;
 pub use self::registry::{PeerInfo, open, peers};
@@ -52,6 +56,16 @@ impl Abilities {
         reads: true,
         scans: true,
         in_flight: false,
+    };
+    /// Snapshots or locks keep updates apart, and nothing more.
+    pub(crate) const UPDATES: Abilities = Abilities {
+        serializable: false,
+        ..Abilities::SERIALIZABLE
+    };
+    /// Atomic batches of writes, and nothing more.
+    pub(crate) const BATCHES: Abilities = Abilities {
+        updates: false,
+        ..Abilities::UPDATES
     };
 }
 

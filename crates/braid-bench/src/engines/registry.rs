@@ -136,7 +136,23 @@ macro_rules! part {
     }};
 }
 
-const ROWS: [Row; 5] = [
+/// The engine of a module with this opener, if this build has its feature and found its library.
+macro_rules! system_part {
+    ($module:ident, $open:ident, $feature:literal, $found:ident, $package:literal) => {{
+        #[cfg(all(feature = $feature, $found))]
+        let part = Part::Here {
+            version: super::$module::version,
+            open: super::$module::$open,
+        };
+        #[cfg(all(feature = $feature, not($found)))]
+        let part = Part::NoLibrary($package);
+        #[cfg(not(feature = $feature))]
+        let part = Part::NoFeature($feature);
+        part
+    }};
+}
+
+const ROWS: [Row; 9] = [
     Row {
         name: "braid",
         about: "this project: B+-tree, optimistic transactions, parallel log",
@@ -169,5 +185,53 @@ const ROWS: [Row; 5] = [
         about: "SQL, B-tree with a write-ahead log, one writer",
         abilities: Abilities::SERIALIZABLE,
         part: part!(sqlite, "peer-sqlite"),
+    },
+    Row {
+        name: "rocksdb",
+        about: "LSM-tree, atomic batches without isolation, group commit",
+        abilities: Abilities::BATCHES,
+        part: system_part!(
+            rocksdb,
+            open,
+            "peer-rocksdb",
+            peer_rocksdb,
+            "librocksdb-dev"
+        ),
+    },
+    Row {
+        name: "rocksdb-txn",
+        about: "the same with pessimistic transactions (TransactionDB)",
+        abilities: Abilities::UPDATES,
+        part: system_part!(
+            rocksdb,
+            open_transactional,
+            "peer-rocksdb",
+            peer_rocksdb,
+            "librocksdb-dev"
+        ),
+    },
+    Row {
+        name: "wiredtiger",
+        about: "B-tree, snapshot isolation, log synced by fdatasync",
+        abilities: Abilities::UPDATES,
+        part: system_part!(
+            wiredtiger,
+            open,
+            "peer-wiredtiger",
+            peer_wiredtiger,
+            "libwiredtiger-dev"
+        ),
+    },
+    Row {
+        name: "wiredtiger-dsync",
+        about: "the same, log written with O_DSYNC",
+        abilities: Abilities::UPDATES,
+        part: system_part!(
+            wiredtiger,
+            open_dsync,
+            "peer-wiredtiger",
+            peer_wiredtiger,
+            "libwiredtiger-dev"
+        ),
     },
 ];
