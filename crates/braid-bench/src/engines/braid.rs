@@ -1,5 +1,7 @@
 //! Braid behind the trait that its peers share.
 
+use std::path::Path;
+
 use ::braid::{Bytes, Database, Readable, Snapshot, Table};
 
 use super::{
@@ -7,6 +9,23 @@ use super::{
     TableId, Transaction, Wait,
 };
 use crate::BenchError;
+
+pub(super) const ABILITIES: Abilities = Abilities {
+    in_flight: true,
+    ..Abilities::SERIALIZABLE
+};
+
+pub(super) fn open(
+    dir: &Path,
+    tables: &[&str],
+    cache_bytes: usize,
+) -> Result<Box<dyn KvEngine>, BenchError> {
+    let db = Database::builder()
+        .pool_bytes(cache_bytes)
+        .create_if_missing(true)
+        .open(dir)?;
+    Ok(Box::new(BraidEngine::new(db, tables)?))
+}
 
 /// An open Braid database and the tables of a workload.
 #[derive(Debug)]
@@ -71,13 +90,7 @@ impl KvEngine for BraidEngine {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities {
-            transactions: true,
-            serializable: true,
-            reads: true,
-            scans: true,
-            in_flight: true,
-        }
+        ABILITIES
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {

@@ -2,11 +2,27 @@
 //!
 //! A [`KvEngine`] is open and shared by all threads; each of them takes a [`Session`] and runs
 //! [`Transaction`]s over ordered tables of bytes. Every engine commits durably: an acknowledged
-//! transaction is on the device, whatever the engine's own default is.
+//! transaction is on the device, whatever the engine's own default is. [`peers`] lists the engines and
+//! [`open`] opens one by name. Braid is always there; the others need the crate's features, one an engine
+//! (`peer-redb`, …) or `peers` for all of them. docs/peers.md has their settings.
 
 mod braid;
+#[cfg(feature = "peer-fjall")]
+mod fjall;
+#[cfg(feature = "peer-lmdb")]
+mod lmdb;
+#[cfg(feature = "peer-redb")]
+mod redb;
+mod registry;
+#[cfg(all(feature = "peer-rocksdb", peer_rocksdb))]
+mod rocksdb;
+#[cfg(feature = "peer-sqlite")]
+mod sqlite;
+#[cfg(all(feature = "peer-wiredtiger", peer_wiredtiger))]
+mod wiredtiger;
 
 pub use self::braid::BraidEngine;
+pub use self::registry::{PeerInfo, open, peers};
 
 use crate::BenchError;
 
@@ -18,6 +34,9 @@ pub type TableId = usize;
 pub struct Abilities {
     /// Transactions of several operations, which other threads see whole or not at all.
     pub transactions: bool,
+    /// What [`Transaction::get_for_update`] returned is still the newest when the transaction commits, so no
+    /// update of another transaction is lost.
+    pub updates: bool,
     /// Concurrent transactions behave as if they ran one after the other.
     pub serializable: bool,
     /// Reads, not only writes: a bare log has none.
@@ -32,6 +51,7 @@ impl Abilities {
     /// Needs or has nothing but durable writes.
     pub const NONE: Abilities = Abilities {
         transactions: false,
+        updates: false,
         serializable: false,
         reads: false,
         scans: false,
@@ -43,6 +63,7 @@ impl Abilities {
     pub fn missing(self, needed: Abilities) -> Option<&'static str> {
         [
             (self.transactions, needed.transactions, "transactions"),
+            (self.updates, needed.updates, "updates that are not lost"),
             (self.serializable, needed.serializable, "serializability"),
             (self.reads, needed.reads, "reads"),
             (self.scans, needed.scans, "scans"),
@@ -52,6 +73,26 @@ impl Abilities {
         .find(|(has, needs, _)| *needs && !*has)
         .map(|(_, _, name)| name)
     }
+
+    /// Those of most embedded engines.
+    pub(crate) const SERIALIZABLE: Abilities = Abilities {
+        transactions: true,
+        updates: true,
+        serializable: true,
+        reads: true,
+        scans: true,
+        in_flight: false,
+    };
+    /// Snapshots or locks keep updates apart, and nothing more.
+    pub(crate) const UPDATES: Abilities = Abilities {
+        serializable: false,
+        ..Abilities::SERIALIZABLE
+    };
+    /// Atomic batches of writes, and nothing more.
+    pub(crate) const BATCHES: Abilities = Abilities {
+        updates: false,
+        ..Abilities::UPDATES
+    };
 }
 
 /// Why a transaction did not commit.
