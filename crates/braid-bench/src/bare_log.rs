@@ -19,8 +19,8 @@ use crossbeam_utils::CachePadded;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::tally::{histogram, nanos};
 use crate::usage::Usage;
-use crate::worker::{histogram, nanos};
 use crate::{BenchError, Spec};
 
 /// The file's length: many groups, so that what is in flight is never overwritten.

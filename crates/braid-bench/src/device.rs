@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::BenchError;
 use crate::bare_log::{BareLogReport, bare_log};
-use crate::worker::{histogram, nanos};
+use crate::tally::{histogram, nanos};
 
 /// Bytes of each file that is written; preallocated, then overwritten in a circle.
 const FILE_BYTES: u64 = 8 << 20;

@@ -1,4 +1,4 @@
-//! How the database under test is opened, and what it counts.
+//! How Braid is opened for a benchmark.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use braid::{Database, DeviceChoice, Protocol};
 use braid_io::LatencyDevice;
 
+use crate::engines::{BraidEngine, Setting};
 use crate::{BenchError, Spec};
 
 /// The engine's options for a benchmark; `None` leaves the engine's default.
@@ -91,41 +92,23 @@ impl Engine {
         Ok(builder.open(&self.dir)?)
     }
 
-    /// Whether the database lives in memory, so that nothing reaches a device.
-    pub(crate) fn in_memory(&self) -> bool {
-        self.device == DeviceChoice::Memory
+    /// Opens the database with the tables that a workload wants, created if they are missing.
+    ///
+    /// # Errors
+    /// The database's own.
+    pub fn open_tables(&self, names: &[String]) -> Result<BraidEngine, BenchError> {
+        let setting = Setting {
+            protocol: self.protocol.to_string(),
+            device: self.device_name(),
+        };
+        Ok(BraidEngine::new(self.open()?, names)?.described(setting))
     }
 
     /// The name of the device that stands behind the choice.
-    pub(crate) fn device_name(&self) -> String {
+    fn device_name(&self) -> String {
         braid_io::open_directory(&self.dir, self.device).map_or_else(
             |_| self.device.to_string(),
             |device| device.kind().to_string(),
         )
-    }
-}
-
-/// The counters of an open database that a report needs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// Bytes written to the log's device, headers and padding included.
-    pub(crate) log_bytes: u64,
-    /// Durable writes or syncs of the log.
-    pub(crate) flushes: u64,
-    /// Checkpoints published.
-    pub(crate) checkpoints: u64,
-    /// Pages read from the data file.
-    pub(crate) page_reads: u64,
-}
-
-impl Counters {
-    pub(crate) fn of(db: &Database) -> Self {
-        let stats = db.stats();
-        Counters {
-            log_bytes: stats.log.written_bytes,
-            flushes: stats.log.flushes,
-            checkpoints: stats.checkpoints,
-            page_reads: stats.store.page_loads,
-        }
     }
 }

@@ -28,12 +28,71 @@ pub enum BenchError {
     /// A workload wrote in a transaction that it had begun for reading: a defect of the workload.
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
+    /// A transaction with nothing beside it, of a load or a check, met a conflict.
+    #[error("a transaction with no other beside it stopped: {0}")]
+    Alone(String),
+    /// A workload rolled back a transaction that only read: a defect of the workload.
+    #[error("a read-only transaction was rolled back")]
+    RolledBackRead,
+    /// The engine can't do what the workload needs.
+    #[error("{engine} has no {ability}, which the workload {workload} needs")]
+    Lacking {
+        /// The engine.
+        engine: String,
+        /// What it can't do.
+        ability: &'static str,
+        /// What was to be run.
+        workload: String,
+    },
+    /// One of Braid's peers failed.
+    #[error("{engine}: {source}")]
+    Peer {
+        /// The peer's name.
+        engine: &'static str,
+        /// Its own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A workload asked for what the engine's abilities exclude: a defect of the workload.
+    #[error("{engine} has no {what}")]
+    Unable {
+        /// The engine's name.
+        engine: &'static str,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// There is no engine of this name.
+    #[error("there is no engine {name}; there are {known}")]
+    UnknownEngine {
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The engine is not in this build, or its program is not on this machine.
+    #[error("{name} can't be measured here: {note}")]
+    Unavailable {
+        /// The engine's name.
+        name: &'static str,
+        /// What to do about it.
+        note: String,
+    },
     /// A thread of the run panicked: a defect of the benchmark or of the engine.
     #[error("a benchmark thread panicked")]
     Panicked,
 }
 
 impl BenchError {
+    #[cfg_attr(not(feature = "any-peer"), allow(dead_code))]
+    pub(crate) fn peer(
+        engine: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        BenchError::Peer {
+            engine,
+            source: source.into(),
+        }
+    }
+
     pub(crate) fn io(what: &'static str, source: std::io::Error) -> Self {
         BenchError::Io { what, source }
     }

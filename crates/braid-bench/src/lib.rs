@@ -1,30 +1,34 @@
 //! Workloads and measurements for the Braid storage engine.
 //!
-//! A [`Spec`] says what to measure; [`load`] fills a database with the records that it needs and
-//! [`run`] measures it and gives a [`Report`]. Every transaction is durable when it is counted.
+//! A [`Spec`] says what to measure and gives a [`Driver`], which fills an engine with the data that it
+//! needs; [`run`] measures it and gives a [`Report`]. Every transaction is durable when it is counted. The
+//! engine is anything behind [`engines::KvEngine`].
 //!
 //! ```no_run
 //! use braid_bench::{Engine, Spec, Workload};
 //!
 //! let spec = Spec { threads: 2, in_flight: 1_000, ..Spec::new(Workload::U1) };
-//! let engine = Engine::new("bench-dir", &spec);
-//! let db = engine.open()?;
-//! braid_bench::load(&db, &spec, &mut |_| ())?;
-//! let report = braid_bench::run(&db, &engine, &spec, &mut |_| ())?;
+//! let driver = spec.driver()?;
+//! let engine = Engine::new("bench-dir", &spec).open_tables(&driver.tables())?;
+//! driver.load(&engine, &mut |_| ())?;
+//! let report = braid_bench::run(&engine, driver.as_ref(), &spec, &mut |_| ())?;
 //! println!("{:.0} transactions a second", report.tx_per_s);
 //! # Ok::<(), braid_bench::BenchError>(())
 //! ```
 
 mod bare_log;
 mod device;
+mod driver;
 mod engine;
 pub mod engines;
 mod error;
 mod load;
 mod paper;
+mod records;
 mod report;
 mod runner;
 mod spec;
+mod tally;
 mod usage;
 mod worker;
 mod workload;
@@ -32,15 +36,17 @@ mod zipf;
 
 pub use bare_log::{BareLogReport, bare_log};
 pub use device::{DeviceReport, DeviceRow, measure_device};
+pub use driver::{Access, Check, Client, Driver, Step};
 pub use engine::Engine;
 pub use error::BenchError;
-pub use load::{LoadProgress, load};
+pub use load::LoadProgress;
 pub use paper::{Diagram, Figure, PaperSpec, Point, measure_figure};
-pub use report::{Limit, Report};
+pub use records::MAX_SCAN;
+pub use report::{KindReport, Limit, Report};
 pub use runner::{Progress, run};
 pub use spec::Spec;
 pub use usage::Usage;
-pub use workload::{MAX_SCAN, Workload};
+pub use workload::Workload;
 pub use zipf::{Zipf, scatter};
 
 /// Compiles the examples of the project's front page.

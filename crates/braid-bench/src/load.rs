@@ -1,12 +1,9 @@
-//! Filling a database with the records of a workload.
+//! Filling an engine with the data of a workload.
 
 use std::collections::VecDeque;
 
-use braid::{Bytes, Database, Table};
-use fastrand::Rng;
-
-use crate::workload::Plan;
-use crate::{BenchError, Spec};
+use crate::BenchError;
+use crate::engines::{Acknowledgement, Body, KvEngine, Mode, Session, Stop, TableId, Wait};
 
 /// Bytes of records that one loading transaction aims at: large enough that the cost of a commit
 /// vanishes, small enough that the write set stays in the cache.
@@ -15,150 +12,160 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Loading transactions whose durability is still awaited.
 const BATCHES_IN_FLIGHT: usize = 8;
 
-/// Remembers, by the name of a table, how many records were loaded into it.
-const CATALOGUE: &str = "bench-catalogue";
+/// The table that remembers, by the name of the data, how many records were loaded.
+pub(crate) const CATALOGUE: &str = "bench-loads";
 
 /// How far a load has come.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadProgress {
-    /// Records handed to the database so far.
+    /// Records handed to the engine so far.
     pub loaded: u64,
     /// Records in all.
     pub records: u64,
 }
 
-/// Fills the database with what `spec` needs and takes a checkpoint, unless an earlier run left the
-/// same data there. Returns the number of records loaded now.
-///
-/// # Errors
-/// Nonsensical options, or the database's error.
-pub fn load(
-    db: &Database,
-    spec: &Spec,
+/// Records of this size that one loading transaction takes.
+pub(crate) fn batch(record_bytes: usize) -> usize {
+    (BATCH_BYTES / record_bytes).max(1)
+}
+
+/// Calls `fill` unless the `catalogue` says that `records` records called `name` are there, brings the
+/// engine into the state of long service, and notes that they are there. Returns the number of records
+/// loaded now. An engine that can't read needs no data.
+pub(crate) fn once(
+    engine: &dyn KvEngine,
+    catalogue: TableId,
+    name: &str,
+    records: u64,
     progress: &mut dyn FnMut(LoadProgress),
+    fill: impl FnOnce(&mut Loader<'_>) -> Result<(), BenchError>,
 ) -> Result<u64, BenchError> {
-    spec.check()?;
-    let catalogue: Table<String, u64> = db.table(CATALOGUE)?;
-    let name = table_name(spec);
-    if db.get(&catalogue, &name)? == Some(spec.records) {
+    if !engine.abilities().reads {
         return Ok(0);
     }
-    insert_records(db, &open_table(db, spec)?, spec, progress)?;
-    db.sync()?;
-    // The catalogue comes last, so that an interrupted load is done again.
-    let mut tx = db.begin();
-    tx.insert(&catalogue, &name, &spec.records)?;
-    tx.commit()?;
-    db.checkpoint()?;
-    Ok(spec.records)
-}
-
-/// The table of the records; its name says the shape, so that different shapes do not mix.
-pub(crate) fn open_table(db: &Database, spec: &Spec) -> Result<Table<u64, Bytes>, BenchError> {
-    Ok(db.table(&table_name(spec))?)
-}
-
-fn table_name(spec: &Spec) -> String {
-    let family = if spec.workload.is_ycsb() {
-        "ycsb"
-    } else {
-        "uniform"
+    let mark = records.to_be_bytes();
+    let mut session = engine.session()?;
+    let mut is_loaded = false;
+    session
+        .get(catalogue, name.as_bytes(), &mut |found| {
+            is_loaded = found == mark;
+        })
+        .map_err(failure)?;
+    if is_loaded {
+        return Ok(0);
+    }
+    let mut loader = Loader {
+        session,
+        outstanding: VecDeque::with_capacity(BATCHES_IN_FLIGHT),
+        reached: LoadProgress { loaded: 0, records },
+        progress,
     };
-    format!("bench-{family}-{}-{}", spec.records, spec.value_size)
+    fill(&mut loader)?;
+    // The catalogue comes last, so that an interrupted load is done again.
+    let mut session = loader.finish()?;
+    session
+        .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
+            tx.put(catalogue, name.as_bytes(), &mark)
+        })
+        .map_err(failure)?;
+    drop(session);
+    engine.settle()?;
+    Ok(records)
 }
 
-fn insert_records(
-    db: &Database,
-    table: &Table<u64, Bytes>,
-    spec: &Spec,
-    progress: &mut dyn FnMut(LoadProgress),
-) -> Result<(), BenchError> {
-    let plan = Plan::new(spec.workload, spec.records, spec.zipf);
-    // In key order: the tree then fills its pages from left to right, whatever the scattering.
-    let mut keys: Vec<u64> = (0..spec.records).map(|ordinal| plan.key(ordinal)).collect();
-    keys.sort_unstable();
-    let batch = (BATCH_BYTES / (spec.value_size + 8)).max(1);
-    let mut rng = Rng::with_seed(spec.seed);
-    let mut value = vec![0; spec.value_size];
-    let mut outstanding = VecDeque::with_capacity(BATCHES_IN_FLIGHT);
-    let mut loaded = 0;
-    for keys in keys.chunks(batch) {
-        let mut tx = db.begin();
-        for key in keys {
-            rng.fill(&mut value);
-            tx.insert(table, key, &value[..])?;
+/// Hands batches of records to an engine.
+pub(crate) struct Loader<'a> {
+    session: Box<dyn Session + 'a>,
+    outstanding: VecDeque<braid::Ticket>,
+    reached: LoadProgress,
+    progress: &'a mut dyn FnMut(LoadProgress),
+}
+
+impl<'a> Loader<'a> {
+    /// One transaction that writes so many records.
+    pub(crate) fn batch(&mut self, records: u64, body: &mut Body<'_>) -> Result<(), BenchError> {
+        let outcome = self.session.transact(Mode::ReadWrite, Wait::Ticket, body);
+        if let Acknowledgement::Pending(ticket) = outcome.map_err(failure)? {
+            if self.outstanding.len() == BATCHES_IN_FLIGHT
+                && let Some(oldest) = self.outstanding.pop_front()
+            {
+                oldest.wait()?;
+            }
+            self.outstanding.push_back(ticket);
         }
-        if outstanding.len() == BATCHES_IN_FLIGHT
-            && let Some(oldest) = outstanding.pop_front()
-        {
-            wait(oldest)?;
+        self.reached.loaded += records;
+        (self.progress)(self.reached);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Box<dyn Session + 'a>, BenchError> {
+        for ticket in self.outstanding {
+            ticket.wait()?;
         }
-        outstanding.push_back(tx.commit_async()?);
-        loaded += keys.len() as u64;
-        progress(LoadProgress {
-            loaded,
-            records: spec.records,
-        });
+        Ok(self.session)
     }
-    outstanding.into_iter().try_for_each(wait)
 }
 
-fn wait(ticket: braid::Ticket) -> Result<(), BenchError> {
-    ticket.wait()?;
-    Ok(())
-}
-
-/// The number of records in the table of `spec`, by a scan: for tests and checks.
-#[cfg(test)]
-pub(crate) fn count(db: &Database, spec: &Spec) -> Result<u64, BenchError> {
-    use braid::Readable;
-
-    let table = open_table(db, spec)?;
-    let mut n = 0;
-    for record in db.snapshot().iter(&table)? {
-        record?;
-        n += 1;
+/// What stopped a transaction that nothing may stop: one of a load or of a check.
+pub(crate) fn failure(stop: Stop) -> BenchError {
+    match stop {
+        Stop::Failed(error) => error,
+        Stop::Conflict | Stop::RolledBack => BenchError::Alone(stop.to_string()),
     }
-    Ok(n)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{Engine, Workload};
+    use crate::engines::{BraidEngine, KvEngine, Mode, Order, Wait};
+    use crate::{Engine, Spec, Workload};
     use braid::DeviceChoice;
+
+    fn count(engine: &BraidEngine) -> u64 {
+        let mut n = 0;
+        let mut session = engine.session().unwrap();
+        session
+            .transact(Mode::ReadOnly, Wait::Durable, &mut |tx| {
+                tx.scan(0, &[0; 8], &[0xff; 9], Order::Ascending, &mut |_, _| {
+                    n += 1;
+                    true
+                })
+            })
+            .unwrap();
+        n
+    }
 
     #[test]
     fn loads_once_and_whole() {
-        let dir = tempfile::tempdir().unwrap();
         for workload in [Workload::U1, Workload::YcsbA] {
             let spec = Spec {
                 records: 5_000,
                 value_size: 600,
                 ..Spec::new(workload)
             };
-            let mut engine = Engine::new(dir.path().join(workload.name()), &spec);
-            engine.device = DeviceChoice::Memory;
-            let db = engine.open().unwrap();
+            let mut options = Engine::new("unused", &spec);
+            options.device = DeviceChoice::Memory;
+            let db = options.open().unwrap();
+            let open = |spec: &Spec| {
+                BraidEngine::new(db.clone(), &spec.driver().unwrap().tables()).unwrap()
+            };
+            let load = |spec: &Spec, progress: &mut dyn FnMut(u64)| {
+                let driver = spec.driver().unwrap();
+                driver
+                    .load(&open(spec), &mut |p| progress(p.loaded))
+                    .unwrap()
+            };
             let mut seen = Vec::new();
-            assert_eq!(
-                load(&db, &spec, &mut |p| seen.push(p.loaded)).unwrap(),
-                5_000
-            );
+            assert_eq!(load(&spec, &mut |loaded| seen.push(loaded)), 5_000);
             assert_eq!(seen.last(), Some(&5_000));
             assert!(seen.len() > 1 && seen.is_sorted(), "{seen:?}");
-            assert_eq!(count(&db, &spec).unwrap(), 5_000);
-            assert_eq!(
-                load(&db, &spec, &mut |_| ()).unwrap(),
-                0,
-                "the data is there"
-            );
+            assert_eq!(count(&open(&spec)), 5_000);
+            assert_eq!(load(&spec, &mut |_| ()), 0, "the data is there");
             let other = Spec {
                 records: 7,
                 ..spec.clone()
             };
-            assert_eq!(load(&db, &other, &mut |_| ()).unwrap(), 7, "another shape");
-            assert_eq!(count(&db, &spec).unwrap(), 5_000);
+            assert_eq!(load(&other, &mut |_| ()), 7, "another shape");
+            assert_eq!(count(&open(&spec)), 5_000);
             db.close().unwrap();
         }
     }

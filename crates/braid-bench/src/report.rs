@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use crate::Spec;
 use crate::bare_log::BareLogReport;
-use crate::engine::{Counters, Engine};
+use crate::driver::Driver;
+use crate::engines::{Counters, KvEngine};
 use crate::runner::Reading;
-use crate::worker::Tally;
+use crate::tally::Tally;
 
 /// The result of [`run`](crate::run). Serialized, it is one flat object.
 ///
@@ -20,6 +21,8 @@ use crate::worker::Tally;
 pub struct Report {
     /// The workload's name.
     pub workload: String,
+    /// The engine's name.
+    pub engine: String,
     /// The commit protocol's name.
     pub protocol: String,
     /// What the database is stored on.
@@ -42,6 +45,8 @@ pub struct Report {
     pub reads: u64,
     /// Attempts that ended in a conflict and were retried.
     pub aborts: u64,
+    /// Transactions that their own rules rolled back.
+    pub rolled_back: u64,
     /// Reads that found nothing.
     pub missing: u64,
     /// Median latency in microseconds.
@@ -54,31 +59,65 @@ pub struct Report {
     pub mean_us: f64,
     /// Longest latency in microseconds.
     pub max_us: f64,
+    /// Mean from the begin of a writing transaction, its repetitions included, to durable, in
+    /// microseconds; of one in sixteen where several are in flight and all are of one kind.
+    pub response_mean_us: f64,
+    /// Median of the same.
+    pub response_p50_us: f64,
+    /// 99th percentile of the same.
+    pub response_p99_us: f64,
     /// Median latency of reads and scans in microseconds; zero if there were none.
     pub read_p50_us: f64,
     /// 99th percentile of reads and scans in microseconds; zero if there were none.
     pub read_p99_us: f64,
+    /// Megabytes of keys and values written a second.
+    pub written_mb_per_s: f64,
     /// Bytes written to the log a transaction, headers and padding included.
-    pub log_bytes_per_tx: f64,
+    pub log_bytes_per_tx: Option<f64>,
     /// Bytes that reached the device a transaction, checkpoints included (on memory: of the log).
-    pub device_bytes_per_tx: f64,
+    pub device_bytes_per_tx: Option<f64>,
     /// Processor time of the whole process a transaction in microseconds.
     pub cpu_us_per_tx: f64,
     /// Flushes of the log a second.
-    pub flushes_per_s: f64,
+    pub flushes_per_s: Option<f64>,
     /// Durable commits a flush.
-    pub tx_per_flush: f64,
+    pub tx_per_flush: Option<f64>,
     /// Checkpoints that were published while measuring.
-    pub checkpoints: u64,
+    pub checkpoints: Option<u64>,
     /// Pages read from the data file a second.
-    pub page_reads_per_s: f64,
+    pub page_reads_per_s: Option<f64>,
     /// Resident memory at the start of the measured time in MiB.
     pub rss_start_mib: f64,
     /// Resident memory at its end in MiB.
     pub rss_end_mib: f64,
+    /// The kinds of transactions, if the workload has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<KindReport>,
     /// The limit measured beside it, if that was asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
+}
+
+/// One kind of transaction of a workload that has several. Latencies are from the begin, repetitions
+/// included, to durable, or to the return of a transaction that only reads.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindReport {
+    /// Its name.
+    pub kind: &'static str,
+    /// Transactions a second.
+    pub tx_per_s: f64,
+    /// Transactions measured.
+    pub done: u64,
+    /// Transactions that their own rules rolled back.
+    pub rolled_back: u64,
+    /// Mean in microseconds.
+    pub mean_us: f64,
+    /// Median in microseconds.
+    pub p50_us: f64,
+    /// 90th percentile in microseconds.
+    pub p90_us: f64,
+    /// 99th percentile in microseconds.
+    pub p99_us: f64,
 }
 
 /// A bare group-commit log without any table under the same load: the practical limit.
@@ -111,18 +150,20 @@ fn mib(bytes: Option<u64>) -> f64 {
 
 impl Report {
     pub(crate) fn new(
-        engine: &Engine,
+        engine: &dyn KvEngine,
+        driver: &dyn Driver,
         spec: &Spec,
         tally: &Tally,
         start: &Reading,
         end: &Reading,
     ) -> Self {
+        let setting = engine.setting();
         let seconds = end.at.duration_since(start.at).as_secs_f64();
         let transactions = (tally.commits + tally.reads) as f64;
         let log_bytes = growth(start, end, |c| c.log_bytes);
         let flushes = growth(start, end, |c| c.flushes);
         let device_bytes = match (start.usage.device_bytes, end.usage.device_bytes) {
-            (Some(from), Some(to)) if !engine.in_memory() => (to - from) as f64,
+            (Some(from), Some(to)) if setting.device != IN_MEMORY => Some((to - from) as f64),
             _ => log_bytes,
         };
         let cpu: Duration = end.usage.cpu.saturating_sub(start.usage.cpu);
@@ -132,9 +173,10 @@ impl Report {
             &tally.read_latency
         };
         Report {
-            workload: spec.workload.to_string(),
-            protocol: engine.protocol.to_string(),
-            device: engine.device_name(),
+            workload: driver.name().into(),
+            engine: engine.name().into(),
+            protocol: setting.protocol,
+            device: setting.device,
             threads: spec.threads,
             in_flight: spec.in_flight,
             records: spec.records,
@@ -144,23 +186,29 @@ impl Report {
             commits: tally.commits,
             reads: tally.reads,
             aborts: tally.aborts,
+            rolled_back: tally.rolled_back,
             missing: tally.missing,
             p50_us: quantile_us(latency, 0.50),
             p99_us: quantile_us(latency, 0.99),
             p999_us: quantile_us(latency, 0.999),
             mean_us: micros(latency.mean()),
             max_us: micros(latency.max() as f64),
+            response_mean_us: micros(tally.response.mean()),
+            response_p50_us: quantile_us(&tally.response, 0.50),
+            response_p99_us: quantile_us(&tally.response, 0.99),
             read_p50_us: quantile_us(&tally.read_latency, 0.50),
             read_p99_us: quantile_us(&tally.read_latency, 0.99),
-            log_bytes_per_tx: ratio(log_bytes, transactions),
-            device_bytes_per_tx: ratio(device_bytes, transactions),
+            written_mb_per_s: ratio(tally.bytes as f64 / 1e6, seconds),
+            log_bytes_per_tx: log_bytes.map(|bytes| ratio(bytes, transactions)),
+            device_bytes_per_tx: device_bytes.map(|bytes| ratio(bytes, transactions)),
             cpu_us_per_tx: ratio(cpu.as_secs_f64() * 1e6, transactions),
-            flushes_per_s: ratio(flushes, seconds),
-            tx_per_flush: ratio(tally.commits as f64, flushes),
-            checkpoints: end.counters.checkpoints - start.counters.checkpoints,
-            page_reads_per_s: ratio(growth(start, end, |c| c.page_reads), seconds),
+            flushes_per_s: flushes.map(|n| ratio(n, seconds)),
+            tx_per_flush: flushes.map(|n| ratio(tally.commits as f64, n)),
+            checkpoints: growth(start, end, |c| c.checkpoints).map(|n| n as u64),
+            page_reads_per_s: growth(start, end, |c| c.page_reads).map(|n| ratio(n, seconds)),
             rss_start_mib: mib(start.usage.resident),
             rss_end_mib: mib(end.usage.resident),
+            kinds: kinds(driver, tally, seconds),
             limit: None,
         }
     }
@@ -183,8 +231,28 @@ impl Report {
     }
 }
 
-fn growth(start: &Reading, end: &Reading, counter: impl Fn(&Counters) -> u64) -> f64 {
-    counter(&end.counters).saturating_sub(counter(&start.counters)) as f64
+/// The device's name where nothing reaches a device.
+const IN_MEMORY: &str = "memory";
+
+fn kinds(driver: &dyn Driver, tally: &Tally, seconds: f64) -> Vec<KindReport> {
+    let kinds = driver.kinds().iter().zip(&tally.kinds);
+    kinds
+        .map(|(&kind, tally)| KindReport {
+            kind,
+            tx_per_s: ratio(tally.done as f64, seconds),
+            done: tally.done,
+            rolled_back: tally.rolled_back,
+            mean_us: micros(tally.response.mean()),
+            p50_us: quantile_us(&tally.response, 0.50),
+            p90_us: quantile_us(&tally.response, 0.90),
+            p99_us: quantile_us(&tally.response, 0.99),
+        })
+        .collect()
+}
+
+fn growth(start: &Reading, end: &Reading, of: impl Fn(&Counters) -> Option<u64>) -> Option<f64> {
+    let (from, to) = (of(&start.counters)?, of(&end.counters)?);
+    Some(to.saturating_sub(from) as f64)
 }
 
 /// A table of two columns for people.
@@ -201,8 +269,8 @@ impl fmt::Display for Report {
         row(
             "setting",
             format!(
-                "{} on {}, {} threads, {} in flight each, {:.1} s",
-                self.protocol, self.device, self.threads, self.in_flight, self.seconds
+                "{}, {} on {}, {} threads, {} in flight each, {:.1} s",
+                self.engine, self.protocol, self.device, self.threads, self.in_flight, self.seconds
             ),
         )?;
         row("transactions/s", group(self.tx_per_s))?;
@@ -233,20 +301,47 @@ impl fmt::Display for Report {
         )?;
         if self.commits > 0 {
             row(
-                "log",
+                "begin to durable",
                 format!(
-                    "{:.0} bytes a transaction, {} flushes/s, {:.1} commits a flush",
-                    self.log_bytes_per_tx,
-                    group(self.flushes_per_s),
-                    self.tx_per_flush
+                    "mean {:.1} us, p50 {:.1} us, p99 {:.1} us",
+                    self.response_mean_us, self.response_p50_us, self.response_p99_us
                 ),
             )?;
-            row(
-                "device",
-                format!("{:.0} bytes a transaction", self.device_bytes_per_tx),
-            )?;
+            row("written", format!("{:.1} MB/s", self.written_mb_per_s))?;
+            if let (Some(bytes), Some(flushes), Some(commits)) =
+                (self.log_bytes_per_tx, self.flushes_per_s, self.tx_per_flush)
+            {
+                row(
+                    "log",
+                    format!(
+                        "{bytes:.0} bytes a transaction, {} flushes/s, {commits:.1} commits a flush",
+                        group(flushes)
+                    ),
+                )?;
+            }
+            if let Some(bytes) = self.device_bytes_per_tx {
+                row("device", format!("{bytes:.0} bytes a transaction"))?;
+            }
             row("conflicts retried", group(self.aborts as f64))?;
-            row("checkpoints", self.checkpoints.to_string())?;
+            if self.rolled_back > 0 {
+                row("rolled back", group(self.rolled_back as f64))?;
+            }
+            if let Some(checkpoints) = self.checkpoints {
+                row("checkpoints", checkpoints.to_string())?;
+            }
+        }
+        for kind in &self.kinds {
+            row(
+                &format!("  {}", kind.kind),
+                format!(
+                    "{} tx/s, mean {:.1} us, p50 {:.1} us, p90 {:.1} us, p99 {:.1} us",
+                    group(kind.tx_per_s),
+                    kind.mean_us,
+                    kind.p50_us,
+                    kind.p90_us,
+                    kind.p99_us
+                ),
+            )?;
         }
         row(
             "resident memory",

@@ -1,18 +1,17 @@
 //! Running a workload and measuring it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::Database;
 use crossbeam_utils::CachePadded;
 
-use crate::engine::{Counters, Engine};
-use crate::load::open_table;
+use crate::driver::Driver;
+use crate::engines::{Counters, KvEngine};
 use crate::report::Report;
+use crate::tally::{Phase, PhaseCell, Tally};
 use crate::usage::Usage;
-use crate::worker::{Phase, PhaseCell, Tally, Worker};
-use crate::workload::{Generator, Plan};
+use crate::worker::Worker;
 use crate::{BenchError, Spec};
 
 /// How often the progress callback is called.
@@ -40,98 +39,118 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    fn now(db: &Database) -> Self {
+    fn now(engine: &dyn KvEngine) -> Self {
         Reading {
             at: Instant::now(),
             usage: Usage::now(),
-            counters: Counters::of(db),
+            counters: engine.counters(),
         }
     }
 }
 
-/// Runs the workload of `spec` on a loaded database; `progress` is called ten times a second.
+/// Runs a loaded workload; `progress` is called ten times a second. `driver` is that of `spec`.
 ///
-/// Conflicts are retried and counted. `engine` is how `db` was opened.
+/// Conflicts are retried and counted. All commits are durable when this returns, the last ones uncounted.
 ///
 /// # Errors
-/// Nonsensical options, or the first error of the database, which ends the run.
+/// Nonsensical options, [`BenchError::Lacking`] if the engine can't do what the workload needs, or the
+/// engine's first error, which ends the run.
 pub fn run(
-    db: &Database,
-    engine: &Engine,
+    engine: &dyn KvEngine,
+    driver: &dyn Driver,
     spec: &Spec,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
     spec.check()?;
-    let table = open_table(db, spec)?;
-    let plan = Plan::new(spec.workload, spec.records, spec.zipf);
-    let phase = PhaseCell::new();
-    let failed = AtomicBool::new(false);
+    if let Some(ability) = engine.abilities().missing(driver.needs()) {
+        return Err(BenchError::Lacking {
+            engine: engine.name().into(),
+            ability,
+            workload: driver.name().into(),
+        });
+    }
+    let kinds = driver.kinds().len();
+    // What ends by itself is measured from its first transaction to its last.
+    let phase = PhaseCell::new(if driver.is_finite() {
+        Phase::Measure
+    } else {
+        Phase::WarmUp
+    });
+    let over = AtomicUsize::new(0);
     let done: Vec<_> = (0..spec.threads)
         .map(|_| CachePadded::new(AtomicU64::new(0)))
         .collect();
+    let mut start = Reading::now(engine);
 
-    let (tallies, start, end) = thread::scope(|scope| {
+    let (tallies, end) = thread::scope(|scope| {
         let mut threads = Vec::with_capacity(spec.threads);
         for (i, done) in done.iter().enumerate() {
             let seed = crate::scatter(spec.seed.wrapping_add(i as u64));
-            let generator = Generator::new(plan.clone(), seed);
-            let (table, phase, failed) = (&table, &phase, &failed);
+            let (phase, over) = (&phase, &over);
             threads.push(scope.spawn(move || {
-                let worker = Worker::new(
-                    db,
-                    table,
-                    generator,
-                    spec.in_flight,
-                    spec.value_size,
-                    done,
-                    phase,
-                );
-                let result = worker.run();
-                if result.is_err() {
-                    // Relaxed: only ends the run early; the error itself comes through the join.
-                    failed.store(true, Ordering::Relaxed);
-                }
-                result
+                let _mark = MarkOver(over);
+                let client = driver.client(i, seed);
+                let session = engine.session()?;
+                Worker::new(session, client, kinds, spec.in_flight, done, phase).run()
             }));
         }
         let watch = Watch {
             done: &done,
-            failed: &failed,
+            over: &over,
+            all: if driver.is_finite() { spec.threads } else { 1 },
             started: Instant::now(),
             spec,
         };
+        let join = |threads: Vec<thread::ScopedJoinHandle<'_, _>>| {
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.collect::<Vec<_>>()
+        };
+        if driver.is_finite() {
+            watch.until(Duration::MAX, progress);
+            let tallies = join(threads);
+            return (tallies, Reading::now(engine));
+        }
         watch.until(spec.warm_up, progress);
-        let start = Reading::now(db);
+        start = Reading::now(engine);
         phase.set(Phase::Measure);
         watch.until(spec.warm_up + spec.measure, progress);
         phase.set(Phase::Stop);
-        let end = Reading::now(db);
-        let tallies: Vec<_> = threads
-            .into_iter()
-            .map(thread::ScopedJoinHandle::join)
-            .collect();
-        (tallies, start, end)
+        let end = Reading::now(engine);
+        (join(threads), end)
     });
 
-    let mut sum = Tally::new();
+    let mut sum = Tally::new(kinds);
     for tally in tallies {
         sum.add(&tally.map_err(|_| BenchError::Panicked)??);
     }
-    Ok(Report::new(engine, spec, &sum, &start, &end))
+    Ok(Report::new(engine, driver, spec, &sum, &start, &end))
+}
+
+/// Counts a thread as over when it goes, however it goes.
+struct MarkOver<'a>(&'a AtomicUsize);
+
+impl Drop for MarkOver<'_> {
+    fn drop(&mut self) {
+        // Relaxed: only ends the watching; results and errors come through the join.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The runner's view of its threads while they work.
 struct Watch<'a> {
     done: &'a [CachePadded<AtomicU64>],
-    failed: &'a AtomicBool,
+    /// Threads that are over.
+    over: &'a AtomicUsize,
+    /// So many of them end the run: one, if they only end by failing.
+    all: usize,
     started: Instant,
     spec: &'a Spec,
 }
 
 impl Watch<'_> {
-    /// Reports progress until `deadline` after the start, or until a thread has failed.
+    /// Reports progress until `deadline` after the start, or until the threads are over.
     fn until(&self, deadline: Duration, progress: &mut dyn FnMut(Progress)) {
-        while !self.failed.load(Ordering::Relaxed) {
+        while self.over.load(Ordering::Relaxed) < self.all {
             let elapsed = self.started.elapsed();
             let left = deadline.saturating_sub(elapsed);
             if left.is_zero() {
@@ -151,11 +170,10 @@ impl Watch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Workload, load};
+    use crate::{Engine, Workload};
     use braid::DeviceChoice;
 
     fn short(workload: Workload, threads: usize, in_flight: usize) -> Report {
-        let dir = tempfile::tempdir().unwrap();
         let spec = Spec {
             threads,
             in_flight,
@@ -164,18 +182,19 @@ mod tests {
             records: 2_000,
             ..Spec::new(workload)
         };
-        let mut engine = Engine::new(dir.path(), &spec);
-        engine.device = DeviceChoice::Memory;
-        let db = engine.open().unwrap();
-        load(&db, &spec, &mut |_| ()).unwrap();
+        let mut options = Engine::new("unused", &spec);
+        options.device = DeviceChoice::Memory;
+        let driver = spec.driver().unwrap();
+        let engine = options.open_tables(&driver.tables()).unwrap();
+        driver.load(&engine, &mut |_| ()).unwrap();
         let mut ticks = 0;
-        let report = run(&db, &engine, &spec, &mut |p| {
+        let report = run(&engine, driver.as_ref(), &spec, &mut |p| {
             ticks += 1;
             assert!(p.elapsed <= p.total);
         })
         .unwrap();
         assert!(ticks > 0);
-        db.close().unwrap();
+        engine.close().unwrap();
         report
     }
 
@@ -204,16 +223,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let spec = Spec {
-            threads: 0,
-            ..Spec::new(Workload::U1)
-        };
-        let mut engine = Engine::new(dir.path(), &spec);
-        engine.device = DeviceChoice::Memory;
-        let db = engine.open().unwrap();
+        let good = Spec::new(Workload::U1);
+        let driver = good.driver().unwrap();
+        let spec = Spec { threads: 0, ..good };
+        let mut options = Engine::new("unused", &spec);
+        options.device = DeviceChoice::Memory;
+        let engine = options.open_tables(&driver.tables()).unwrap();
         assert!(matches!(
-            run(&db, &engine, &spec, &mut |_| ()),
+            run(&engine, driver.as_ref(), &spec, &mut |_| ()),
             Err(BenchError::Option { .. })
         ));
     }

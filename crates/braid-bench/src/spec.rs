@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::driver::Driver;
 use crate::zipf::Zipf;
 use crate::{BenchError, Workload};
 
@@ -61,6 +62,15 @@ impl Spec {
         self.workload
             .writes()
             .saturating_mul(self.value_size.saturating_add(20))
+    }
+
+    /// The workload with these parameters, ready to be loaded and run.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] names the first parameter that makes no sense.
+    pub fn driver(&self) -> Result<Box<dyn Driver>, BenchError> {
+        self.check()?;
+        Ok(self.workload.driver(self))
     }
 
     /// Whether the numbers make sense.

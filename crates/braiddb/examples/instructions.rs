@@ -1,49 +1,146 @@
-//! A fixed number of U-1 transactions with commits in flight, for counting instructions:
+//! A fixed number of each operation, for counting the instructions that one takes:
 //!
 //! ```text
-//! cargo build --release -p braiddb --example instructions
-//! for n in 0 20000; do
-//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/instructions glsn $n
-//! done
+//! scripts/instructions.sh show [PROTOCOL]
 //! ```
 //!
-//! The difference of the two counts over the number of transactions is what one costs, everything included:
-//! the transaction, its log, its share of flushes to a device in memory.
+//! runs it under callgrind, which counts only what happens within [`measured`] and writes a total each time
+//! that this returns; the lines printed here say what the totals are of, in the same order. One thread, one
+//! fixed seed, no threads of the database's own, a device in memory: so the counts repeat.
 
-use std::collections::VecDeque;
+use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
-use braid::{Bytes, Database, MemoryDevice, Protocol, Table, Ticket};
+use braid::{Bytes, Database, MemoryDevice, Protocol, Readable, Table, Ticket};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const RECORDS: u64 = 65_536;
+/// Writes of a transaction where its beginning and end are not what is counted.
+const BATCH: u64 = 1_024;
 const IN_FLIGHT: usize = 1_000;
+const COMMITS: u64 = 20_000;
+const VALUE: [u8; 100] = [7; 100];
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
-    let protocol: Protocol = args.next().as_deref().unwrap_or("glsn").parse()?;
-    let transactions: u64 = args.next().as_deref().unwrap_or("20000").parse()?;
+fn main() -> Outcome {
+    let protocol: Protocol = match std::env::args().nth(1) {
+        Some(name) => name.parse()?,
+        None => Protocol::default(),
+    };
+    let (db, table) = open(&MemoryDevice::new(), protocol)?;
+    let mut rng = fastrand::Rng::with_seed(1);
+
+    count("insert_ascending", RECORDS, || {
+        in_batches(&db, |i, tx| Ok(tx.insert(&table, &i, &VALUE)?))
+    })?;
+    count("get", RECORDS, || {
+        for _ in 0..RECORDS {
+            let value = db.get(&table, &rng.u64(..RECORDS))?;
+            assert!(black_box(value).is_some());
+        }
+        Ok(())
+    })?;
+    count("scan_step", RECORDS, || {
+        let snapshot = db.snapshot();
+        let mut steps = 0;
+        for record in snapshot.range(&table, ..)? {
+            black_box(record?);
+            steps += 1;
+        }
+        assert_eq!(steps, RECORDS);
+        Ok(())
+    })?;
+    count("u1_in_flight", COMMITS, || {
+        in_flight(&db, &table, COMMITS, &mut rng)
+    })?;
+    count("u1_waited", COMMITS, || {
+        for _ in 0..COMMITS {
+            let mut tx = db.begin();
+            tx.insert(&table, &rng.u64(..RECORDS), &VALUE)?;
+            tx.commit()?;
+        }
+        Ok(())
+    })?;
+    count("update", RECORDS, || {
+        in_batches(&db, |_, tx| {
+            Ok(tx.insert(&table, &rng.u64(..RECORDS), &VALUE)?)
+        })
+    })?;
+    db.close()?;
+
+    // A database whose process ended without a word: all it has is its log.
+    let device = MemoryDevice::new();
+    let (db, table) = open(&device, protocol)?;
+    in_flight(&db, &table, RECORDS, &mut rng)?;
+    std::mem::forget(db);
+    count("recovery", RECORDS, || {
+        let (db, _) = open(&device, protocol)?;
+        // With the creation of the table.
+        assert!(db.recovery().transactions > RECORDS);
+        std::mem::forget(db);
+        Ok(())
+    })
+}
+
+/// Runs `operation` where callgrind counts and says how many operations it was.
+fn count(name: &str, operations: u64, mut operation: impl FnMut() -> Outcome) -> Outcome {
+    measured(&mut operation)?;
+    println!("{name} {operations}");
+    Ok(())
+}
+
+/// What callgrind knows by this name.
+#[inline(never)]
+fn measured(operation: &mut dyn FnMut() -> Outcome) -> Outcome {
+    black_box(operation)()
+}
+
+fn open(
+    device: &MemoryDevice,
+    protocol: Protocol,
+) -> Result<(Database, Table<u64, Bytes>), braid::Error> {
     let db = Database::builder()
         .protocol(protocol)
+        // As many on every machine.
+        .strands(2)
         .background_threads(false)
-        .open_on(Arc::new(MemoryDevice::new()))?;
-    let table: Table<u64, Bytes> = db.table("records")?;
-    let value = [7; 100];
-    for first in (0..RECORDS).step_by(1_024) {
+        // The shortest, so that waiting for each commit of `epoch` ends.
+        .epoch(Duration::from_micros(10))
+        .open_on(Arc::new(device.clone()))?;
+    let table = db.table("records")?;
+    Ok((db, table))
+}
+
+/// [`RECORDS`] writes, many of them in each transaction.
+fn in_batches(
+    db: &Database,
+    mut write: impl FnMut(u64, &mut braid::Transaction) -> Outcome,
+) -> Outcome {
+    for first in (0..RECORDS).step_by(BATCH as usize) {
         let mut tx = db.begin();
-        (first..first + 1_024).try_for_each(|key| tx.insert(&table, &key, &value))?;
+        (first..first + BATCH).try_for_each(|i| write(i, &mut tx))?;
         tx.commit()?;
     }
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut tickets: VecDeque<Ticket> = VecDeque::with_capacity(IN_FLIGHT);
+    Ok(())
+}
+
+/// Updates of one record each, many of them waiting for one flush.
+fn in_flight(
+    db: &Database,
+    table: &Table<u64, Bytes>,
+    transactions: u64,
+    rng: &mut fastrand::Rng,
+) -> Outcome {
+    let mut tickets: Vec<Ticket> = Vec::with_capacity(IN_FLIGHT);
     for _ in 0..transactions {
         let mut tx = db.begin();
-        tx.insert(&table, &rng.u64(..RECORDS), &value)?;
-        tickets.push_back(tx.commit_async()?);
+        tx.insert(table, &rng.u64(..RECORDS), &VALUE)?;
+        tickets.push(tx.commit_async()?);
         if tickets.len() == IN_FLIGHT {
-            // One flush makes all of them durable.
-            tickets
-                .back()
-                .map_or(Ok(()), |newest| newest.wait().map(drop))?;
+            if let Some(newest) = tickets.last() {
+                newest.wait()?;
+            }
             tickets.clear();
         }
     }

@@ -1,18 +1,38 @@
 //! Braid behind the trait that its peers share.
 
+use std::path::Path;
+
 use ::braid::{Bytes, Database, Readable, Snapshot, Table};
 
 use super::{
-    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Order, Session, Setting, Stop,
+    TableId, Transaction, Wait,
 };
 use crate::BenchError;
+
+pub(super) const ABILITIES: Abilities = Abilities {
+    in_flight: true,
+    ..Abilities::SERIALIZABLE
+};
+
+pub(super) fn open(
+    dir: &Path,
+    tables: &[&str],
+    cache_bytes: usize,
+) -> Result<Box<dyn KvEngine>, BenchError> {
+    let db = Database::builder()
+        .pool_bytes(cache_bytes)
+        .create_if_missing(true)
+        .open(dir)?;
+    Ok(Box::new(BraidEngine::new(db, tables)?))
+}
 
 /// An open Braid database and the tables of a workload.
 #[derive(Debug)]
 pub struct BraidEngine {
     db: Database,
     tables: Vec<Table>,
+    setting: Setting,
 }
 
 impl BraidEngine {
@@ -20,12 +40,23 @@ impl BraidEngine {
     ///
     /// # Errors
     /// The database's own.
-    pub fn new(db: Database, names: &[&str]) -> Result<Self, BenchError> {
+    pub fn new<N: AsRef<str>>(db: Database, names: &[N]) -> Result<Self, BenchError> {
         let tables = names
             .iter()
-            .map(|name| db.table(name))
+            .map(|name| db.table(name.as_ref()))
             .collect::<::braid::Result<_>>()?;
-        Ok(BraidEngine { db, tables })
+        Ok(BraidEngine {
+            db,
+            tables,
+            setting: Setting::default(),
+        })
+    }
+
+    /// With the words for reports on how the database was opened.
+    #[must_use]
+    pub fn described(mut self, setting: Setting) -> Self {
+        self.setting = setting;
+        self
     }
 
     /// The database.
@@ -59,13 +90,7 @@ impl KvEngine for BraidEngine {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities {
-            transactions: true,
-            serializable: true,
-            reads: true,
-            scans: true,
-            in_flight: true,
-        }
+        ABILITIES
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
@@ -77,8 +102,18 @@ impl KvEngine for BraidEngine {
         Ok(self.db.checkpoint()?)
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        Some(self.db.stats().log.written_bytes)
+    fn counters(&self) -> Counters {
+        let stats = self.db.stats();
+        Counters {
+            log_bytes: Some(stats.log.written_bytes),
+            flushes: Some(stats.log.flushes),
+            checkpoints: Some(stats.checkpoints),
+            page_reads: Some(stats.store.page_loads),
+        }
+    }
+
+    fn setting(&self) -> Setting {
+        self.setting.clone()
     }
 }
 
@@ -91,7 +126,7 @@ impl Session for BraidSession<'_> {
         wait: Wait,
         body: &mut Body<'_>,
     ) -> Result<Acknowledgement, Stop> {
-        let BraidEngine { db, tables } = self.0;
+        let BraidEngine { db, tables, .. } = self.0;
         if mode == Mode::ReadOnly {
             let reader = db.snapshot();
             body(&mut Reading { reader, tables })?;

@@ -2,11 +2,27 @@
 //!
 //! A [`KvEngine`] is open and shared by all threads; each of them takes a [`Session`] and runs
 //! [`Transaction`]s over ordered tables of bytes. Every engine commits durably: an acknowledged
-//! transaction is on the device, whatever the engine's own default is.
+//! transaction is on the device, whatever the engine's own default is. [`peers`] lists the engines and
+//! [`open`] opens one by name. Braid is always there; the others need the crate's features, one an engine
+//! (`peer-redb`, …) or `peers` for all of them. docs/peers.md has their settings.
 
 mod braid;
+#[cfg(feature = "peer-fjall")]
+mod fjall;
+#[cfg(feature = "peer-lmdb")]
+mod lmdb;
+#[cfg(feature = "peer-redb")]
+mod redb;
+mod registry;
+#[cfg(all(feature = "peer-rocksdb", peer_rocksdb))]
+mod rocksdb;
+#[cfg(feature = "peer-sqlite")]
+mod sqlite;
+#[cfg(all(feature = "peer-wiredtiger", peer_wiredtiger))]
+mod wiredtiger;
 
 pub use self::braid::BraidEngine;
+pub use self::registry::{PeerInfo, open, peers};
 
 use crate::BenchError;
 
@@ -18,6 +34,9 @@ pub type TableId = usize;
 pub struct Abilities {
     /// Transactions of several operations, which other threads see whole or not at all.
     pub transactions: bool,
+    /// What [`Transaction::get_for_update`] returned is still the newest when the transaction commits, so no
+    /// update of another transaction is lost.
+    pub updates: bool,
     /// Concurrent transactions behave as if they ran one after the other.
     pub serializable: bool,
     /// Reads, not only writes: a bare log has none.
@@ -26,6 +45,54 @@ pub struct Abilities {
     pub scans: bool,
     /// Commits can be submitted without waiting, and are acknowledged later.
     pub in_flight: bool,
+}
+
+impl Abilities {
+    /// Needs or has nothing but durable writes.
+    pub const NONE: Abilities = Abilities {
+        transactions: false,
+        updates: false,
+        serializable: false,
+        reads: false,
+        scans: false,
+        in_flight: false,
+    };
+
+    /// The first of the abilities in `needed` that is missing here.
+    #[must_use]
+    pub fn missing(self, needed: Abilities) -> Option<&'static str> {
+        [
+            (self.transactions, needed.transactions, "transactions"),
+            (self.updates, needed.updates, "updates that are not lost"),
+            (self.serializable, needed.serializable, "serializability"),
+            (self.reads, needed.reads, "reads"),
+            (self.scans, needed.scans, "scans"),
+            (self.in_flight, needed.in_flight, "commits in flight"),
+        ]
+        .into_iter()
+        .find(|(has, needs, _)| *needs && !*has)
+        .map(|(_, _, name)| name)
+    }
+
+    /// Those of most embedded engines.
+    pub(crate) const SERIALIZABLE: Abilities = Abilities {
+        transactions: true,
+        updates: true,
+        serializable: true,
+        reads: true,
+        scans: true,
+        in_flight: false,
+    };
+    /// Snapshots or locks keep updates apart, and nothing more.
+    pub(crate) const UPDATES: Abilities = Abilities {
+        serializable: false,
+        ..Abilities::SERIALIZABLE
+    };
+    /// Atomic batches of writes, and nothing more.
+    pub(crate) const BATCHES: Abilities = Abilities {
+        updates: false,
+        ..Abilities::UPDATES
+    };
 }
 
 /// Why a transaction did not commit.
@@ -69,6 +136,37 @@ pub enum Acknowledgement {
     Pending(::braid::Ticket),
 }
 
+/// What an engine has counted since it was opened; `None` is what it does not count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Bytes written to the log's device, headers and padding included.
+    pub log_bytes: Option<u64>,
+    /// Durable writes or syncs of the log.
+    pub flushes: Option<u64>,
+    /// Checkpoints published.
+    pub checkpoints: Option<u64>,
+    /// Pages read from the data file.
+    pub page_reads: Option<u64>,
+}
+
+/// How an engine was opened, in words for reports.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What makes its commits durable.
+    pub protocol: String,
+    /// What it is stored on; `memory` if nothing reaches a device.
+    pub device: String,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting {
+            protocol: "its own".into(),
+            device: "file".into(),
+        }
+    }
+}
+
 /// An open engine.
 pub trait KvEngine: Send + Sync {
     /// The name on the command line and in reports.
@@ -89,9 +187,14 @@ pub trait KvEngine: Send + Sync {
     /// The engine's own.
     fn settle(&self) -> Result<(), BenchError>;
 
-    /// Bytes written to the log since the engine was opened, if it counts them.
-    fn log_bytes(&self) -> Option<u64> {
-        None
+    /// What it has counted since it was opened.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    /// How it was opened, for reports.
+    fn setting(&self) -> Setting {
+        Setting::default()
     }
 }
 

@@ -50,10 +50,11 @@ fn measure(
     engine.persist_latency = latency;
     engine.lanes = Some(lanes);
     engine.strands = Some(threads.max(lanes));
-    let db = engine.open()?;
-    crate::load(&db, &spec, &mut |_| ())?;
-    let report = crate::run(&db, &engine, &spec, &mut |_| ())?;
-    db.close()?;
+    let driver = spec.driver()?;
+    let engine = engine.open_tables(&driver.tables())?;
+    driver.load(&engine, &mut |_| ())?;
+    let report = crate::run(&engine, driver.as_ref(), &spec, &mut |_| ())?;
+    engine.close()?;
     Ok(report)
 }
 
@@ -80,7 +81,7 @@ pub(super) fn by_threads(
             let report = measure(workload, protocol, threads, None, spec)?;
             let (series, x) = (protocol.to_string(), threads as f64);
             rates.add(&series, x, report.tx_per_s);
-            let mib = report.tx_per_s * report.log_bytes_per_tx / f64::from(1 << 20);
+            let mib = report.tx_per_s * report.log_bytes_per_tx.unwrap_or(0.0) / f64::from(1 << 20);
             bytes.add(&series, x, mib);
             if let Some(latencies) = &mut latencies {
                 latencies.add(&series, x, report.mean_us);

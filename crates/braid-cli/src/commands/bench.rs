@@ -199,20 +199,24 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
 }
 
 fn measure(engine: &Engine, spec: &Spec) -> Result<Report, Failure> {
-    let db = engine.open()?;
+    let driver = spec.driver()?;
+    let engine = engine.open_tables(&driver.tables())?;
     let loading = output::bar(spec.records, "loading");
-    braid_bench::load(&db, spec, &mut |p| loading.set_position(p.loaded))?;
+    driver.load(&engine, &mut |p| {
+        loading.set_length(p.records);
+        loading.set_position(p.loaded);
+    })?;
     loading.finish_and_clear();
     let total = (spec.warm_up + spec.measure).as_millis();
     let running = output::bar(u64::try_from(total).unwrap_or(u64::MAX), "running");
-    let report = braid_bench::run(&db, engine, spec, &mut |p| {
+    let report = braid_bench::run(&engine, driver.as_ref(), spec, &mut |p| {
         running.set_position(u64::try_from(p.elapsed.as_millis()).unwrap_or(u64::MAX));
         let rate = p.operations as f64 / p.elapsed.as_secs_f64().max(1e-3);
         let warming = if p.warming_up { " (warming up)" } else { "" };
         running.set_message(format!("{} tx/s{warming}", grouped(rate as u64)));
     })?;
     running.finish_and_clear();
-    db.close()?;
+    engine.close()?;
     Ok(report)
 }
 

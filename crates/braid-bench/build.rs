@@ -1,0 +1,88 @@
+//! Finds what the peers need, if their features ask for them. Without features it does nothing.
+
+use std::path::Path;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for (feature, package, variable) in [
+        ("REDB", "redb", "BRAID_BENCH_REDB"),
+        ("FJALL", "fjall", "BRAID_BENCH_FJALL"),
+    ] {
+        if has_feature(feature) {
+            let version = locked_version(package).unwrap_or_else(|| "unknown version".to_owned());
+            println!("cargo::rustc-env={variable}={version}");
+        }
+    }
+    #[cfg(feature = "system-peer")]
+    system::find();
+}
+
+/// Engines whose libraries come from the system.
+#[cfg(feature = "system-peer")]
+mod system {
+    /// Sets the cfg `peer_NAME` for each library that is asked for and there, and links it.
+    pub(crate) fn find() {
+        println!("cargo::rustc-check-cfg=cfg(peer_rocksdb, peer_wiredtiger)");
+        if probe("rocksdb", "7.8", "librocksdb-dev").is_some() {
+            println!("cargo::rustc-cfg=peer_rocksdb");
+        }
+        if let Some(library) = probe("wiredtiger", "3.2", "libwiredtiger-dev") {
+            let shim = "src/engines/wiredtiger/shim.c";
+            println!("cargo::rerun-if-changed={shim}");
+            cc::Build::new()
+                .includes(&library.include_paths)
+                .file(shim)
+                .compile("braid_wiredtiger");
+            println!("cargo::rustc-cfg=peer_wiredtiger");
+        }
+    }
+
+    /// Finds a library by pkg-config, which says how to link it.
+    fn probe(name: &str, at_least: &str, package: &str) -> Option<pkg_config::Library> {
+        if !super::has_feature(&name.to_uppercase()) {
+            return None;
+        }
+        match pkg_config::Config::new()
+            .atleast_version(at_least)
+            .probe(name)
+        {
+            Ok(library) => {
+                let variable = name.to_uppercase();
+                println!(
+                    "cargo::rustc-env=BRAID_BENCH_{variable}={}",
+                    library.version
+                );
+                Some(library)
+            }
+            Err(error) => {
+                println!(
+                    "cargo::warning=built without the peer {name}: pkg-config finds no {name} {at_least} or later \
+                     (Debian: install {package})"
+                );
+                // The whole text of the error has several lines, which warnings can't have.
+                if let Some(line) = error.to_string().lines().next() {
+                    println!("cargo::warning={line}");
+                }
+                None
+            }
+        }
+    }
+}
+
+fn has_feature(peer: &str) -> bool {
+    std::env::var_os(format!("CARGO_FEATURE_PEER_{peer}")).is_some()
+}
+
+/// The version of a package that is linked: a library in Rust seldom tells its own.
+fn locked_version(package: &str) -> Option<String> {
+    let lock = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)
+        .ancestors()
+        .map(|dir| dir.join("Cargo.lock"))
+        .find(|path| path.exists())?;
+    println!("cargo::rerun-if-changed={}", lock.display());
+    let text = std::fs::read_to_string(lock).ok()?;
+    let named = format!("name = \"{package}\"");
+    let mut lines = text.lines().skip_while(|line| *line != named);
+    let version = lines.nth(1)?.strip_prefix("version = \"")?;
+    Some(version.trim_end_matches('"').to_owned())
+}

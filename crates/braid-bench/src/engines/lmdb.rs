@@ -1,0 +1,228 @@
+//! LMDB: a memory-mapped copy-on-write B+-tree, one writer at a time.
+
+use std::ops::Bound;
+use std::path::Path;
+
+use ::heed::types::Bytes;
+use ::heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithTls};
+
+use super::{
+    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
+    Wait,
+};
+use crate::BenchError;
+
+type Table = Database<Bytes, Bytes>;
+
+#[allow(clippy::unnecessary_wraps)] // the registry's signature
+pub(super) fn version() -> Result<String, String> {
+    let version = ::heed::lmdb_version();
+    Ok(format!(
+        "{}.{}.{}",
+        version.major, version.minor, version.patch
+    ))
+}
+
+/// Settings, after <http://www.lmdb.tech/doc/group__mdb.html>: the map is as large as the data may ever become
+/// ("should be as large as possible"; it is address space, not memory); more readers than the default 126,
+/// for runs with many threads. No flags: each of those that make commits faster makes them less durable,
+/// except `MDB_WRITEMAP`, which heed calls unsafe and the text advises only for data that fit in memory.
+pub(super) fn open(
+    dir: &Path,
+    tables: &[&str],
+    _cache_bytes: usize,
+) -> Result<Box<dyn KvEngine>, BenchError> {
+    let mut options = EnvOpenOptions::new();
+    options
+        .map_size(1 << 40)
+        .max_readers(1024)
+        .max_dbs(u32::try_from(tables.len()).unwrap_or(u32::MAX));
+    // SAFETY: the files in a directory of the benchmark are changed by nobody else while they are mapped.
+    let env = unsafe { options.open(dir) }.map_err(failed)?;
+    let mut tx = env.write_txn().map_err(failed)?;
+    let tables = tables
+        .iter()
+        .map(|name| env.create_database(&mut tx, Some(name)))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    tx.commit().map_err(failed)?;
+    Ok(Box::new(Lmdb { env, tables }))
+}
+
+/// heed's error may hold what is neither `Send` nor `Sync`.
+fn failed(error: ::heed::Error) -> BenchError {
+    BenchError::peer("lmdb", error.to_string())
+}
+
+fn stop(error: ::heed::Error) -> Stop {
+    Stop::Failed(failed(error))
+}
+
+struct Lmdb {
+    env: Env,
+    tables: Vec<Table>,
+}
+
+impl KvEngine for Lmdb {
+    fn name(&self) -> &str {
+        "lmdb"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::SERIALIZABLE
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
+        Ok(Box::new(LmdbSession(self)))
+    }
+
+    /// Nothing is left to do: each commit leaves a complete tree.
+    fn settle(&self) -> Result<(), BenchError> {
+        Ok(())
+    }
+}
+
+struct LmdbSession<'a>(&'a Lmdb);
+
+impl Session for LmdbSession<'_> {
+    fn transact(
+        &mut self,
+        mode: Mode,
+        _: Wait,
+        body: &mut Body<'_>,
+    ) -> Result<Acknowledgement, Stop> {
+        let Lmdb { env, tables } = self.0;
+        if mode == Mode::ReadOnly {
+            body(&mut Reading {
+                tx: env.read_txn().map_err(stop)?,
+                tables,
+            })?;
+            return Ok(Acknowledgement::Durable);
+        }
+        // Dropping a transaction undoes it.
+        let mut writing = Writing {
+            tx: env.write_txn().map_err(stop)?,
+            tables,
+        };
+        body(&mut writing)?;
+        writing.tx.commit().map_err(stop)?;
+        Ok(Acknowledgement::Durable)
+    }
+}
+
+struct Reading<'a> {
+    tx: RoTxn<'a, WithTls>,
+    tables: &'a [Table],
+}
+
+struct Writing<'a> {
+    tx: RwTxn<'a>,
+    tables: &'a [Table],
+}
+
+fn get(
+    tx: &RoTxn<'_>,
+    table: &Table,
+    key: &[u8],
+    found: &mut dyn FnMut(&[u8]),
+) -> Result<bool, Stop> {
+    let value = table.get(tx, key).map_err(stop)?;
+    if let Some(value) = value {
+        found(value);
+    }
+    Ok(value.is_some())
+}
+
+fn scan(
+    tx: &RoTxn<'_>,
+    table: &Table,
+    (from, to): (&[u8], &[u8]),
+    order: Order,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), Stop> {
+    let bounds = (Bound::Included(from), Bound::Excluded(to));
+    let mut each = |record: ::heed::Result<(&[u8], &[u8])>| {
+        let (key, value) = record.map_err(stop)?;
+        Ok::<_, Stop>(visit(key, value))
+    };
+    match order {
+        Order::Ascending => {
+            for record in table.range(tx, &bounds).map_err(stop)? {
+                if !each(record)? {
+                    break;
+                }
+            }
+        }
+        Order::Descending => {
+            for record in table.rev_range(tx, &bounds).map_err(stop)? {
+                if !each(record)? {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Transaction for Reading<'_> {
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        get(&self.tx, &self.tables[table], key, found)
+    }
+
+    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
+        Err(Stop::Failed(BenchError::WriteInReadOnly))
+    }
+
+    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
+        Err(Stop::Failed(BenchError::WriteInReadOnly))
+    }
+
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        scan(&self.tx, &self.tables[table], (from, to), order, visit)
+    }
+}
+
+impl Transaction for Writing<'_> {
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        get(&self.tx, &self.tables[table], key, found)
+    }
+
+    fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
+        self.tables[table]
+            .put(&mut self.tx, key, value)
+            .map_err(stop)
+    }
+
+    fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
+        self.tables[table].delete(&mut self.tx, key).map_err(stop)?;
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        scan(&self.tx, &self.tables[table], (from, to), order, visit)
+    }
+}

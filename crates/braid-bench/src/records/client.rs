@@ -1,0 +1,166 @@
+//! One client of the workloads on records.
+
+use std::hint::black_box;
+
+use super::RECORDS;
+use super::plan::{Generator, Op};
+use crate::driver::{Access, Client, Step};
+use crate::engines::{Order, Session, Stop, Transaction};
+
+/// Bytes of a YCSB field, the part of a record that an update changes.
+const FIELD_BYTES: usize = 100;
+
+/// No record: the token of a transaction that inserts none.
+const NONE: u64 = u64::MAX;
+
+pub(super) struct RecordsClient {
+    generator: Generator,
+    /// The operation drawn last.
+    op: Op,
+    /// The keys of a blind update.
+    keys: Vec<[u8; 8]>,
+    /// The key of any other operation.
+    key: [u8; 8],
+    /// The value being written, kept so that no transaction allocates one.
+    value: Vec<u8>,
+    /// What an update sets a field to.
+    fresh: u8,
+    /// Where that field begins.
+    field: usize,
+    writes: u64,
+}
+
+impl RecordsClient {
+    pub(super) fn new(mut generator: Generator, value_size: usize) -> Self {
+        let mut value = vec![0; value_size];
+        generator.rng().fill(&mut value);
+        RecordsClient {
+            generator,
+            op: Op::Update { updates: 0 },
+            keys: Vec::with_capacity(16),
+            key: [0; 8],
+            value,
+            fresh: 0,
+            field: 0,
+            writes: 0,
+        }
+    }
+
+    fn key_of(&self, ordinal: u64) -> [u8; 8] {
+        self.generator.plan().key(ordinal).to_be_bytes()
+    }
+
+    /// Makes the value differ from all others that this thread wrote.
+    #[inline]
+    fn next_value(&mut self) {
+        self.writes += 1;
+        self.value[..8].copy_from_slice(&self.writes.to_le_bytes());
+    }
+
+    fn written(&self, records: usize) -> Step {
+        Step {
+            token: NONE,
+            ..Step::write(records * (self.value.len() + 8))
+        }
+    }
+}
+
+impl Client for RecordsClient {
+    #[inline]
+    fn draw(&mut self) -> Option<Step> {
+        self.op = self.generator.next();
+        Some(match self.op {
+            Op::Update { updates } => {
+                self.keys.clear();
+                for _ in 0..updates {
+                    let ordinal = self.generator.uniform();
+                    self.keys.push(self.key_of(ordinal));
+                }
+                self.next_value();
+                self.written(updates)
+            }
+            Op::Modify(ordinal) => {
+                self.key = self.key_of(ordinal);
+                let fields = (self.value.len() / FIELD_BYTES).max(1);
+                self.field = self.generator.rng().usize(0..fields) * FIELD_BYTES;
+                self.fresh = self.generator.rng().u8(..);
+                self.written(1)
+            }
+            Op::Insert(ordinal) => {
+                self.key = self.key_of(ordinal);
+                self.next_value();
+                Step {
+                    token: ordinal,
+                    ..self.written(1)
+                }
+            }
+            Op::Read(ordinal) => {
+                self.key = self.key_of(ordinal);
+                Step::read(Access::Get)
+            }
+            Op::Scan { from, .. } => {
+                self.key = self.key_of(from);
+                Step::read(Access::Read)
+            }
+        })
+    }
+
+    #[inline]
+    fn execute(&mut self, tx: &mut dyn Transaction) -> Result<(), Stop> {
+        match self.op {
+            Op::Update { .. } => {
+                for key in &self.keys {
+                    tx.put(RECORDS, key, &self.value)?;
+                }
+                Ok(())
+            }
+            Op::Insert(_) => tx.put(RECORDS, &self.key, &self.value),
+            Op::Modify(_) => {
+                let value = &mut self.value;
+                tx.get_for_update(RECORDS, &self.key, &mut |old| {
+                    if old.len() == value.len() {
+                        value.copy_from_slice(old);
+                    }
+                })?;
+                let end = value.len().min(self.field + FIELD_BYTES);
+                value[self.field..end].fill(self.fresh);
+                tx.put(RECORDS, &self.key, value)
+            }
+            Op::Scan { len, .. } => {
+                let mut left = len;
+                // The largest key is never drawn, or nearly never: a scan that misses it is no worse.
+                let end = u64::MAX.to_be_bytes();
+                tx.scan(
+                    RECORDS,
+                    &self.key,
+                    &end,
+                    Order::Ascending,
+                    &mut |_, value| {
+                        black_box(value.len());
+                        left -= 1;
+                        left > 0
+                    },
+                )
+            }
+            Op::Read(_) => tx
+                .get(RECORDS, &self.key, &mut |value| {
+                    black_box(value.len());
+                })
+                .map(|_| ()),
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, session: &mut dyn Session) -> Result<bool, Stop> {
+        session.get(RECORDS, &self.key, &mut |value| {
+            black_box(value.len());
+        })
+    }
+
+    #[inline]
+    fn acknowledged(&mut self, token: u64) {
+        if token != NONE {
+            self.generator.plan().inserted(token);
+        }
+    }
+}

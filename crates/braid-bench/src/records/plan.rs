@@ -1,0 +1,243 @@
+//! Which operations, on which records.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use fastrand::Rng;
+
+use crate::Workload;
+use crate::zipf::{Zipf, scatter};
+
+/// Longest scan of [`Workload::YcsbE`], in records.
+pub const MAX_SCAN: u64 = 100;
+
+/// In percent, how often each kind of operation is drawn; the rest are inserts of new records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mix {
+    read: u8,
+    modify: u8,
+    scan: u8,
+}
+
+impl Mix {
+    fn of(workload: Workload) -> Self {
+        let (read, modify, scan) = match workload {
+            Workload::YcsbA | Workload::YcsbF => (50, 50, 0),
+            Workload::YcsbB => (95, 5, 0),
+            Workload::YcsbC => (100, 0, 0),
+            Workload::YcsbD => (95, 0, 0),
+            Workload::YcsbE => (0, 0, 95),
+            Workload::YcsbInsert => (0, 0, 0),
+            _ => (0, 100, 0),
+        };
+        Mix { read, modify, scan }
+    }
+}
+
+/// One operation, which is one transaction. Numbers are ordinals of records, not keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// `updates` blind overwrites; the ordinals come from [`Generator::uniform`].
+    Update { updates: usize },
+    /// A read of one record.
+    Read(u64),
+    /// A locked read of a record and its overwrite with one field changed.
+    Modify(u64),
+    /// A new record.
+    Insert(u64),
+    /// `len` records from the key of this record on.
+    Scan { from: u64, len: usize },
+}
+
+/// What all threads of a run share: the shape of the data and the number of records so far.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    workload: Workload,
+    records: u64,
+    zipf: Option<Zipf>,
+    /// The ordinal of the next new record.
+    next: CachePadded<AtomicU64>,
+    /// Records whose insert has been acknowledged, roughly: what "latest" counts back from.
+    newest: CachePadded<AtomicU64>,
+}
+
+impl Plan {
+    /// A plan over `records` loaded records (at least one), drawn with skew `zipf` by the YCSB workloads.
+    pub(crate) fn new(workload: Workload, records: u64, zipf: f64) -> Arc<Self> {
+        let zipf = workload.is_ycsb().then(|| Zipf::new(records, zipf));
+        Arc::new(Plan {
+            workload,
+            records,
+            zipf,
+            next: CachePadded::new(AtomicU64::new(records)),
+            newest: CachePadded::new(AtomicU64::new(records)),
+        })
+    }
+
+    /// The key of the record with this ordinal. Uniform workloads need no scattering.
+    #[inline]
+    pub(crate) fn key(&self, ordinal: u64) -> u64 {
+        if self.zipf.is_some() {
+            scatter(ordinal)
+        } else {
+            ordinal
+        }
+    }
+
+    /// Notes that an insert has been acknowledged.
+    pub(crate) fn inserted(&self, ordinal: u64) {
+        // Relaxed: a draw only wants a recent number; a record it misses is counted as missing.
+        self.newest.fetch_max(ordinal + 1, Ordering::Relaxed);
+    }
+}
+
+/// The operations of one thread.
+#[derive(Debug)]
+pub(crate) struct Generator {
+    plan: Arc<Plan>,
+    mix: Mix,
+    rng: Rng,
+}
+
+impl Generator {
+    pub(crate) fn new(plan: Arc<Plan>, seed: u64) -> Self {
+        let mix = Mix::of(plan.workload);
+        Generator {
+            plan,
+            mix,
+            rng: Rng::with_seed(seed),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(crate) fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// A uniformly drawn ordinal of a loaded record.
+    #[inline]
+    pub(crate) fn uniform(&mut self) -> u64 {
+        self.rng.u64(0..self.plan.records)
+    }
+
+    /// The next operation.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Op {
+        let Some(zipf) = &self.plan.zipf else {
+            return Op::Update {
+                updates: self.plan.workload.writes(),
+            };
+        };
+        // A read-only workload need not throw dice.
+        let dice = if self.mix.read == 100 {
+            0
+        } else {
+            self.rng.u8(0..100)
+        };
+        if dice < self.mix.read {
+            let rank = zipf.draw(&mut self.rng);
+            if self.plan.workload == Workload::YcsbD {
+                // The newest record is the most frequent.
+                let newest = self.plan.newest.load(Ordering::Relaxed);
+                return Op::Read(newest - 1 - rank);
+            }
+            Op::Read(rank)
+        } else if dice < self.mix.read + self.mix.modify {
+            Op::Modify(zipf.draw(&mut self.rng))
+        } else if dice < self.mix.read + self.mix.modify + self.mix.scan {
+            let from = zipf.draw(&mut self.rng);
+            let len = self.rng.u64(1..=MAX_SCAN) as usize;
+            Op::Scan { from, len }
+        } else {
+            Op::Insert(self.plan.next.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of 10,000 operations are reads, modifications, scans and inserts.
+    fn census(workload: Workload) -> [u32; 4] {
+        let mut generator = Generator::new(Plan::new(workload, 1_000, Zipf::YCSB_THETA), 11);
+        let mut counts = [0; 4];
+        for _ in 0..10_000 {
+            match generator.next() {
+                Op::Read(n) => {
+                    assert!(n < 1_000 + u64::from(counts[3]));
+                    counts[0] += 1;
+                }
+                Op::Modify(n) => {
+                    assert!(n < 1_000);
+                    counts[1] += 1;
+                }
+                Op::Scan { len, .. } => {
+                    assert!((1..=100).contains(&len));
+                    counts[2] += 1;
+                }
+                Op::Insert(n) => {
+                    assert_eq!(n, 1_000 + u64::from(counts[3]), "new ordinals are dense");
+                    generator.plan().inserted(n);
+                    counts[3] += 1;
+                }
+                Op::Update { .. } => panic!("{workload} has no blind updates"),
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn mixes_are_those_of_ycsb() {
+        let near = |seen: u32, percent: u32| seen.abs_diff(percent * 100) < 250;
+        for (workload, wanted) in [
+            (Workload::YcsbA, [50, 50, 0, 0]),
+            (Workload::YcsbB, [95, 5, 0, 0]),
+            (Workload::YcsbC, [100, 0, 0, 0]),
+            (Workload::YcsbD, [95, 0, 0, 5]),
+            (Workload::YcsbE, [0, 0, 95, 5]),
+            (Workload::YcsbF, [50, 50, 0, 0]),
+            (Workload::YcsbInsert, [0, 0, 0, 100]),
+            (Workload::YcsbUpdate, [0, 100, 0, 0]),
+        ] {
+            let seen = census(workload);
+            assert!(
+                (0..4).all(|i| near(seen[i], wanted[i])),
+                "{workload}: {seen:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn latest_means_newest_first() {
+        let mut generator = Generator::new(Plan::new(Workload::YcsbD, 1_000, Zipf::YCSB_THETA), 5);
+        generator.plan().inserted(1_499);
+        let reads: Vec<u64> = (0..2_000)
+            .filter_map(|_| match generator.next() {
+                Op::Read(n) => Some(n),
+                _ => None,
+            })
+            .collect();
+        let newest = reads.iter().filter(|&&n| n == 1_499).count();
+        assert!(
+            newest * 20 > reads.len(),
+            "{newest} of {} reads",
+            reads.len()
+        );
+        assert!(reads.iter().all(|&n| (500..1_500).contains(&n)));
+    }
+
+    #[test]
+    fn uniform_workloads_update_loaded_records() {
+        for (workload, wanted) in [(Workload::U1, 1), (Workload::U10, 10)] {
+            let mut generator = Generator::new(Plan::new(workload, 64, Zipf::YCSB_THETA), 1);
+            assert_eq!(generator.next(), Op::Update { updates: wanted });
+            assert!((0..1_000).all(|_| generator.uniform() < 64));
+            assert_eq!(generator.plan().key(63), 63);
+        }
+    }
+}
