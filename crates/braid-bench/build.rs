@@ -7,6 +7,7 @@ fn main() {
     for (feature, package, variable) in [
         ("REDB", "redb", "BRAID_BENCH_REDB"),
         ("FJALL", "fjall", "BRAID_BENCH_FJALL"),
+        ("RAFT_ENGINE", "raft-engine", "BRAID_BENCH_RAFT_ENGINE"),
     ] {
         if has_feature(feature) {
             let version = locked_version(package).unwrap_or_else(|| "unknown version".to_owned());

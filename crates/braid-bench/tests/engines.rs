@@ -36,6 +36,9 @@ engines! {
     rocksdb_txn "rocksdb-txn"
     wiredtiger "wiredtiger"
     wiredtiger_dsync "wiredtiger-dsync"
+    redis "redis"
+    raft_engine "raft-engine"
+    postgres "postgres"
 }
 
 #[test]
