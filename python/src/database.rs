@@ -14,6 +14,7 @@ use crate::errors::{ClosedError, ConflictError, IntoPyResult, TableMissingError}
 use crate::fork::Own;
 use crate::options::{OpenOptions, transaction_options};
 use crate::reports;
+use crate::residency::Residency;
 use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
@@ -31,6 +32,7 @@ pub(crate) struct Handle {
     /// Of the transactions that name none.
     pub(crate) durability: Durability,
     pub(crate) writers: Writers,
+    residency: Residency,
     next_transaction: AtomicU64,
     closed: AtomicBool,
     path: Option<PathBuf>,
@@ -42,6 +44,7 @@ impl Handle {
             database: Some(Own::new(database)),
             durability,
             writers: Writers::default(),
+            residency: Residency::new(),
             next_transaction: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             path,
@@ -63,6 +66,20 @@ impl Handle {
             return Err(ClosedError::new_err("the database is closed"));
         }
         self.any()
+    }
+
+    /// Reads one key, with or without the interpreter's lock.
+    #[inline]
+    pub(crate) fn read_key<T: Send>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce() -> T + Send,
+    ) -> PyResult<T> {
+        if self.residency.is_likely(self.any()?) {
+            Ok(read())
+        } else {
+            Ok(py.detach(read))
+        }
     }
 
     pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> PyResult<Transaction> {

@@ -13,6 +13,7 @@ mod notifier;
 mod options;
 mod reading;
 mod reports;
+mod residency;
 mod scan;
 mod snapshot;
 mod table;

@@ -46,15 +46,23 @@ impl View<'_> {
     }
 }
 
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Key,
+    Range,
+}
+
 /// What can be read.
 pub(crate) trait Source {
-    /// Reads without the interpreter's lock.
+    /// Reads one key, or without the interpreter's lock more than one.
     ///
     /// # Errors
     /// What `read` fails with, and what tells that the source was ended or closed.
     fn read<T: Send>(
         &self,
         py: Python<'_>,
+        extent: Extent,
         read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
     ) -> PyResult<T>;
 
@@ -70,7 +78,7 @@ pub(crate) fn get<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (py, table) = (table.py(), table.get());
     let key = table.schema.encode_key(key)?;
-    match source.read(py, |view| view.get(&table.table, &key))? {
+    match source.read(py, Extent::Key, |view| view.get(&table.table, &key))? {
         Some(value) => table.schema.decode_value(py, value).map(Some),
         None => Ok(default),
     }
@@ -83,7 +91,7 @@ pub(crate) fn contains_key<'py>(
 ) -> PyResult<bool> {
     let (py, table) = (table.py(), table.get());
     let key = table.schema.encode_key(key)?;
-    source.read(py, |view| view.contains(&table.table, &key))
+    source.read(py, Extent::Key, |view| view.contains(&table.table, &key))
 }
 
 /// An entry as a tuple.
@@ -96,7 +104,7 @@ pub(crate) fn end<'py>(
     last: bool,
 ) -> PyResult<Option<Entry<'py>>> {
     let (py, table) = (table.py(), table.get());
-    let found = source.read(py, |view| {
+    let found = source.read(py, Extent::Range, |view| {
         let mut range = view.range(&table.table, (KeyBound::Unbounded, KeyBound::Unbounded))?;
         if last {
             range.next_back()

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
 use crate::errors::broken;
-use crate::reading::{Bounds, Source, View};
+use crate::reading::{Bounds, Extent, Source, View};
 use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
@@ -40,8 +40,8 @@ impl Origin {
         read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
     ) -> PyResult<T> {
         match self {
-            Origin::Snapshot(snapshot) => snapshot.get().read(py, read),
-            Origin::Transaction(transaction) => transaction.get().read(py, read),
+            Origin::Snapshot(snapshot) => snapshot.get().read(py, Extent::Range, read),
+            Origin::Transaction(transaction) => transaction.get().read(py, Extent::Range, read),
         }
     }
 

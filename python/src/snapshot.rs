@@ -9,7 +9,7 @@ use pyo3::sync::MutexExt;
 use crate::database::Handle;
 use crate::errors::{ClosedError, IntoPyResult, broken};
 use crate::fork::Own;
-use crate::reading::{self, Entry, Source, View};
+use crate::reading::{self, Entry, Extent, Source, View};
 use crate::scan::{Entries, Items, Origin};
 use crate::table::Table;
 
@@ -19,6 +19,7 @@ type Open = Arc<Own<braid::Snapshot>>;
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Snapshot {
+    handle: Arc<Handle>,
     number: u64,
     /// There until it is closed.
     state: Mutex<Option<Open>>,
@@ -26,11 +27,12 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn take(py: Python<'_>, handle: &Handle) -> PyResult<Self> {
+    pub(crate) fn take(py: Python<'_>, handle: &Arc<Handle>) -> PyResult<Self> {
         let database = handle.open()?;
         // Under some protocols a snapshot waits for a flush.
         let snapshot = py.detach(|| database.snapshot());
         Ok(Self {
+            handle: handle.clone(),
             number: snapshot.number(),
             state: Mutex::new(Some(Arc::new(Own::new(snapshot)))),
             generation: AtomicU64::new(0),
@@ -51,11 +53,16 @@ impl Source for Snapshot {
     fn read<T: Send>(
         &self,
         py: Python<'_>,
+        extent: Extent,
         read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
     ) -> PyResult<T> {
         let open = self.open(py)?;
         let snapshot = open.get()?;
-        py.detach(|| read(View::Snapshot(snapshot))).py()
+        let read = || read(View::Snapshot(snapshot));
+        match extent {
+            Extent::Key => self.handle.read_key(py, read)?.py(),
+            Extent::Range => py.detach(read).py(),
+        }
     }
 
     fn generation(&self) -> u64 {

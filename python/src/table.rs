@@ -38,7 +38,9 @@ impl Table {
     fn find(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
         let database = self.handle.open()?;
         let key = self.schema.encode_key(key)?;
-        py.detach(|| database.get(&self.table, &key[..])).py()
+        self.handle
+            .read_key(py, || database.get(&self.table, &key[..]))?
+            .py()
     }
 
     /// A transaction for one operation, which locks no more than one key and so is in no deadlock.

@@ -10,7 +10,7 @@ use pyo3::sync::MutexExt;
 use crate::database::Handle;
 use crate::errors::{IntoPyResult, broken, ended};
 use crate::fork::Own;
-use crate::reading::{self, Entry, Source, View};
+use crate::reading::{self, Entry, Extent, Source, View};
 use crate::scan::{Entries, Items, Origin};
 use crate::table::Table;
 use crate::ticket::Ticket;
@@ -121,11 +121,16 @@ impl Source for Transaction {
     fn read<T: Send>(
         &self,
         py: Python<'_>,
+        extent: Extent,
         read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
     ) -> PyResult<T> {
         let mut state = self.state(py)?;
         let transaction = state.open()?;
-        py.detach(|| read(View::Transaction(transaction))).py()
+        let read = || read(View::Transaction(transaction));
+        match extent {
+            Extent::Key => self.handle.read_key(py, read)?.py(),
+            Extent::Range => py.detach(read).py(),
+        }
     }
 
     fn generation(&self) -> u64 {
