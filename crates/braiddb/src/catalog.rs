@@ -10,7 +10,7 @@ use crate::codec::TableOptions;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::snapshot::Readable;
-use crate::table::{Table, TableCore};
+use crate::table::{Table, TableCore, type_names};
 use crate::transaction::Transaction;
 use crate::types::{Key, Value};
 
@@ -312,6 +312,64 @@ impl Database {
             });
         }
         Ok(Some(Table::new(core)))
+    }
+
+    /// A handle to the encoded keys and values of a table, whatever its types, or `None` if there is none
+    /// of this name: for tools that handle any table. [`Table::type_names`] says what the bytes mean.
+    ///
+    /// What is written through it is not checked: bytes that are no valid key or value of the table's types
+    /// fail with [`Error::Decode`] where they are read through a typed handle.
+    ///
+    /// ```
+    /// use braid::{AsKey, Bytes, Database};
+    ///
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = Database::in_memory()?;
+    /// let ages = db.table::<u64, String>("ages")?;
+    /// db.transact(|tx| tx.insert(&ages, &7, "Ada"))?;
+    ///
+    /// let untyped = db.untyped_table("ages")?.expect("it exists");
+    /// assert_eq!(untyped.type_names(), ("u64", "string"));
+    /// let key = AsKey::<u64>::with_key_bytes(&7, <[u8]>::to_vec);
+    /// assert_eq!(db.get(&untyped, &key)?, Some(Bytes::from("Ada")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableName`], or what reading can fail with.
+    pub fn untyped_table(&self, name: &str) -> Result<Option<Table>> {
+        name_key(name)?;
+        Ok(self.inner().find_table(name)?.map(Table::new))
+    }
+
+    /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
+    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none.
+    ///
+    /// # Errors
+    /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
+    /// fail with.
+    pub fn create_untyped_table(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+    ) -> Result<Table> {
+        let inner = self.inner();
+        let asked = type_names(key_type, value_type);
+        let _change = inner.catalog_change.lock();
+        match self.untyped_table(name)? {
+            Some(table) if table.core.types != asked => Err(Error::TableType {
+                name: name.to_owned(),
+                found: table.core.types.clone(),
+                asked,
+            }),
+            Some(table) => Ok(table),
+            None => {
+                let core = inner.create_table(name, asked, TableOptions::default())?;
+                Ok(Table::new(core))
+            }
+        }
     }
 
     /// The names of all tables, sorted.

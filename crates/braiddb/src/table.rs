@@ -23,6 +23,13 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+const ARROW: &str = " -> ";
+
+/// How the types of a table are stored.
+pub(crate) fn type_names(key: &str, value: &str) -> String {
+    [key, value].join(ARROW)
+}
+
 /// A table without its types; shared by all handles.
 #[derive(Debug)]
 pub(crate) struct TableCore {
@@ -195,7 +202,14 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
-        format!("{} -> {}", K::TYPE_NAME, V::TYPE_NAME)
+        type_names(K::TYPE_NAME, V::TYPE_NAME)
+    }
+
+    /// The names of the types that the table was created with: its keys' and its values'. They are those of
+    /// `K` and `V` unless the handle is from [`crate::Database::untyped_table`].
+    pub fn type_names(&self) -> (&str, &str) {
+        let types = &self.core.types;
+        types.split_once(ARROW).unwrap_or((types, ""))
     }
 
     /// What the table was created with.
