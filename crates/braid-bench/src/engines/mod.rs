@@ -5,6 +5,8 @@
 //! transaction is on the device, whatever the engine's own default is.
 
 mod braid;
+#[cfg(test)]
+pub(crate) mod broken;
 
 pub use self::braid::BraidEngine;
 
