@@ -183,6 +183,67 @@ fn bench_json_has_every_field() {
 }
 
 #[test]
+fn every_workload_is_in_the_help_with_a_sentence() {
+    let output = braid(&["bench", "--help"]);
+    expect_code(&output, 0);
+    let help = stdout(&output);
+    for workload in braid_bench::Workload::ALL {
+        let line = format!("- {}:", workload.name());
+        let (_, sentence) = help
+            .split_once(&line)
+            .unwrap_or_else(|| panic!("{line} {help}"));
+        assert!(sentence.trim_start().len() > 10, "{line}");
+    }
+}
+
+#[test]
+fn tpcc_is_checked_after_the_run() {
+    let args = ["bench", "tpcc", "--warehouses", "2", "--records", "300"];
+    let rest = [
+        "--threads",
+        "2",
+        "--in-flight",
+        "4",
+        "--seconds",
+        "0.5",
+        "--json",
+    ];
+    let output = braid(&[&args[..], &rest].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(report["checks"].as_u64().unwrap() > 12, "{report}");
+    assert_eq!(report["violations"].as_array().unwrap().len(), 0);
+    assert!(report["response_mean_us"].as_f64().unwrap() > 0.0);
+    let kinds = report["kinds"].as_array().unwrap();
+    assert_eq!(kinds.len(), 5, "{report}");
+    assert!(kinds[0]["done"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_killed_workload_keeps_what_was_acknowledged() {
+    for workload in ["tpcc", "tpcb", "bank"] {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["bench", workload, "--records", "300", "--threads", "2"];
+        let rest = ["--in-flight", "8", "--seconds", "0.5", "--kill", "2"];
+        let output = braid_in(dir.path(), &[&args[..], &rest].concat());
+        expect_code(&output, 0);
+        let text = stdout(&output);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        for line in text.lines() {
+            assert!(line.contains("recovered in"), "{text}");
+        }
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "nothing is left"
+        );
+    }
+    let output = braid(&["bench", "u1", "--records", "100", "--kill"]);
+    expect_code(&output, 2);
+    assert!(stderr(&output).contains("tpcc"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_limit_stands_beside_the_run() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
     expect_code(&output, 0);
