@@ -80,9 +80,11 @@ pub fn open(
     match row.part {
         Part::Here { open, version } => {
             version().map_err(unavailable)?;
-            std::fs::create_dir_all(dir)
+            // A server has another working directory.
+            let dir = std::path::absolute(dir)
+                .and_then(|dir| std::fs::create_dir_all(&dir).map(|()| dir))
                 .map_err(|error| BenchError::io("making the engine's directory", error))?;
-            open(dir, tables, cache_bytes)
+            open(&dir, tables, cache_bytes)
         }
         _ => Err(unavailable(row.part.version().err().unwrap_or_default())),
     }
