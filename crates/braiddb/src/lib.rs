@@ -95,5 +95,5 @@ pub use snapshot::{Readable, Snapshot};
 pub use stats::{Health, Stats};
 pub use table::Table;
 pub use transaction::Transaction;
-pub use types::{AsKey, AsValue, Key, KeyRange, Value};
+pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use verify::{VerifyReport, dump, verify};

@@ -306,8 +306,24 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
-/// The bounds of all keys that begin with `prefix`.
-pub(crate) fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+/// The bounds of all keys that begin with `prefix`, for a range over a part of them.
+///
+/// ```
+/// # use std::ops::Bound;
+/// # fn main() -> braid::Result<()> {
+/// use braid::{Bytes, Readable, Table};
+///
+/// # let db = braid::Database::in_memory()?;
+/// let files: Table<Bytes, Bytes> = db.table("files")?;
+/// # db.transact(|tx| ["a", "usr/bin", "usr/lib", "var"].iter().try_for_each(|f| tx.insert(&files, *f, b"")))?;
+/// let (_, end) = braid::prefix_bounds(b"usr/");
+/// let from = Bound::Excluded(b"usr/bin".to_vec());
+/// let rest: Vec<_> = db.snapshot().range(&files, (from, end))?.collect::<Result<_, _>>()?;
+/// assert_eq!(rest, [(Bytes::from("usr/lib"), Bytes::new())]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let mut end = prefix.to_vec();
     // The first key after all of them: the prefix with its last byte below 0xff increased.
     while let Some(last) = end.pop() {
