@@ -463,11 +463,35 @@ impl Database {
     /// # Errors
     /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
     pub fn transact<R>(&self, mut body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.retry(|mut tx| {
+            let result = body(&mut tx)?;
+            tx.commit()?;
+            Ok(result)
+        })
+    }
+
+    /// Runs `body` with a new transaction, which it commits itself, again and again while it fails with a
+    /// conflict: for bodies that end their transaction in another way than [`Database::transact`] does.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let numbers: braid::Table<u64, u64> = db.table("numbers")?;
+    /// let ticket = db.retry(|mut tx| {
+    ///     tx.fetch_update(&numbers, &7, |n| Some(n.unwrap_or(0) + 1))?;
+    ///     tx.commit_async()
+    /// })?;
+    /// ticket.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`].
+    pub fn retry<R>(&self, mut body: impl FnMut(Transaction) -> Result<R>) -> Result<R> {
         let mut tries = 0;
         loop {
-            let mut tx = self.begin();
-            let outcome = body(&mut tx).and_then(|result| tx.commit().map(|_| result));
-            match outcome {
+            match body(self.begin()) {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
                     tries += 1;
                     back_off(tries);
