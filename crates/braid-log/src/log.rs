@@ -84,6 +84,18 @@ impl Log {
     /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
     pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
+        Self::create_behind(device, options, 0)
+    }
+
+    /// Creates a log whose first number comes behind `number`: for a database that was restored as of it.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub fn create_behind(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        number: u64,
+    ) -> Result<Log, LogError> {
         let options = options.checked()?;
         let entries = device
             .list()
@@ -110,8 +122,8 @@ impl Log {
                 free: Vec::new(),
             })
             .collect();
-        let kept = Kept::Numbers(0);
-        Self::begin(device, options, new_identity(), 1, 0, &kept, lanes)
+        let kept = Kept::Numbers(number);
+        Self::begin(device, options, new_identity(), 1, number, &kept, lanes)
     }
 
     /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the
@@ -257,6 +269,11 @@ impl Log {
         &self.0
     }
 
+    /// The log's own number, drawn when it was created, which its segments carry.
+    pub fn identity(&self) -> u128 {
+        self.core().id
+    }
+
     /// The options in effect.
     pub fn options(&self) -> &LogOptions {
         &self.core().options
@@ -390,6 +407,27 @@ impl Log {
         let core = self.core();
         let hardened = core.hardening.as_ref().map_or(0, Hardening::greatest);
         hardened.max(core.horizon())
+    }
+
+    /// Calls `f` when anything above `number` is acknowledged, or the log has failed, perhaps more than once.
+    /// Asks for no flush.
+    pub fn on_progress(&self, number: u64, f: &Arc<dyn Fn() + Send + Sync>) {
+        let core = self.core();
+        let register = |shard: usize| {
+            let f = Arc::clone(f);
+            let action = Action::Call(Box::new(move |_| f()));
+            core.callbacks.add(shard, number + 1, action);
+        };
+        // The shards of those who wait for everything; with hardening, one of each lane as well.
+        register(core.strands.len());
+        if core.hardening.is_some() {
+            (0..core.lanes.len()).for_each(register);
+        }
+        if let Some(error) = core.poison() {
+            core.callbacks.run(u64::MAX, &Err(error));
+        } else if self.acknowledged() > number {
+            core.run_callbacks();
+        }
     }
 
     /// Every number below this is finished: the least of an entry in flight, or else the next one to be

@@ -32,6 +32,7 @@
 //! ```
 
 mod checkpoint;
+mod copy;
 mod error;
 mod file;
 mod frames;
@@ -54,6 +55,7 @@ mod tree;
 mod verify;
 
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
+pub use copy::{PinnedCheckpoint, StoreWriter};
 pub use error::StoreError;
 pub use page::{PAGE_SIZE, PageId};
 pub use store::{Store, StoreOptions, StoreStats};
