@@ -409,20 +409,28 @@ impl Log {
         hardened.max(core.horizon())
     }
 
-    /// Calls `f` when anything above `number` is acknowledged, or the log has failed, perhaps more than once.
-    /// Asks for no flush.
-    pub fn on_progress(&self, number: u64, f: &Arc<dyn Fn() + Send + Sync>) {
+    /// How many kinds of progress there are, see [`Log::on_progress`]: one, or with `gsn` one a lane and one
+    /// of all.
+    pub fn progress_kinds(&self) -> usize {
         let core = self.core();
-        let register = |shard: usize| {
-            let f = Arc::clone(f);
-            let action = Action::Call(Box::new(move |_| f()));
-            core.callbacks.add(shard, number + 1, action);
+        1 + core.hardening.as_ref().map_or(0, |_| core.lanes.len())
+    }
+
+    /// Calls `f` once anything above `number` is acknowledged as a progress of that kind, or the log has
+    /// failed. Asks for no flush. Whoever registers for all kinds is called when there is progress at all.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn on_progress(&self, kind: usize, number: u64, f: impl FnOnce() + Send + 'static) {
+        assert!(kind < self.progress_kinds(), "one of the kinds");
+        let core = self.core();
+        // The shard of those who wait for everything, or one that follows a lane.
+        let shard = match kind {
+            0 => core.strands.len(),
+            lane => lane - 1,
         };
-        // The shards of those who wait for everything; with hardening, one of each lane as well.
-        register(core.strands.len());
-        if core.hardening.is_some() {
-            (0..core.lanes.len()).for_each(register);
-        }
+        let action = Action::Call(Box::new(move |_| f()));
+        core.callbacks.add(shard, number + 1, action);
         if let Some(error) = core.poison() {
             core.callbacks.run(u64::MAX, &Err(error));
         } else if self.acknowledged() > number {

@@ -224,7 +224,10 @@ fn a_reader_is_woken_and_misses_nothing() {
                 if found.len() as u64 == 3 * EACH {
                     break;
                 }
-                log.on_progress(to, &ring);
+                for kind in 0..log.progress_kinds() {
+                    let ring = Arc::clone(&ring);
+                    log.on_progress(kind, to, move || ring());
+                }
                 rung = bell.0.lock().unwrap();
                 while !*rung {
                     rung = bell.1.wait(rung).unwrap();

@@ -24,6 +24,16 @@ pub fn sleep(time: Duration) {
     }
 }
 
+/// The time of day, since 1970. Nothing may depend on its order: people and other programs change it. Under a
+/// simulation it passes as [`now`] does.
+pub fn wall_clock() -> Duration {
+    if simulation::is_on() {
+        return Duration::from_secs(1 << 30) + simulation::elapsed();
+    }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    time.unwrap_or(Duration::ZERO)
+}
+
 /// A number that no other call returned before, here or on another machine.
 pub fn entropy() -> u64 {
     if simulation::is_on() {

@@ -16,16 +16,19 @@ use braid_io::DirectoryLock;
 use braid_log::{LockRelease, Log};
 use braid_store::Store;
 
+use crate::archive::Archiver;
+use crate::changes::Bell;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::garbage::Garbage;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
 use crate::locks::LockTable;
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::options::{Builder, TransactionOptions};
 use crate::recovery::RecoveryReport;
+use crate::retention::Retention;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counters, Health, Stats};
 use crate::table::{Table, TableCore};
@@ -88,6 +91,11 @@ pub(crate) struct Inner {
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) retention: Retention,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) archiver: Option<Archiver>,
+    pub(crate) archive_ticker: Ticker,
+    pub(crate) archive_interval: Duration,
     /// The newest commit when the database was opened.
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
@@ -105,6 +113,8 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) meta: Meta,
     pub(crate) catalog: Arc<TableCore>,
+    pub(crate) retention: Retention,
+    pub(crate) archiver: Option<Archiver>,
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
     pub(crate) recovery: RecoveryReport,
@@ -134,6 +144,11 @@ impl Inner {
             background: options.background,
             transaction_bytes_max: options.transaction_bytes_max,
             checkpoint_log_bytes: options.checkpoint_log_bytes,
+            retention: parts.retention,
+            bell: Arc::default(),
+            archiver: parts.archiver,
+            archive_ticker: Ticker::default(),
+            archive_interval: options.archive_interval,
             opened_at: parts.opened_at,
             identity: parts.identity,
             recovery: parts.recovery,
@@ -280,6 +295,8 @@ impl Inner {
             return Ok(());
         }
         self.maintenance.stop();
+        self.archive_ticker.stop();
+        self.bell.ring();
         let result = self
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
@@ -307,6 +324,8 @@ impl Inner {
             return Err(Error::Poisoned { cause });
         }
         self.log.sync()?;
+        // If it fails, the log is kept, and the next opening goes on with it.
+        let _ = self.run_archiver();
         self.checkpoint_if_changed()
     }
 }
@@ -470,6 +489,17 @@ impl Database {
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.check_writable()?;
         self.inner.checkpoint()
+    }
+
+    /// Brings the archive of the log up to all that is durable now, durably; returns the number up to which it
+    /// goes. Without this it follows at intervals, or, without background threads, at checkpoints. `None` if
+    /// there is no archive, see [`Builder::archive`].
+    ///
+    /// # Errors
+    /// What the archive's medium fails with; the log is kept then, and the next attempt goes on.
+    pub fn archive_now(&self) -> Result<Option<u64>> {
+        self.inner.run_archiver()?;
+        Ok(self.inner.archiver.as_ref().map(Archiver::archived))
     }
 
     /// Counters and sizes.

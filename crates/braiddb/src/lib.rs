@@ -50,7 +50,10 @@
     )
 )]
 
+mod archive;
+mod backup;
 mod catalog;
+mod changes;
 mod commit;
 mod context;
 mod database;
@@ -70,6 +73,7 @@ mod options;
 mod recovery;
 mod redo;
 mod replay;
+mod retention;
 mod scan;
 mod snapshot;
 mod stats;
@@ -80,11 +84,16 @@ mod types;
 mod verify;
 mod versions;
 
+pub use backup::{
+    Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,
+    backup_info, restore,
+};
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;
+pub use changes::{Change, ChangeSet, Changes, Feed, Position};
 pub use commit::{Commit, Ticket};
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};

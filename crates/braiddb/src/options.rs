@@ -1,6 +1,6 @@
 //! How a database is opened and how a transaction behaves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 /// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
 /// | [`max_log_bytes`](Builder::max_log_bytes) | no limit | 0, or twice `checkpoint_log_bytes` |
 /// | [`transaction_bytes_max`](Builder::transaction_bytes_max) | 256 MiB | 1 KiB to 1 GiB |
+/// | [`feed_log_bytes`](Builder::feed_log_bytes) | 1 GiB | any |
+/// | [`archive_interval`](Builder::archive_interval) | 1 s | any but zero |
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
@@ -81,6 +83,16 @@ pub struct Builder {
     pub(crate) background: bool,
     pub(crate) discard: bool,
     pub(crate) progress: Option<ProgressCallback>,
+    pub(crate) feed_log_bytes: u64,
+    pub(crate) archive: Option<ArchivePlace>,
+    pub(crate) archive_interval: Duration,
+}
+
+/// Where the log is archived.
+#[derive(Clone, Debug)]
+pub(crate) enum ArchivePlace {
+    Directory(PathBuf),
+    Device(Arc<dyn Device>),
 }
 
 impl Default for Builder {
@@ -102,6 +114,9 @@ impl Default for Builder {
             background: true,
             discard: false,
             progress: None,
+            feed_log_bytes: 1 << 30,
+            archive: None,
+            archive_interval: Duration::from_secs(1),
         }
     }
 }
@@ -205,6 +220,39 @@ impl Builder {
         self
     }
 
+    /// The most log, in bytes, that is kept for [feeds](crate::Feed) and open [readers](crate::Changes) of changes
+    /// beyond what recovery needs; with [`Builder::max_log_bytes`], no more than a quarter of that. One that is
+    /// further behind is left behind: it gets [`Error::PositionLost`], and commits go on.
+    pub fn feed_log_bytes(mut self, bytes: u64) -> Self {
+        self.feed_log_bytes = bytes;
+        self
+    }
+
+    /// A directory, created if it is missing, to which every durable transaction is copied, so that a backup can
+    /// be restored [up to any later point](crate::Restore::archive). It should lie on another medium.
+    ///
+    /// Log that is not archived yet is kept. So if the archive's medium fails, commits go on until the log is
+    /// full (see [`Builder::max_log_bytes`]) or its medium is, and then fail with [`Error::OutOfSpace`];
+    /// [`Database::health`] tells meanwhile. An opening without this option does not keep log for the
+    /// archive, which leaves a hole in it.
+    pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
+        self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
+        self
+    }
+
+    /// As [`Builder::archive`], to a device.
+    pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.archive = Some(ArchivePlace::Device(device));
+        self
+    }
+
+    /// How often the archive is brought up to date, and so how much can be missing from it, and how exactly times
+    /// can be told apart in it.
+    pub fn archive_interval(mut self, interval: Duration) -> Self {
+        self.archive_interval = interval;
+        self
+    }
+
     /// Is told how recovery gets on, from the recovering threads.
     pub fn recovery_progress(
         mut self,
@@ -269,6 +317,8 @@ impl Builder {
         let epoch_fits =
             (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
         check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
+        let interval_fits = !self.archive_interval.is_zero();
+        check(interval_fits, "archive_interval", "more than zero")?;
         let flushes = self.flushes_in_flight.unwrap_or(1);
         let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
         check(flushes_fit, "flushes_in_flight", "from 1 to 16")

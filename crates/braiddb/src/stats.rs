@@ -7,6 +7,7 @@ use crossbeam_utils::CachePadded;
 use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
+use crate::archive::Archiver;
 use crate::database::Inner;
 use crate::error::Error;
 
@@ -78,6 +79,10 @@ pub struct Stats {
     pub log: LogStats,
     /// The store's counters.
     pub store: StoreStats,
+    /// The number up to which the log is archived, if it is: see [`crate::Builder::archive`].
+    pub archived: Option<u64>,
+    /// The number behind which all changes can still be read.
+    pub changes_kept_from: u64,
 }
 
 /// Whether a database can be written to; see [`crate::Database::health`].
@@ -88,6 +93,12 @@ pub enum Health {
     Good,
     /// The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
     CheckpointFailing {
+        /// Why it failed.
+        error: Error,
+    },
+    /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried
+    /// again.
+    ArchiveFailing {
         /// Why it failed.
         error: Error,
     },
@@ -114,6 +125,8 @@ impl Inner {
             log: self.log.stats(),
             protocol: self.meta.protocol,
             store: self.store.stats(),
+            archived: self.archiver.as_ref().map(Archiver::archived),
+            changes_kept_from: self.retention.oldest(),
         }
     }
 
@@ -124,8 +137,11 @@ impl Inner {
         if self.is_closed() {
             return Health::Closed;
         }
-        match self.maintenance.last_error.lock().clone() {
-            Some(error) => Health::CheckpointFailing { error },
+        if let Some(error) = self.maintenance.last_error.lock().clone() {
+            return Health::CheckpointFailing { error };
+        }
+        match self.archiver.as_ref().and_then(Archiver::error) {
+            Some(error) => Health::ArchiveFailing { error },
             None => Health::Good,
         }
     }

@@ -38,6 +38,10 @@ pub(crate) fn now() -> Instant {
     never()
 }
 
+pub(crate) fn elapsed() -> std::time::Duration {
+    never()
+}
+
 pub(crate) fn random() -> u64 {
     never()
 }
