@@ -20,9 +20,6 @@ use crate::replay::Replay;
 /// There while a database is being restored: what is beside it is not a database yet.
 pub(crate) const RESTORING_FILE: &str = "RESTORING";
 
-/// Memory for pages while the archive is applied.
-const POOL_BYTES: usize = 64 << 20;
-
 /// To which point a database is restored; see [`Restore::until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,6 +91,7 @@ pub struct Restore<'a> {
     until: Until,
     progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
     device: DeviceChoice,
+    pool_bytes: usize,
 }
 
 impl std::fmt::Debug for Restore<'_> {
@@ -120,6 +118,7 @@ impl<'a> Restore<'a> {
             until: Until::End,
             progress: None,
             device: DeviceChoice::Auto,
+            pool_bytes: 64 << 20,
         }
     }
 
@@ -157,6 +156,12 @@ impl<'a> Restore<'a> {
     /// Is told how it gets on.
     pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
         self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Memory for pages while the archive is applied, in bytes, at least 512 KiB. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
         self
     }
 
@@ -295,7 +300,7 @@ impl<'a> Restore<'a> {
             exists,
         )?;
         let store_options = StoreOptions {
-            pool_bytes: POOL_BYTES,
+            pool_bytes: self.pool_bytes,
         };
         let (store, _) = Store::open(device.clone(), store_options)?;
         let mut transactions = 0;
@@ -403,7 +408,12 @@ fn end(device: &dyn Device) -> Result<()> {
 
 /// Begins a log behind `number`, and makes a checkpoint whose log begins there.
 fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, number: u64) -> Result<()> {
+    // Nothing is written to it here: as small as its protocol lets it be.
+    let slot_bytes = 8 << 10;
+    let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
     let options = LogOptions {
+        slot_bytes,
+        segment_bytes: (2 * slots).max(256 << 10),
         protocol: meta.protocol,
         strands: meta.strands.into(),
         lanes: meta.lanes.into(),
