@@ -96,6 +96,11 @@ impl Log {
         options: LogOptions,
         number: u64,
     ) -> Result<Log, LogError> {
+        if number >= crate::chunk::NUMBERS_MAX / 2 {
+            return Err(LogError::Incompatible {
+                what: format!("number {number} is one that no log comes to"),
+            });
+        }
         let options = options.checked()?;
         let entries = device
             .list()

@@ -13,4 +13,4 @@ pub(crate) use read::{Archive, ArchivedTransaction};
 pub(crate) use write::Archiver;
 
 #[cfg(feature = "fuzzing")]
-pub(crate) use batch::{BatchHeader, FileHeader};
+pub(crate) use batch::seal;

@@ -246,6 +246,40 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// Makes the checksums and digests of a backup fit what it holds, as far as it is one.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn seal(bytes: &mut [u8], seal_page: fn(&mut [u8])) -> Option<()> {
+    let word = |bytes: &[u8], at: usize| {
+        let word = bytes.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*word) as usize)
+    };
+    let mut at = MAGIC.len();
+    loop {
+        let count = word(bytes, at)?;
+        let crc = at + 4..at + PIECE_HEADER;
+        at += PIECE_HEADER;
+        if count == 0 {
+            break;
+        }
+        let piece = bytes.get_mut(at..at.checked_add(count.checked_mul(PAGE_RECORD)?)?)?;
+        for record in piece.chunks_exact_mut(PAGE_RECORD) {
+            seal_page(&mut record[8..]);
+        }
+        let sum = crc32c::crc32c(piece);
+        bytes[crc].copy_from_slice(&sum.to_le_bytes());
+        at += count * PAGE_RECORD;
+    }
+    let (pages, manifest) = bytes.split_at_mut(at);
+    let len = manifest.len().checked_sub(FOOTER)?;
+    let manifest = &mut manifest[..len];
+    // Behind identity, number, sequence, time, parent and pages.
+    let digest = manifest.get_mut(96..112)?;
+    digest.copy_from_slice(&xxh3_128(pages).to_le_bytes());
+    let crc = crc32c::crc32c(&manifest[16..]);
+    manifest[12..16].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

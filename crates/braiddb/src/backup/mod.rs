@@ -22,7 +22,7 @@ pub use source::{BackupInfo, backup_info};
 pub(crate) use restore::RESTORING_FILE;
 
 #[cfg(feature = "fuzzing")]
-pub(crate) use format::Manifest;
+pub(crate) use format::seal;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -63,6 +63,7 @@ enum Source<'a> {
 }
 
 enum ArchiveSource {
+    Open(Archive),
     Directory(PathBuf),
     Device(Arc<dyn Device>),
 }
@@ -180,10 +181,11 @@ impl<'a> Restore<'a> {
     /// # Errors
     /// [`Error::Backup`] says what is wrong with the backups, the archive, the point asked for or the
     /// directory; [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`], [`Error::Locked`].
-    pub fn run(self, path: impl AsRef<Path>) -> Result<RestoreReport> {
+    pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
         let opening = |error| Error::io(format!("opening {}", path.display()), error);
         // Before anything is made: most of what can be wrong is known from the files' ends.
+        self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;
         if path.try_exists().map_err(opening)?
             && let Some(found) = std::fs::read_dir(path).map_err(opening)?.next()
@@ -215,24 +217,30 @@ impl<'a> Restore<'a> {
             };
             chain.add(read_manifest(path)?, &super::source::name_of(path))?;
         }
-        chain
-            .last
-            .map_or(Err(BackupError::Nothing.into()), |_| Ok(()))
+        let (manifest, _) = chain.last.ok_or(BackupError::Nothing)?;
+        let archive = match &self.archive {
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            _ => None,
+        };
+        target(archive, self.until, &manifest).map(drop)
+    }
+
+    fn open_archive(&mut self) -> Result<Option<Archive>> {
+        Ok(match self.archive.take() {
+            None => None,
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            Some(ArchiveSource::Device(device)) => Some(Archive::open_on(device, "archive")?),
+            Some(ArchiveSource::Directory(path)) => Some(Archive::open(&path)?),
+        })
     }
 
     /// Restores onto an empty device of one's own.
     ///
     /// # Errors
     /// As [`Restore::run`].
-    pub fn run_on(self, device: Arc<dyn Device>) -> Result<RestoreReport> {
+    pub fn run_on(mut self, device: Arc<dyn Device>) -> Result<RestoreReport> {
+        let archive = self.open_archive()?;
         begin(&*device)?;
-        let archive = match &self.archive {
-            None => None,
-            Some(ArchiveSource::Device(device)) => {
-                Some(Archive::open_on(device.clone(), "archive")?)
-            }
-            Some(ArchiveSource::Directory(path)) => Some(Archive::open(path)?),
-        };
         let mut writer = StoreWriter::create(device.clone())?;
         let mut chain = Chain::default();
         let mut pages = 0;
@@ -279,13 +287,7 @@ impl<'a> Restore<'a> {
             .into());
         }
         let (meta, start) = Meta::decode(&manifest.meta)?;
-        let until = match &archive {
-            None => target_without_archive(self.until, &manifest)?,
-            Some(archive) => {
-                let (identity, number) = (manifest.identity, manifest.number);
-                archive.target(self.until, identity, number, manifest.time)?
-            }
-        };
+        let until = target(archive.as_ref(), self.until, &manifest)?;
         let exists = |id: PageId| {
             manifest
                 .entries
@@ -369,7 +371,11 @@ impl Chain {
     }
 }
 
-fn target_without_archive(until: Until, manifest: &Manifest) -> Result<u64> {
+/// The number to which a database is restored.
+fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
+    if let Some(archive) = archive {
+        return archive.target(until, manifest.identity, manifest.number, manifest.time);
+    }
     let asked = match until {
         Until::End => return Ok(manifest.number),
         Until::Number(number) if number == manifest.number => return Ok(number),
