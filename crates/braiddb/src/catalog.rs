@@ -18,6 +18,16 @@ use crate::types::{Key, Value};
 pub(crate) const CATALOG_ID: u32 = 1;
 
 /// The longest name of a table, in bytes.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{Error, MAX_TABLE_NAME_LEN};
+/// let long = db.table::<u32, u32>(&"t".repeat(MAX_TABLE_NAME_LEN + 1));
+/// assert!(matches!(long, Err(Error::TableName { .. })));
+/// # Ok(())
+/// # }
+/// ```
 pub const MAX_TABLE_NAME_LEN: usize = 255;
 
 /// The key under which the next table's number lies.
@@ -295,6 +305,16 @@ impl Database {
 
     /// A handle to a table, or `None` if there is none of this name.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_none());
+    /// db.table::<u32, u32>("t")?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Database::table`].
     pub fn existing_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<K, V>>> {
@@ -374,6 +394,16 @@ impl Database {
 
     /// The names of all tables, sorted.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// db.table::<u32, u32>("pears")?;
+    /// db.table::<u32, u32>("apples")?;
+    /// assert_eq!(db.table_names()?, ["apples", "pears"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What reading can fail with.
     pub fn table_names(&self) -> Result<Vec<String>> {
@@ -391,6 +421,17 @@ impl Database {
     ///
     /// Its space is free once no handle to it is left, after the next checkpoint.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert!(db.drop_table("t")?);
+    /// assert!(!db.drop_table("t")?);
+    /// assert!(db.get(&t, &1).is_err()); // the handle is of no use any more
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What a commit can fail with.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
@@ -407,6 +448,16 @@ impl Database {
     }
 
     /// Gives a table another name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// db.rename_table("t", "u")?;
+    /// assert_eq!(t.name(), "u"); // handles follow
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or what a commit can fail

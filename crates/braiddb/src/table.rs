@@ -213,11 +213,29 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// What the table was created with.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.options(), braid::TableOptions::default());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn options(&self) -> TableOptions {
         self.core.options
     }
 
     /// The table's present name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.name(), "t");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> String {
         self.core.name.read().clone()
     }

@@ -28,6 +28,21 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// Writes stay private until the commit and are seen by the transaction's own reads. A write locks its
 /// key at once, so two transactions that write the same key follow each other; plain reads lock nothing
 /// and are validated at commit. Dropping a transaction aborts it.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Readable;
+/// let mut tx = db.begin();
+/// tx.insert(&t, &1, "one")?;
+/// assert_eq!(tx.get(&t, &1)?.as_deref(), Some("one")); // its own write
+/// assert_eq!(db.get(&t, &1)?, None); // nobody else's, yet
+/// tx.commit()?;
+/// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Transaction {
     /// There until the transaction ends.
     context: Option<PooledContext>,
@@ -62,6 +77,18 @@ impl Transaction {
     }
 
     /// Sets when the commit is safe; see [`Durability`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.set_durability(braid::Durability::None);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_durability(&mut self, durability: Durability) {
         self.options.durability = durability;
     }
@@ -128,6 +155,20 @@ impl Transaction {
 
     /// The value of a key, locked against other writers until this transaction ends: for a value that
     /// is about to be written, so that hot keys queue instead of conflicting.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let hits = db.table::<String, u64>("hits")?;
+    /// db.transact(|tx| {
+    ///     let count = tx.get_for_update(&hits, "/")?.unwrap_or(0);
+    ///     tx.insert(&hits, "/", &(count + 1))
+    /// })?;
+    /// assert_eq!(db.get(&hits, "/")?, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Conflict`] on a deadlock; otherwise as [`Readable::get`].
@@ -251,6 +292,19 @@ impl Transaction {
 
     /// Sets the value of a key, whether it was there or not. Reads nothing.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.insert(&t, &1, "uno")?;
+    /// tx.commit()?;
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("uno"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
     /// [`Error::Conflict`] on a deadlock, [`Error::TableDropped`], [`Error::ForeignTable`],
@@ -268,6 +322,18 @@ impl Transaction {
 
     /// Sets the value of a key and returns the one before.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// assert_eq!(tx.replace(&t, &1, "one")?, None);
+    /// assert_eq!(tx.replace(&t, &1, "uno")?.as_deref(), Some("one"));
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::insert`] and [`Readable::get`].
     pub fn replace<K: Key, V: Value>(
@@ -282,6 +348,18 @@ impl Transaction {
     }
 
     /// Sets the value of a key that is not there; says whether it did.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// assert!(tx.insert_if_absent(&t, &1, "one")?);
+    /// assert!(!tx.insert_if_absent(&t, &1, "uno")?);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::insert`].
@@ -302,6 +380,18 @@ impl Transaction {
 
     /// Removes a key; says whether it was there.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// assert!(tx.remove(&t, &1)?);
+    /// assert!(!tx.remove(&t, &1)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::insert`].
     pub fn remove<K: Key, V: Value>(
@@ -319,6 +409,18 @@ impl Transaction {
     }
 
     /// Removes a key and returns its value.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// assert_eq!(tx.take(&t, &1)?.as_deref(), Some("one"));
+    /// assert_eq!(tx.take(&t, &1)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::insert`] and [`Readable::get`].
@@ -338,6 +440,18 @@ impl Transaction {
 
     /// Sets (`Some`) or removes (`None`) a key if its present value is `expected` (`None`: it is not
     /// there); says whether it did.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let leader = db.table::<String, u32>("leader")?;
+    /// // Whoever comes first.
+    /// assert!(db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&7)))?);
+    /// assert!(!db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&8)))?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Transaction::insert`].
@@ -372,6 +486,19 @@ impl Transaction {
     /// Replaces the value of a key by what `update` makes of it (`None`: not there) and returns the value
     /// before.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let hits = db.table::<String, u64>("hits")?;
+    /// for before in [None, Some(1), Some(2)] {
+    ///     let found = db.transact(|tx| tx.fetch_update(&hits, "/", |n| Some(n.unwrap_or(0) + 1)))?;
+    ///     assert_eq!(found, before);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::insert`] and [`Readable::get`].
     pub fn fetch_update<K: Key, V: Value + AsValue<V> + Clone>(
@@ -403,6 +530,18 @@ impl Transaction {
     /// Makes the writes visible and durable, together or not at all. What it returns says that they are
     /// on the device, or, with [`Durability::Buffered`] or [`Durability::None`], that they are visible.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?; // on the device
+    /// assert!(commit.number() <= db.durable_horizon());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Conflict`], after which nothing of the transaction remains; [`Error::OutOfSpace`], the
     /// same; [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
@@ -414,6 +553,18 @@ impl Transaction {
 
     /// Makes the writes visible and returns a ticket that tells when they are durable.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?; // visible to other transactions
+    /// ticket.wait()?; // on the device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::commit`]; a failure to become durable is the ticket's.
     pub fn commit_async(self) -> Result<Ticket> {
@@ -422,6 +573,18 @@ impl Transaction {
     }
 
     /// Ends the transaction without a trace; the same as dropping it.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.abort();
+    /// assert_eq!(db.get(&t, &1)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn abort(self) {
         drop(self);
     }

@@ -13,6 +13,43 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 /// A type that a table can be keyed by.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{AsKey, AsValue, Bytes, Error, Key, Result, Value};
+///
+/// /// Kept in the order of the fields.
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// struct Place {
+///     floor: u8,
+///     room: u16,
+/// }
+///
+/// impl Key for Place {
+///     const TYPE_NAME: &'static str = "place";
+///
+///     fn from_key_bytes(bytes: Bytes) -> Result<Self> {
+///         match bytes[..] {
+///             [floor, high, low] => Ok(Place { floor, room: u16::from_be_bytes([high, low]) }),
+///             _ => Err(Error::Decode { type_name: "place", reason: "not three bytes".into() }),
+///         }
+///     }
+/// }
+///
+/// impl AsKey<Place> for Place {
+///     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+///         let [high, low] = self.room.to_be_bytes();
+///         f(&[self.floor, high, low])
+///     }
+/// }
+///
+/// let people = db.table::<Place, String>("people")?;
+/// db.transact(|tx| tx.insert(&people, &Place { floor: 1, room: 7 }, "Ada"))?;
+/// assert_eq!(db.get(&people, &Place { floor: 1, room: 7 })?.as_deref(), Some("Ada"));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Key: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
@@ -25,12 +62,54 @@ pub trait Key: Sized + 'static {
 }
 
 /// Something that stands for a key of type `K` in a call.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// // A table keyed by strings takes whatever holds one.
+/// let ages = db.table::<String, u8>("ages")?;
+/// db.transact(|tx| tx.insert(&ages, "Ada", &36))?;
+/// assert_eq!(db.get(&ages, &String::from("Ada"))?, Some(36));
+/// # Ok(())
+/// # }
+/// ```
 pub trait AsKey<K: Key> {
     /// Calls `f` with the encoded key.
     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 }
 
 /// A type that a table can hold.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{AsValue, Bytes, Error, Result, Value};
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Colour([u8; 3]);
+///
+/// impl Value for Colour {
+///     const TYPE_NAME: &'static str = "colour";
+///
+///     fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+///         let reason = || format!("{} bytes", bytes.len());
+///         let rgb = bytes[..].try_into();
+///         rgb.map(Colour).map_err(|_| Error::Decode { type_name: "colour", reason: reason() })
+///     }
+/// }
+///
+/// impl AsValue<Colour> for Colour {
+///     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+///         f(&self.0)
+///     }
+/// }
+///
+/// let colours = db.table::<String, Colour>("colours")?;
+/// db.transact(|tx| tx.insert(&colours, "red", &Colour([255, 0, 0])))?;
+/// assert_eq!(db.get(&colours, "red")?, Some(Colour([255, 0, 0])));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Value: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
@@ -43,6 +122,20 @@ pub trait Value: Sized + 'static {
 }
 
 /// Something that stands for a value of type `V` in a call.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::Bytes;
+/// let blobs = db.table::<u32, Bytes>("blobs")?;
+/// db.transact(|tx| {
+///     tx.insert(&blobs, &1, "a string")?;
+///     tx.insert(&blobs, &2, b"a byte string")?;
+///     tx.insert(&blobs, &3, &vec![1, 2, 3])
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait AsValue<V: Value> {
     /// Calls `f` with the encoded value.
     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
@@ -246,6 +339,19 @@ impl FromStored for String {
 }
 
 /// A range of keys: any of the standard ranges over something that is [`AsKey<K>`], or `..`.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Readable;
+/// let snapshot = db.snapshot();
+/// snapshot.range(&t, ..)?;
+/// snapshot.range(&t, 3..)?;
+/// snapshot.range(&t, 3..=7)?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait KeyRange<K: Key> {
     /// The encoded bounds, lower and upper.
     fn into_key_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
