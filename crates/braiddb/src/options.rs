@@ -94,17 +94,8 @@ pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 
 /// Options for opening a database, from [`Database::builder`].
 ///
-/// | option | default | range |
-/// |---|---|---|
-/// | [`protocol`](Builder::protocol) | `Glsn` | any at any opening |
-/// | [`strands`](Builder::strands) | the number of CPUs, at most 16 | 1 to 256, fixed at creation |
-/// | [`lanes`](Builder::lanes) | 1 | 1 to `strands`, fixed at creation |
-/// | [`epoch`](Builder::epoch) | 40 ms | from 10 µs to 10 s |
-/// | [`pool_bytes`](Builder::pool_bytes) | 256 MiB | from 1 MiB |
-/// | [`segment_bytes`](Builder::segment_bytes) | 32 MiB | 64 KiB to 1 GiB |
-/// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
-/// | [`max_log_bytes`](Builder::max_log_bytes) | no limit | 0, or twice `checkpoint_log_bytes` |
-/// | [`transaction_bytes_max`](Builder::transaction_bytes_max) | 256 MiB | 1 KiB to 1 GiB |
+/// Defaults and ranges are in the crate's [table](crate#limits-and-defaults). An option out of its range is
+/// [`Error::Options`] when the database is opened.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
