@@ -4,18 +4,13 @@
 //! cargo run -p braiddb --example secondary_index
 //! ```
 
-use braid::{Bytes, Database, Error, Readable, Result, Table, Transaction};
+use braid::{Database, Readable, Result, Table, Transaction};
 
 /// People by number, and their numbers by city.
 struct People {
     by_id: Table<u64, String>,
-    /// The key is the city, a zero byte, and the number: all of one city lie together, in order. The value
-    /// says nothing.
-    by_city: Table<Bytes, Bytes>,
-}
-
-fn index_key(city: &str, id: u64) -> Vec<u8> {
-    [city.as_bytes(), &[0], &id.to_be_bytes()].concat()
+    /// All numbers of one city lie together, in order. There is nothing to say of them.
+    by_city: Table<(String, u64), ()>,
 }
 
 /// "name, city", as they are stored.
@@ -35,29 +30,25 @@ impl People {
     fn put(&self, tx: &mut Transaction, id: u64, name: &str, city: &str) -> Result<()> {
         let person = format!("{name}, {city}");
         if let Some(before) = tx.replace(&self.by_id, &id, &person)? {
-            tx.remove(&self.by_city, &index_key(city_of(&before), id))?;
+            tx.remove(&self.by_city, &(city_of(&before), id))?;
         }
-        tx.insert(&self.by_city, &index_key(city, id), b"")
+        tx.insert(&self.by_city, &(city, id), &())
     }
 
     fn remove(&self, tx: &mut Transaction, id: u64) -> Result<bool> {
         let Some(before) = tx.take(&self.by_id, &id)? else {
             return Ok(false);
         };
-        tx.remove(&self.by_city, &index_key(city_of(&before), id))?;
+        tx.remove(&self.by_city, &(city_of(&before), id))?;
         Ok(true)
     }
 
     /// Works in a transaction and in a snapshot alike.
     fn of_city(&self, reader: &impl Readable, city: &str) -> Result<Vec<String>> {
         let mut people = Vec::new();
-        for entry in reader.prefix(&self.by_city, &[city.as_bytes(), &[0]].concat())? {
-            let (key, _) = entry?;
-            let id = key.last_chunk().ok_or_else(|| Error::Decode {
-                type_name: "index key",
-                reason: "it has no number".into(),
-            })?;
-            people.extend(reader.get(&self.by_id, &u64::from_be_bytes(*id))?);
+        for entry in reader.prefix(&self.by_city, &(city,))? {
+            let ((_, id), ()) = entry?;
+            people.extend(reader.get(&self.by_id, &id)?);
         }
         Ok(people)
     }

@@ -14,15 +14,8 @@ use braid::{Compression, Database, Readable, Result, Table, TableOptions};
 const HOUR: u64 = 3_600;
 const DAY: u64 = 24 * HOUR;
 
-/// The sensor's number, then the time in seconds, both big-endian: in the order in which they are read.
-fn key(sensor: u32, time: u64) -> [u8; 12] {
-    let mut key = [0; 12];
-    key[..4].copy_from_slice(&sensor.to_be_bytes());
-    key[4..].copy_from_slice(&time.to_be_bytes());
-    key
-}
-
-type Series = Table<[u8; 12], String>;
+/// By sensor, and each sensor's by time, in seconds.
+type Series = Table<(u32, u64), String>;
 
 /// How many measurements a sensor has in a stretch of time, and the newest.
 fn look(
@@ -31,7 +24,7 @@ fn look(
     sensor: u32,
     from: u64,
 ) -> Result<(usize, String)> {
-    let range = || reader.range(series, key(sensor, from)..key(sensor + 1, 0));
+    let range = || reader.range(series, (sensor, from)..(sensor + 1, 0));
     let newest = range()?.next_back().transpose()?;
     Ok((
         range()?.count(),
@@ -56,14 +49,14 @@ pub(crate) fn main() -> Result<()> {
     };
     // A day's measurements that are there already, in order, past the log.
     let began = now.load(Ordering::Relaxed);
-    let mut loader = db.bulk_load_with::<[u8; 12], String>("series", options)?;
+    let mut loader = db.bulk_load_with::<(u32, u64), String>("series", options)?;
     for sensor in 0..20 {
         for minute in 0..24 * 60 / 10 {
             let value = format!(
                 "{{\"celsius\": {}, \"status\": \"good good good\"}}",
                 minute % 30
             );
-            loader.insert(&key(sensor, began + 600 * minute), &value)?;
+            loader.insert(&(sensor, began + 600 * minute), &value)?;
         }
     }
     let series = loader.finish()?;
@@ -76,7 +69,7 @@ pub(crate) fn main() -> Result<()> {
     now.fetch_add(3 * DAY, Ordering::Relaxed);
     db.transact(|tx| {
         (0..20).try_for_each(|sensor| {
-            tx.insert(&series, &key(sensor, began + 3 * DAY), "{\"celsius\": 21}")
+            tx.insert(&series, &(sensor, began + 3 * DAY), "{\"celsius\": 21}")
         })
     })?;
     let (count, newest) = look(&db.snapshot(), &series, 7, began + 12 * HOUR)?;

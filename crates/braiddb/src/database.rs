@@ -531,10 +531,39 @@ impl Database {
     ///
     /// # Errors
     /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
-    pub fn transact<R>(&self, mut body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+    pub fn transact<R>(&self, body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.transact_with(TransactionOptions::default(), body)
+    }
+
+    /// Runs `body` in a transaction with options, as [`Database::transact`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::{Durability, TransactionOptions};
+    /// let in_memory_first = TransactionOptions {
+    ///     durability: Durability::None,
+    ///     ..TransactionOptions::default()
+    /// };
+    /// for i in 0..100 {
+    ///     db.transact_with(in_memory_first, |tx| tx.insert(&t, &i, "x"))?;
+    /// }
+    /// db.sync()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`].
+    pub fn transact_with<R>(
+        &self,
+        options: TransactionOptions,
+        mut body: impl FnMut(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
         let mut tries = 0;
         loop {
-            let mut tx = self.begin();
+            let mut tx = self.begin_with(options);
             let outcome = body(&mut tx).and_then(|result| tx.commit().map(|_| result));
             match outcome {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
@@ -560,6 +589,7 @@ impl Database {
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use = "a snapshot is there to be read"]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.inner.clone())
     }

@@ -61,7 +61,8 @@
 //! nothing more is written ([`Error::Poisoned`]), reads go on, and opening the database again finds everything
 //! that was acknowledged.
 //!
-//! Keys have an order, that of their encoded bytes: numbers by value, strings by their UTF-8.
+//! Keys have an order, that of their encoded bytes: numbers by value, strings by their UTF-8, tuples by one
+//! part after the other.
 //!
 //! # Errors
 //!
@@ -134,6 +135,7 @@ mod stats;
 mod sync;
 mod table;
 mod transaction;
+mod tuples;
 mod types;
 mod verify;
 mod versions;
@@ -156,6 +158,7 @@ pub use snapshot::{Readable, Snapshot};
 pub use stats::{Health, Stats};
 pub use table::Table;
 pub use transaction::Transaction;
+pub use tuples::KeyPrefix;
 pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use verify::{VerifyReport, dump, verify};
 

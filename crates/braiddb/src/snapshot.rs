@@ -13,6 +13,7 @@ use crate::horizon::Registration;
 use crate::named::NamedHold;
 use crate::scan::{Range, RawRange, View};
 use crate::table::{Table, TableCore};
+use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
 
 /// Reading tables: what [`crate::Transaction`] and [`Snapshot`] have in common.
@@ -130,7 +131,7 @@ pub trait Readable {
         range: impl KeyRange<K>,
     ) -> Result<Range<'_, K, V>>;
 
-    /// The entries whose encoded keys begin with `prefix`.
+    /// The entries whose encoded keys begin with `prefix`; for a tuple, those with these first parts.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -151,7 +152,7 @@ pub trait Readable {
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>>;
 
     /// All entries of a table.
@@ -365,9 +366,9 @@ impl Readable for Snapshot {
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>> {
-        let bounds = prefix.with_key_bytes(prefix_bounds);
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
         Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
     }
 }

@@ -202,7 +202,7 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
-        type_names(K::TYPE_NAME, V::TYPE_NAME)
+        type_names(&K::type_name(), &V::type_name())
     }
 
     /// The names of the types that the table was created with: its keys' and its values'. They are those of

@@ -21,6 +21,7 @@ use crate::redo;
 use crate::scan::{Range, RawRange, View};
 use crate::snapshot::Readable;
 use crate::table::{Table, TableCore};
+use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
 /// A read-write transaction; see [`crate::Database::begin`].
@@ -43,6 +44,7 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "what a transaction wrote is gone unless it is committed"]
 pub struct Transaction {
     /// There until the transaction ends.
     context: Option<PooledContext>,
@@ -467,9 +469,9 @@ impl Readable for Transaction {
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>> {
-        let bounds = prefix.with_key_bytes(prefix_bounds);
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
         Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
     }
 }

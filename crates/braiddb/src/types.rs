@@ -54,6 +54,15 @@ pub trait Key: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
 
+    /// The length of every encoded key, if all have the same: a tuple then needs nothing to see where the
+    /// key ends.
+    const FIXED_LEN: Option<usize> = None;
+
+    /// The name in full, where a constant can't say it: of a type made of others.
+    fn type_name() -> String {
+        Self::TYPE_NAME.to_owned()
+    }
+
     /// The key that `bytes` encode.
     ///
     /// # Errors
@@ -114,6 +123,11 @@ pub trait Value: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
 
+    /// The name in full, where a constant can't say it: of a type made of others.
+    fn type_name() -> String {
+        Self::TYPE_NAME.to_owned()
+    }
+
     /// The value that `bytes` encode.
     ///
     /// # Errors
@@ -164,6 +178,7 @@ macro_rules! unsigned {
     ($($type:ident)*) => {$(
         impl Key for $type {
             const TYPE_NAME: &'static str = stringify!($type);
+            const FIXED_LEN: Option<usize> = Some(size_of::<Self>());
 
             fn from_key_bytes(bytes: Bytes) -> Result<Self> {
                 let array = bytes[..].try_into();
@@ -186,6 +201,7 @@ macro_rules! signed {
     ($($type:ident)*) => {$(
         impl Key for $type {
             const TYPE_NAME: &'static str = stringify!($type);
+            const FIXED_LEN: Option<usize> = Some(size_of::<Self>());
 
             fn from_key_bytes(bytes: Bytes) -> Result<Self> {
                 let array = bytes[..].try_into();
@@ -282,6 +298,11 @@ impl<const N: usize> AsValue<Bytes> for [u8; N] {
 
 impl<const N: usize> Key for [u8; N] {
     const TYPE_NAME: &'static str = "array";
+    const FIXED_LEN: Option<usize> = Some(N);
+
+    fn type_name() -> String {
+        format!("[u8; {N}]")
+    }
 
     fn from_key_bytes(bytes: Bytes) -> Result<Self> {
         bytes[..]
@@ -299,6 +320,10 @@ impl<const N: usize> AsKey<[u8; N]> for [u8; N] {
 impl<const N: usize> Value for [u8; N] {
     const TYPE_NAME: &'static str = "array";
 
+    fn type_name() -> String {
+        format!("[u8; {N}]")
+    }
+
     fn from_value_bytes(bytes: Bytes) -> Result<Self> {
         bytes[..]
             .try_into()
@@ -309,6 +334,64 @@ impl<const N: usize> Value for [u8; N] {
 impl<const N: usize> AsValue<[u8; N]> for [u8; N] {
     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         f(self)
+    }
+}
+
+fn decode_bool(bytes: &[u8]) -> Result<bool> {
+    match bytes {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(Error::Decode {
+            type_name: "bool",
+            reason: "neither 0 nor 1".into(),
+        }),
+    }
+}
+
+impl Key for bool {
+    const TYPE_NAME: &'static str = "bool";
+    const FIXED_LEN: Option<usize> = Some(1);
+
+    fn from_key_bytes(bytes: Bytes) -> Result<Self> {
+        decode_bool(&bytes)
+    }
+}
+
+impl AsKey<bool> for bool {
+    fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[u8::from(*self)])
+    }
+}
+
+impl Value for bool {
+    const TYPE_NAME: &'static str = "bool";
+
+    fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+        decode_bool(&bytes)
+    }
+}
+
+impl AsValue<bool> for bool {
+    fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[u8::from(*self)])
+    }
+}
+
+/// For a table that is a set of keys.
+impl Value for () {
+    const TYPE_NAME: &'static str = "()";
+
+    fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+        match bytes.is_empty() {
+            true => Ok(()),
+            false => Err(wrong_length("()", 0, bytes.len())),
+        }
+    }
+}
+
+impl AsValue<()> for () {
+    fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[])
     }
 }
 
