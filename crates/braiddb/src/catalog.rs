@@ -18,6 +18,16 @@ use crate::types::{Key, Value};
 pub(crate) const CATALOG_ID: u32 = 1;
 
 /// The longest name of a table, in bytes.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{Error, MAX_TABLE_NAME_LEN};
+/// let long = db.table::<u32, u32>(&"t".repeat(MAX_TABLE_NAME_LEN + 1));
+/// assert!(matches!(long, Err(Error::TableName { .. })));
+/// # Ok(())
+/// # }
+/// ```
 pub const MAX_TABLE_NAME_LEN: usize = 255;
 
 /// The key under which the next table's number lies.
@@ -63,7 +73,7 @@ impl CatalogEntry {
         entry
     }
 
-    fn decode(bytes: &Bytes) -> Result<Self> {
+    fn decode(bytes: &[u8]) -> Result<Self> {
         let entry = bytes.split_first_chunk().and_then(|(id, rest)| {
             let (types, options) = match rest.iter().position(|byte| *byte == 0) {
                 Some(at) => (&rest[..at], TableOptions::decode(&rest[at + 1..])?),
@@ -78,18 +88,22 @@ impl CatalogEntry {
     }
 }
 
-/// The number and name of the table that an entry is of, if it is one of a table.
-pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String)> {
+/// The number, name and options of the table that an entry is of, if it is one of a table.
+pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String, TableOptions)> {
     let (&NAMES, name) = key.split_first()? else {
         return None;
     };
-    let id = u32::from_le_bytes(*value.first_chunk()?);
-    Some((id, String::from_utf8_lossy(name).into_owned()))
+    let entry = CatalogEntry::decode(value).ok()?;
+    Some((
+        entry.id,
+        String::from_utf8_lossy(name).into_owned(),
+        entry.options,
+    ))
 }
 
 impl Inner {
-    /// The numbers and names of all tables that exist.
-    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<Vec<(u32, String)>> {
+    /// The numbers, names and options of all tables that exist.
+    pub(crate) fn tables_by_id(self: &Arc<Self>) -> Result<Vec<(u32, String, TableOptions)>> {
         let tx = self.begin(Default::default());
         let names = tx.prefix(&self.catalog_table(), &[NAMES])?;
         names
@@ -314,6 +328,16 @@ impl Database {
 
     /// A handle to a table, or `None` if there is none of this name.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_none());
+    /// db.table::<u32, u32>("t")?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Database::table`].
     pub fn existing_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<K, V>>> {
@@ -393,6 +417,16 @@ impl Database {
 
     /// The names of all tables, sorted.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// db.table::<u32, u32>("pears")?;
+    /// db.table::<u32, u32>("apples")?;
+    /// assert_eq!(db.table_names()?, ["apples", "pears"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What reading can fail with.
     pub fn table_names(&self) -> Result<Vec<String>> {
@@ -410,6 +444,17 @@ impl Database {
     ///
     /// Its space is free once no handle to it is left, after the next checkpoint.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert!(db.drop_table("t")?);
+    /// assert!(!db.drop_table("t")?);
+    /// assert!(db.get(&t, &1).is_err()); // the handle is of no use any more
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What a commit can fail with.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
@@ -426,6 +471,16 @@ impl Database {
     }
 
     /// Gives a table another name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// db.rename_table("t", "u")?;
+    /// assert_eq!(t.name(), "u"); // handles follow
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or what a commit can fail

@@ -32,6 +32,18 @@ const CREATING_FILE: &str = "CREATING";
 const REPORT_EVERY: u64 = 4096;
 
 /// How recovery gets on; see [`Builder::recovery_progress`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+/// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+/// let builder = builder.recovery_progress(|progress: &braid::RecoveryProgress| {
+///     println!("{} transactions after {:?}", progress.transactions, progress.elapsed);
+/// });
+/// let db = builder.open_on(device)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
@@ -46,6 +58,15 @@ pub struct RecoveryProgress {
 }
 
 /// What opening a database had to recover; see [`Database::recovery`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// let report: &braid::RecoveryReport = db.recovery();
+/// assert_eq!(report.transactions, 0); // it is new
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryReport {

@@ -28,6 +28,8 @@ struct State {
     feeds: BTreeMap<String, u64>,
     /// What each open reader has read.
     readers: Vec<Weak<AtomicU64>>,
+    /// Something comes into the database past the log; see [`Retention::interrupt`].
+    interrupted: bool,
 }
 
 impl Retention {
@@ -37,6 +39,7 @@ impl Retention {
             starts,
             feeds: BTreeMap::new(),
             readers: Vec::new(),
+            interrupted: false,
         };
         Self {
             state: Mutex::new(state),
@@ -61,7 +64,11 @@ impl Retention {
         let state = &mut *state;
         state.starts.push_back(start.clone());
         let hard = archived.unwrap_or(u64::MAX);
-        let soft = state.needed();
+        let interrupted = std::mem::take(&mut state.interrupted);
+        let soft = match interrupted {
+            true => u64::MAX,
+            false => state.needed(),
+        };
         while let Some(next) = state.starts.get(1) {
             let over_budget = self.bytes(&state.starts[0], start) > self.feed_bytes;
             if next.number > hard || (next.number > soft && !over_budget) {
@@ -70,6 +77,13 @@ impl Retention {
             state.starts.pop_front();
         }
         state.starts[0].clone()
+    }
+
+    /// Makes the next checkpoint release all log before its own. What a table that was loaded past the log holds
+    /// is not among the changes, and who follows them is to hear that something is missing: its position is
+    /// lost.
+    pub(crate) fn interrupt(&self) {
+        self.state.lock().interrupted = true;
     }
 
     /// Bytes of log that the next checkpoint could release, though it is not due.
@@ -195,9 +209,16 @@ mod tests {
             30,
             "for the archive, whatever it takes"
         );
+        retention.interrupt();
+        assert_eq!(
+            number(&retention, 8, None),
+            80,
+            "though the reader is behind"
+        );
+        assert!(retention.add_reader(22).is_none());
         drop(reader);
         retention.remove_feed("f");
-        assert_eq!(number(&retention, 8, Some(61)), 60);
-        assert_eq!(number(&retention, 9, None), 90);
+        assert_eq!(number(&retention, 9, Some(85)), 80);
+        assert_eq!(number(&retention, 10, None), 100);
     }
 }

@@ -56,6 +56,15 @@ impl Counters {
 }
 
 /// Counts since the database was opened, and present sizes; see [`crate::Database::stats`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// let braid::Stats { commits, conflicts, .. } = db.stats();
+/// assert!(conflicts <= commits);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -88,6 +97,14 @@ pub struct Stats {
 }
 
 /// Whether a database can be written to; see [`crate::Database::health`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// assert!(matches!(db.health(), braid::Health::Good));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Health {

@@ -202,7 +202,7 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
-        type_names(K::TYPE_NAME, V::TYPE_NAME)
+        type_names(&K::type_name(), &V::type_name())
     }
 
     /// The names of the types that the table was created with: its keys' and its values'. They are those of
@@ -213,11 +213,29 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// What the table was created with.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.options(), braid::TableOptions::default());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn options(&self) -> TableOptions {
         self.core.options
     }
 
     /// The table's present name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.name(), "t");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> String {
         self.core.name.read().clone()
     }

@@ -12,6 +12,17 @@ use crate::meta::Meta;
 use crate::redo;
 
 /// What [`verify`] looked at, and how much it found wrong.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report: braid::VerifyReport = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// assert_eq!(report.damages, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -78,6 +89,17 @@ fn open(path: &Path) -> Result<Offline> {
 /// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of
 /// space, the chains of the log. Writes nothing. Each finding goes to `sink`.
 ///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// println!("{} pages, {} findings", report.pages, report.damages);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which keep it
 /// from looking at all.
@@ -119,6 +141,18 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
 }
 
 /// Prints a database that nobody has open: its properties, its pages, and the transactions of its log.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let mut text = String::new();
+/// braid::dump(path, &mut text)?;
+/// assert!(text.contains("protocol glsn"));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.

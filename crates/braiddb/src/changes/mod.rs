@@ -20,6 +20,7 @@ use braid_log::{Follower, LogError};
 use bytes::Bytes;
 
 use crate::catalog::{CATALOG_ID, table_of_entry};
+use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::redo;
@@ -100,7 +101,8 @@ pub struct Change {
     pub table: Option<Arc<str>>,
     /// The key, encoded as [`crate::Key`] says.
     pub key: Bytes,
-    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed.
+    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed. With the table's name its
+    /// [`TableOptions`] are gone: of a dropped table that had any, this is what they made of the value.
     pub value: Option<Bytes>,
 }
 
@@ -118,6 +120,8 @@ pub struct ChangeSet {
 
 /// Reads committed, durable transactions in their order; from [`Database::changes`].
 ///
+/// A [bulk load](Database::bulk_load) does not go through the log: positions before one are lost.
+///
 /// As an iterator it ends when there is nothing more for now, and goes on when there is;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
 /// [`crate::Builder::feed_log_bytes`].
@@ -132,7 +136,13 @@ pub struct Changes {
     position: u64,
     /// What is held for this reader, see [`crate::retention::Retention`].
     held: Arc<AtomicU64>,
-    names: HashMap<u32, Arc<str>>,
+    tables: HashMap<u32, Known>,
+}
+
+/// What is known of a table.
+struct Known {
+    name: Arc<str>,
+    codec: Option<Codec>,
 }
 
 impl fmt::Debug for Changes {
@@ -232,7 +242,7 @@ impl Changes {
             read_to: number,
             position: number,
             held,
-            names: HashMap::new(),
+            tables: HashMap::new(),
         })
     }
 
@@ -319,8 +329,9 @@ impl Changes {
         for redo in redo::decode(&payload) {
             let redo = redo?;
             if redo.table == CATALOG_ID {
-                if let Some((id, name)) = redo.value.and_then(|v| table_of_entry(redo.key, v)) {
-                    self.names.insert(id, name.into());
+                if let Some(entry) = redo.value.and_then(|v| table_of_entry(redo.key, v)) {
+                    let (id, known) = Known::of(entry);
+                    self.tables.insert(id, known);
                 }
                 continue;
             }
@@ -332,19 +343,37 @@ impl Changes {
             });
         }
         for change in &mut changes {
-            change.table = self.name(change.table_id)?;
+            let Some(known) = self.table(change.table_id)? else {
+                continue;
+            };
+            change.table = Some(known.name.clone());
+            if let (Some(codec), Some(stored)) = (known.codec, &change.value) {
+                // As of 1970 nothing had lived its time.
+                change.value = codec.open(stored, || 0)?;
+            }
         }
         Ok(changes)
     }
 
-    /// A table's name: as of when what was read last was committed, as far as that is known.
-    fn name(&mut self, id: u32) -> Result<Option<Arc<str>>> {
-        if !self.names.contains_key(&id) {
-            for (id, name) in self.inner.table_names_by_id()? {
-                self.names.entry(id).or_insert_with(|| name.into());
+    /// A table: as of when what was read last was committed, as far as that is known.
+    fn table(&mut self, id: u32) -> Result<Option<&Known>> {
+        if !self.tables.contains_key(&id) {
+            for entry in self.inner.tables_by_id()? {
+                let (id, known) = Known::of(entry);
+                self.tables.entry(id).or_insert(known);
             }
         }
-        Ok(self.names.get(&id).cloned())
+        Ok(self.tables.get(&id))
+    }
+}
+
+impl Known {
+    fn of((id, name, options): (u32, String, TableOptions)) -> (u32, Self) {
+        let known = Self {
+            name: name.into(),
+            codec: options.codec(),
+        };
+        (id, known)
     }
 }
 
