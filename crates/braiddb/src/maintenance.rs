@@ -269,6 +269,7 @@ impl Inner {
         *self.maintenance.last_error.lock() = None;
         self.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         self.log.release(&kept_from)?;
         Ok(())
     }
