@@ -210,7 +210,6 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             self.tree.attach()
         };
         let types = Table::<K, V>::types();
-        inner.retention.interrupt();
         let named = inner
             .checkpoint()
             .and_then(|()| inner.name_loaded(&name, id, tree, types, options));
@@ -239,9 +238,9 @@ impl Database {
     /// Begins to load a new table from entries in ascending order of their keys, at about the speed at which
     /// the medium takes a sequential stream: full pages are written once, and the log sees none of it.
     ///
-    /// Since the log sees none of it, neither does an archive, with which there are no bulk loads, or who follows
-    /// the [changes](Database::changes): positions before the load are lost, as [`Error::PositionLost`] tells
-    /// their readers.
+    /// Since the log sees none of it, who follows the [changes](Database::changes) is told of the
+    /// [loaded](crate::ChangeSet::loaded) table, but not of its entries; and a backup can't be brought up to a point
+    /// behind the load by an archive, so take one after it.
     ///
     /// The table does not exist before [`BulkLoader::finish`]; other transactions go on meanwhile. To fill a
     /// table that is there already, load another one and let them change names
@@ -262,8 +261,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::TableName`], [`Error::Options`] if there is an archive, or what a commit
-    /// can fail with.
+    /// [`Error::TableExists`], [`Error::TableName`], or what a commit can fail with.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
         self.bulk_load_with(name, TableOptions::default())
     }
@@ -296,14 +294,6 @@ impl Database {
         options.check()?;
         let inner = self.inner();
         inner.check_writable()?;
-        if inner.archiver.is_some() {
-            return Err(Error::Options {
-                option: "archive",
-                reason: "a bulk load goes past the log, and so past the archive: insert in transactions, or open the \
-                         database without an archive, and begin a new one with a new backup afterwards"
-                    .into(),
-            });
-        }
         let (id, version) = {
             let _change = inner.catalog_change.lock();
             inner.check_name_is_free(name)?;

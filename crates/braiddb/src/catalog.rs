@@ -88,17 +88,30 @@ impl CatalogEntry {
     }
 }
 
+/// The first byte of a key that is removed, though it never is there, by the transaction that names a table
+/// which was loaded past the log: so that those who read the log know.
+const LOADED: u8 = b'L';
+
+fn loaded_key(id: u32) -> Vec<u8> {
+    [&[LOADED][..], &id.to_le_bytes()].concat()
+}
+
+/// The number of the table that was loaded past the log, if the removal of this key says so.
+pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
+    let (&LOADED, id) = key.split_first()? else {
+        return None;
+    };
+    Some(u32::from_le_bytes(id.try_into().ok()?))
+}
+
 /// The number, name and options of the table that an entry is of, if it is one of a table.
 pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String, TableOptions)> {
     let (&NAMES, name) = key.split_first()? else {
         return None;
     };
     let entry = CatalogEntry::decode(value).ok()?;
-    Some((
-        entry.id,
-        String::from_utf8_lossy(name).into_owned(),
-        entry.options,
-    ))
+    let name = String::from_utf8_lossy(name).into_owned();
+    Some((entry.id, name, entry.options))
 }
 
 impl Inner {
@@ -200,6 +213,9 @@ impl Inner {
         let mut tx = self.begin(Default::default());
         let entry = CatalogEntry { id, types, options };
         tx.insert(&self.catalog_table(), &name_key(name)?, &entry.encode())?;
+        // See `LOADED`.
+        tx.insert(&self.catalog_table(), &loaded_key(id)[..], &[][..])?;
+        tx.remove(&self.catalog_table(), &loaded_key(id)[..])?;
         let commit = tx.commit()?;
         let core = TableCore::new(id, self.identity, tree, name, entry.types);
         let core = Arc::new(core.with_options(options).loaded_at(commit.number()));

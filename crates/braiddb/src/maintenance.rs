@@ -233,9 +233,9 @@ impl Inner {
     /// As [`Inner::checkpoint`], for who holds `checkpoint_running`.
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
         let log_bytes = self.log.stats().written_bytes;
+        let archived = self.archive_at_checkpoint();
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
-        let archived = self.archive_at_checkpoint();
         let (start, kept_from, checkpoint) = self.log.quiesce(|start| {
             let kept_from = self.retention.begin_checkpoint(&start, archived);
             let meta = self.meta.encode(&start, Some(&kept_from));
@@ -269,6 +269,7 @@ impl Inner {
         *self.maintenance.last_error.lock() = None;
         self.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         self.log.release(&kept_from)?;
         Ok(())
     }

@@ -233,39 +233,3 @@ fn a_crash_leaves_all_or_nothing() {
     }
     assert!(count < 250 || (nothing > 50 && all > 20), "{nothing} {all}");
 }
-
-#[test]
-fn who_follows_changes_hears_of_a_load() {
-    let db = Database::in_memory().unwrap();
-    let t: Table<u64, u64> = db.table("t").unwrap();
-    let feed = db.feed("mirror").unwrap();
-    db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
-    let before = db.position();
-    let mut loader = db.bulk_load::<u64, u64>("loaded").unwrap();
-    loader.insert(&1, &2).unwrap();
-    loader.finish().unwrap();
-    assert!(matches!(
-        db.changes(before),
-        Err(Error::PositionLost { .. })
-    ));
-    assert!(matches!(feed.changes(), Err(Error::PositionLost { .. })));
-    let from = db.position();
-    db.transact(|tx| tx.insert(&t, &2, &2)).unwrap();
-    assert_eq!(db.changes(from).unwrap().count(), 1);
-}
-
-#[test]
-fn an_archive_and_a_load_exclude_each_other() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = Database::builder()
-        .archive(dir.path().join("archive"))
-        .open(dir.path().join("db"))
-        .unwrap();
-    assert!(matches!(
-        db.bulk_load::<u64, u64>("loaded"),
-        Err(Error::Options {
-            option: "archive",
-            ..
-        })
-    ));
-}
