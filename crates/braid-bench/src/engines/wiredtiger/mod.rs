@@ -38,8 +38,8 @@ pub(super) fn open_dsync(
 }
 
 /// Settings, after <https://source.wiredtiger.com/3.2.1/tune_durability.html>: a log, and `transaction_sync` to sync
-/// it in each commit, by `fsync`, the default, or `dsync`, which the text calls slower in general and which is
-/// faster on some systems. The cache is sized by the caller; a checkpoint a minute, or each 2 GB of log, is
+/// it in each commit, by `fsync`, the default, or `dsync`, which the text calls slower in general, but that
+/// differs by system. The cache is sized by the caller; a checkpoint a minute, or each 2 GB of log, is
 /// what MongoDB, whose engine this is, asks for. Log files are preallocated by default.
 fn open_with(
     name: &'static str,
