@@ -4,16 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
-
-SMALL = 4 << 20
-"""Enough memory for pages in a test."""
 
 
 @pytest.fixture
 def db() -> Iterator[braid.Database]:
-    with braid.in_memory(pool_bytes=SMALL) as database:
+    with braid.in_memory(**SMALL) as database:
         yield database
 
 

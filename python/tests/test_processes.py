@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
 
@@ -18,7 +19,7 @@ CHILD = """
 import sys, threading
 import braid
 
-db = braid.open(sys.argv[1])
+db = braid.open(sys.argv[1], pool_bytes=4 << 20, segment_bytes=1 << 20)
 table = db.table("t", key=int, value=braid.u64)
 say = threading.Lock()
 
@@ -56,7 +57,7 @@ def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
         assert child.wait() == -signal.SIGKILL
         assert sum(acknowledged.values()) >= lines - 8
         assert braid.verify(path).findings == []
-        with braid.open(path, create_if_missing=False) as db:
+        with braid.open(path, create_if_missing=False, **SMALL) as db:
             assert db.recovery().transactions > 0
             table = db.table("t", key=int, value=braid.u64, create=False)
             for number, i in acknowledged.items():
@@ -85,7 +86,7 @@ def in_child(work: Callable[[], None]) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Path) -> None:
-    db = braid.open(path)
+    db = braid.open(path, **SMALL)
     table = db.table("t", key=int, value=int)
     table[1] = 1
     open_tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
@@ -111,9 +112,9 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Pa
             with pytest.raises(braid.ClosedError, match="parent process"):
                 use()
         with pytest.raises(braid.LockedError):
-            braid.open(path)
+            braid.open(path, **SMALL)
         # One of its own works, with threads of its own.
-        with braid.open(tmp_path / "child") as own:
+        with braid.open(tmp_path / "child", **SMALL) as own:
             own.table("t", key=int, value=int)[1] = 5
         # Nothing of the parent's is written when these go.
         del db, table, open_tx, snapshot, iterator, committed
@@ -126,5 +127,5 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Pa
     assert dict(table) == {1: 1, 2: 2}
     db.close()
     assert braid.verify(path).findings == []
-    with braid.open(tmp_path / "child") as own:
+    with braid.open(tmp_path / "child", **SMALL) as own:
         assert dict(own.table("t", key=int, value=int)) == {1: 5}

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
 
@@ -36,7 +37,7 @@ def together(threads: int, work: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
-    with braid.open(path, protocol=protocol) as db:  # type: ignore[arg-type]
+    with braid.open(path, protocol=protocol, **SMALL) as db:
         table = db.table("t", key=int, value=int)
 
         def work(number: int) -> None:
@@ -46,7 +47,7 @@ def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
 
         together(8, work)
         assert sum(table.values()) == 160
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         assert sum(db.table("t", key=int, value=int).values()) == 160
 
 
@@ -164,7 +165,7 @@ def test_one_iterator_on_many_threads(db: braid.Database) -> None:
 
 def test_closing_while_others_work(path: Path) -> None:
     for _ in range(5):
-        db = braid.open(path)
+        db = braid.open(path, **SMALL)
         table = db.table("t", key=int, value=int)
         refused: list[int] = []
 
@@ -185,7 +186,7 @@ def test_closing_while_others_work(path: Path) -> None:
 
 
 def test_checkpoints_beside_commits(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
 
         def work(number: int) -> None:
