@@ -37,7 +37,7 @@ def together(threads: int, work: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
-    with braid.open(path, protocol=protocol, **SMALL) as db:
+    with braid.open(path, protocol=protocol, **SMALL) as db:  # type: ignore[arg-type]
         table = db.table("t", key=int, value=int)
 
         def work(number: int) -> None:
