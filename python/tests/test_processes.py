@@ -85,23 +85,22 @@ def in_child(work: Callable[[], None]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Path) -> None:
+def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
     db = braid.open(path, **SMALL)
     table = db.table("t", key=int, value=int)
     table[1] = 1
     open_tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
     open_tx.insert(table, 2, 2)
-    committed = db.begin()
-    ticket = None
+    other_tx = db.begin()
 
     def child() -> None:
-        nonlocal db, table, open_tx, snapshot, iterator, ticket, committed
+        nonlocal db, table, open_tx, snapshot, iterator, other_tx
         for use in (
             lambda: table[1],
             lambda: table.__setitem__(1, 2),
             lambda: open_tx.get(table, 1),
             lambda: open_tx.commit(),
-            lambda: committed.abort(),
+            lambda: other_tx.abort(),
             lambda: snapshot.get(table, 1),
             lambda: next(iterator),
             lambda: db.begin(),
@@ -113,11 +112,8 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Pa
                 use()
         with pytest.raises(braid.LockedError):
             braid.open(path, **SMALL)
-        # One of its own works, with threads of its own.
-        with braid.open(tmp_path / "child", **SMALL) as own:
-            own.table("t", key=int, value=int)[1] = 5
         # Nothing of the parent's is written when these go.
-        del db, table, open_tx, snapshot, iterator, committed
+        del db, table, open_tx, snapshot, iterator, other_tx
 
     before = (path / "data.braid").read_bytes()
     in_child(child)
@@ -127,5 +123,3 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path, tmp_path: Pa
     assert dict(table) == {1: 1, 2: 2}
     db.close()
     assert braid.verify(path).findings == []
-    with braid.open(tmp_path / "child", **SMALL) as own:
-        assert dict(own.table("t", key=int, value=int)) == {1: 5}
