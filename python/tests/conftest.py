@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,14 @@ import pytest
 from support import SMALL
 
 import braid
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """Ends a test that hangs, and shows where."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

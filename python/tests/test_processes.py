@@ -72,6 +72,7 @@ def in_child(work: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
         code = 1
+        signal.alarm(60)  # kills it if it hangs
         try:
             work()
             code = 0

@@ -1,10 +1,9 @@
-"""Many threads, and the interpreter's lock. A test that hangs is ended by faulthandler with all stacks."""
+"""Many threads, and the interpreter's lock."""
 
 from __future__ import annotations
 
-import faulthandler
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from support import SMALL
 import braid
 
 PROTOCOLS = ["serial", "aether", "epoch", "gsn", "glsn", "gwsn-strict", "gwsn"]
-
-
-@pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(120, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def together(threads: int, work: Callable[[int], None]) -> None:
