@@ -28,8 +28,6 @@ struct State {
     feeds: BTreeMap<String, u64>,
     /// What each open reader has read.
     readers: Vec<Weak<AtomicU64>>,
-    /// Something comes into the database past the log; see [`Retention::interrupt`].
-    interrupted: bool,
 }
 
 impl Retention {
@@ -39,7 +37,6 @@ impl Retention {
             starts,
             feeds: BTreeMap::new(),
             readers: Vec::new(),
-            interrupted: false,
         };
         Self {
             state: Mutex::new(state),
@@ -94,13 +91,6 @@ impl Retention {
             state.starts.pop_front();
         }
         state.starts[0].clone()
-    }
-
-    /// Makes the next checkpoint release all log before its own. What a table that was loaded past the log holds
-    /// is not among the changes, and who follows them is to hear that something is missing: its position is
-    /// lost.
-    pub(crate) fn interrupt(&self) {
-        self.state.lock().interrupted = true;
     }
 
     /// Bytes of log that the next checkpoint could release, though it is not due.
@@ -226,13 +216,6 @@ mod tests {
             30,
             "for the archive, whatever it takes"
         );
-        retention.interrupt();
-        assert_eq!(
-            number(&retention, 8, None),
-            80,
-            "though the reader is behind"
-        );
-        assert!(retention.add_reader(22).is_none());
         drop(reader);
         retention.remove_feed("f");
         assert_eq!(number(&retention, 8, Some(61)), 60);
