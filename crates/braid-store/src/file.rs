@@ -44,9 +44,6 @@ const FORMAT_WITHOUT_BIRTHS: u64 = 2;
 const MAP: u64 = 1 << 62;
 const BLOB: u64 = 1 << 63;
 
-/// Pages in one write, at most: several are under way at once.
-const RUN_MAX: usize = (1 << 20) / PAGE_SIZE;
-
 /// Places in one map leaf.
 pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
 const BLOB_BYTES: usize = PAGE_SIZE - 24;
@@ -445,20 +442,16 @@ impl DataFile {
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
         }
-        // Mostly all places follow each other, too.
-        let runs = places.chunk_by(|a, b| a + 1 == *b);
+        // Mostly all places follow each other, too. Plain writes: a batch would be handed to the kernel's own
+        // threads, since writes that extend a file block, and who calls this has a thread for it already.
         let mut rest = &buf[..];
-        let ops: Vec<WriteOp<'_>> = runs
-            .flat_map(|run| run.chunks(RUN_MAX))
-            .filter_map(|run| {
-                let buf = rest.split_off(..run.len() * PAGE_SIZE)?;
-                let offset = run[0] * PAGE_SIZE as u64;
-                Some(WriteOp { buf, offset })
-            })
-            .collect();
-        if let Err(error) = self.file.write_batch(&ops) {
-            self.free(&places);
-            return Err(StoreError::io("writing pages to data.braid", error));
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            let (bytes, behind) = rest.split_at(run.len() * PAGE_SIZE);
+            rest = behind;
+            if let Err(error) = self.file.write_at(&[bytes], run[0] * PAGE_SIZE as u64) {
+                self.free(&places);
+                return Err(StoreError::io("writing pages to data.braid", error));
+            }
         }
         Ok(places)
     }

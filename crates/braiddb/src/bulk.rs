@@ -210,9 +210,12 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             self.tree.attach()
         };
         let types = Table::<K, V>::types();
-        let named = inner
-            .checkpoint()
-            .and_then(|()| inner.name_loaded(&name, id, tree, types, options));
+        let make_durable = || match braid_rt::mutant!("name_before_contents") {
+            true => Ok(()),
+            false => inner.checkpoint(),
+        };
+        let named =
+            make_durable().and_then(|()| inner.name_loaded(&name, id, tree, types, options));
         let core = named.inspect_err(|error| {
             // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
             if !matches!(error, Error::Poisoned { .. }) {

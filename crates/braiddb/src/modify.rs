@@ -1,9 +1,11 @@
 //! Reading a key, with a lock, and writing it, in one step.
 
+use braid_store::Direction;
+
 use crate::error::Result;
 use crate::table::Table;
 use crate::transaction::Transaction;
-use crate::types::{AsKey, AsValue, Key, Value};
+use crate::types::{AsKey, AsValue, Key, KeyRange, Value};
 
 impl Transaction {
     /// The value of a key, locked against other writers until this transaction ends: for a value that
@@ -24,7 +26,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Conflict`] on a deadlock; otherwise as [`crate::Readable::get`].
+    /// [`crate::Error::Conflict`] on a deadlock; otherwise as [`crate::Readable::get`].
     pub fn get_for_update<K: Key, V: Value>(
         &mut self,
         table: &Table<K, V>,
@@ -120,6 +122,42 @@ impl Transaction {
             self.write(&table.core, key, None)?;
             Ok(true)
         })
+    }
+
+    /// Removes all keys of a range; says how many there were. Other transactions that put a key into the range
+    /// meanwhile conflict with this one. The keys are gathered in memory; for a whole table,
+    /// [`Database::drop_table`](crate::Database::drop_table) costs less.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # use braid::Readable;
+    /// let days = db.table::<u32, String>("days")?;
+    /// let mut tx = db.begin();
+    /// (1..=31).try_for_each(|day| tx.insert(&days, &day, "some day"))?;
+    /// assert_eq!(tx.remove_range(&days, 8..=14)?, 7);
+    /// assert_eq!(tx.iter(&days)?.count(), 24);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`crate::Readable::range`].
+    pub fn remove_range<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<u64> {
+        let mut raw = self.raw_range(&table.core, range.into_key_bounds())?;
+        let entries = std::iter::from_fn(|| raw.next_raw(Direction::Forward));
+        let keys = entries.map(|entry| entry.map(|(key, _)| key));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        drop(raw);
+        for key in &keys {
+            self.write(&table.core, key, None)?;
+        }
+        Ok(keys.len() as u64)
     }
 
     /// Removes a key and returns its value.

@@ -61,6 +61,7 @@ impl Savepoints {
     pub(crate) fn take_note(&mut self, write: u32) -> Option<u32> {
         let note = self.superseded.pop_if(|(later, _)| *later == write);
         note.map(|(_, before)| before)
+            .filter(|_| !braid_rt::mutant!("forget_the_replaced"))
     }
 
     pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {

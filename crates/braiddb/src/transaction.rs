@@ -373,7 +373,7 @@ impl Transaction {
         drop(self);
     }
 
-    fn raw_range(
+    pub(crate) fn raw_range(
         &self,
         core: &Arc<TableCore>,
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
