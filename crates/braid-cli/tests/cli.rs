@@ -2,44 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Runs `braid` with these arguments in a fresh directory and collects what it says.
-fn braid_in(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(args)
-        .current_dir(dir)
-        .env_remove("TMPDIR")
-        .stdin(Stdio::null())
-        .output()
-        .expect("the binary starts")
-}
+mod common;
 
-fn braid(args: &[&str]) -> Output {
-    let dir = tempfile::tempdir().unwrap();
-    braid_in(dir.path(), args)
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-#[track_caller]
-fn expect_code(output: &Output, code: i32) {
-    let (out, err) = (stdout(output), stderr(output));
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "stdout:\n{out}\nstderr:\n{err}"
-    );
-    assert!(!err.contains("panicked"), "{err}");
-}
+use common::{braid, braid_in, expect_code, stderr, stdout};
 
 /// A small database on the disk in `dir`.
 fn make_database(dir: &Path) {

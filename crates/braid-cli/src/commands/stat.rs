@@ -27,7 +27,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
+pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
     let health = match db.health() {

@@ -1,6 +1,6 @@
 //! `braid verify`: is everything on the disk as it was written?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
@@ -13,9 +13,14 @@ pub(crate) struct VerifyArgs {
 }
 
 pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure> {
+    check(&args.dir, output)
+}
+
+/// Checks a database that nobody has open; damage is a failure.
+pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let mut damages = 0_u64;
     let mut written = Ok(());
-    let report = braid::verify(&args.dir, &mut |damage| {
+    let report = braid::verify(dir, &mut |damage| {
         damages += 1;
         // The rest is still counted when the reader has gone away.
         if written.is_ok() {
@@ -28,12 +33,12 @@ pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure>
         let count = grouped(damages);
         return Err(Failure::Failed(format!(
             "{}: {count} place{plural} damaged",
-            args.dir.display()
+            dir.display()
         )));
     }
     output.line(format_args!(
         "{}: sound ({} tables, {} records on {} pages; {} transactions in {} of log)",
-        args.dir.display(),
+        dir.display(),
         grouped(report.tables),
         grouped(report.records),
         grouped(report.pages),
