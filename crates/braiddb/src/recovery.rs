@@ -19,9 +19,11 @@ use crate::error::{Error, Result};
 use crate::garbage::Retired;
 use crate::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
+use crate::publish;
 use crate::replay::{Removal, Replay};
 use crate::retention::Retention;
 use crate::table::TableCore;
+use crate::trace::Phase;
 
 const DATA_FILE: &str = "data.braid";
 
@@ -63,7 +65,7 @@ pub struct RecoveryReport {
 }
 
 impl Database {
-    pub(crate) fn open_directory(path: &Path, options: Builder) -> Result<Self> {
+    pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Self> {
         options.validate()?;
         let opening = |error| opening(path, error);
         let missing = || Error::NotADatabase {
@@ -88,6 +90,8 @@ impl Database {
         }
         let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory(path, options.device).map_err(opening)?;
+        publish::remove(path);
+        options.stats_directory = options.stats_file.then(|| path.to_owned());
         let opened = Self::open_device(device, Some(lock), options);
         opened.map_err(|error| name_directory(path, error))
     }
@@ -378,6 +382,7 @@ fn recover(
     options: &Builder,
     began: Instant,
 ) -> Result<Arc<Inner>> {
+    let phase = Phase::recovery();
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
     };
@@ -413,6 +418,7 @@ fn recover(
     })?;
     let scanned_bytes = recovered.scanned_bytes();
     let scan = braid_rt::now() - began;
+    phase.scanned(scanned_bytes);
     let replay = Replay::new(&store);
     let transactions = AtomicU64::new(0);
     let threads = match options.background {
@@ -448,6 +454,7 @@ fn recover(
     let retention = retention(options, starts);
     let archiver = open_archive(options, &log, &retention)?;
     let transactions = transactions.into_inner();
+    phase.replayed(transactions, discarded);
     let recovery = RecoveryReport {
         log_bytes: scanned_bytes,
         transactions,

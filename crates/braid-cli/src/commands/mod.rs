@@ -15,3 +15,4 @@ pub(crate) mod shell;
 pub(crate) mod simulate;
 pub(crate) mod stat;
 pub(crate) mod verify;
+mod watch;
