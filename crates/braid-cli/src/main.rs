@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{backup, bench, changes, demo, dump, export, import, shell, simulate, stat, verify};
+use crate::commands::{backup, bench, changes, compact, demo, dump, export, import, shell, simulate, stat, upgrade, verify};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -47,6 +47,8 @@ enum Command {
     /// Opens the database, which recovers it if it was not closed cleanly.
     Stat(stat::StatArgs),
     /// Check every checksum and structure of a closed database; exit with 1 and a list on damage
+    ///
+    /// With --repair --into DIR, save what can be read of a damaged one into a new one, and tell what is lost.
     Verify(verify::VerifyArgs),
     /// List the log and the pages of a closed database for people to read
     Dump(dump::DumpArgs),
@@ -73,6 +75,13 @@ enum Command {
     /// At a terminal with history and completion; from a pipe or with -c it runs the commands given and ends
     /// with 1 at the first that fails. Begin with `help`.
     Shell(shell::ShellArgs),
+    /// Make the data file as short as it can be
+    ///
+    /// Moves pages into free space before them, by checkpoints, and cuts the file. A crash at any moment
+    /// costs nothing.
+    Compact(compact::CompactArgs),
+    /// Bring a database of an older version to the present format
+    Upgrade(upgrade::UpgradeArgs),
     /// The child process of `demo`
     #[command(hide = true)]
     DemoWorker(demo::WorkerArgs),
@@ -96,6 +105,8 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args, &mut output),
         Command::Import(args) => import::run(&args, &mut output),
         Command::Shell(args) => shell::run(&args, &mut output),
+        Command::Compact(args) => compact::run(&args, &mut output),
+        Command::Upgrade(args) => upgrade::run(&args, &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),
     };
     let result = result.and_then(|()| output.flush());

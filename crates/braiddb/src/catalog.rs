@@ -1,5 +1,6 @@
 //! The table of tables. Its changes are ordinary transactions: logged, atomic, recovered like any other.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -105,6 +106,62 @@ impl Inner {
         names
             .map(|entry| entry.and_then(|(_, value)| Ok(CatalogEntry::decode(&value)?.id)))
             .collect()
+    }
+
+    /// The names of all tables, by number.
+    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<BTreeMap<u32, String>> {
+        let tx = self.begin(Default::default());
+        let entries = tx.prefix(&self.catalog_table(), &[NAMES])?;
+        let named = |(key, value): (Bytes, Bytes)| {
+            let name = String::from_utf8_lossy(&key[1..]).into_owned();
+            Ok((CatalogEntry::decode(&value)?.id, name))
+        };
+        entries.map(|entry| entry.and_then(named)).collect()
+    }
+
+    /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
+    /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
+    /// is used has a number below the next one's.
+    pub(crate) fn adopt_trees(
+        self: &Arc<Self>,
+        names_lost: bool,
+        found: &BTreeSet<u32>,
+    ) -> Result<()> {
+        let catalog = self.catalog_table();
+        let names = self.table_names_by_id()?;
+        let mut tx = self.begin(Default::default());
+        let mut next = FIRST_ID;
+        for id in self.store.tree_ids() {
+            if id == CATALOG_ID {
+                continue;
+            }
+            if !names.contains_key(&id) {
+                if !names_lost && !found.contains(&id) {
+                    self.store.drop_tree(id)?;
+                    continue;
+                }
+                let mut name = format!("salvaged-{id}");
+                while names.values().any(|other| *other == name) {
+                    name.push('+');
+                }
+                let entry = CatalogEntry {
+                    id,
+                    types: Table::<Bytes, Bytes>::types(),
+                    options: TableOptions::default(),
+                };
+                tx.insert(&catalog, &name_key(&name)?, &entry.encode())?;
+            }
+            next = next.max(id + 1);
+        }
+        // A table without a tree is empty, and has a number, too.
+        next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
+        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
+        let known = known.and_then(|bytes| bytes[..].try_into().ok());
+        if known.is_none_or(|bytes| u32::from_le_bytes(bytes) < next) {
+            tx.insert(&catalog, NEXT_ID, &next.to_le_bytes())?;
+        }
+        tx.commit()?;
+        Ok(())
     }
 
     pub(crate) fn catalog_table(&self) -> Table {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_rt::thread::JoinHandle;
 use braid_rt::{Condvar, Mutex};
-use braid_store::CheckpointReport;
+use braid_store::{Checkpoint, CheckpointReport};
 
 use crate::database::Inner;
 use crate::error::{Error, Result};
@@ -232,6 +232,15 @@ impl Inner {
 
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_with(|_| {})
+    }
+
+    /// Writes a checkpoint that makes the data file as short as it can.
+    pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
+        self.checkpoint_with(Checkpoint::shrink)
+    }
+
+    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
         let _one_at_a_time = self.checkpoint_running.lock();
         self.checkpoint_locked()
     }
@@ -240,13 +249,13 @@ impl Inner {
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
         let phase = Phase::checkpoint();
         let report = self
-            .write_checkpoint()
+            .write_checkpoint(prepare)
             .inspect_err(|error| phase.failed(error))?;
         phase.published(report.sequence, report.pages_written);
         Ok(())
     }
 
-    fn write_checkpoint(&self) -> Result<CheckpointReport> {
+    fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let log_bytes = self.log.stats().written_bytes;
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
@@ -259,6 +268,7 @@ impl Inner {
         });
         drop(gate);
         let mut checkpoint = checkpoint?;
+        prepare(&mut checkpoint);
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
         }

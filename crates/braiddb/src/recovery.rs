@@ -145,7 +145,10 @@ impl Database {
             }
         };
         let inner = match fresh {
-            true => create(device, lock, &options)?,
+            true => {
+                let meta = new_meta(&options);
+                create(device, lock, &options, meta, 0, |_| Ok(()))?
+            }
             false => recover(device, lock, &options, began)?,
         };
         if options.background {
@@ -300,28 +303,35 @@ fn catalog(store: &Store, identity: u64) -> Result<Arc<TableCore>> {
     )))
 }
 
-fn create(
-    device: Arc<dyn Device>,
-    lock: Option<DirectoryLock>,
-    options: &Builder,
-) -> Result<Arc<Inner>> {
-    let began = braid_rt::now();
-    // The marker is durable before anything else, and goes once everything else is.
-    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
-    drop(marker.map_err(|e| Error::io("creating the database", e))?);
-    sync_names(&*device)?;
+fn new_meta(options: &Builder) -> Meta {
     let protocol = options.protocol.unwrap_or_default();
     let strands = protocol
         .forced_strands()
         .or(options.strands)
         .unwrap_or(LogOptions::default().strands);
     let lanes = options.lanes.unwrap_or(1).min(strands);
-    let meta = Meta {
+    Meta {
         protocol,
         strands: strands as u16,
         lanes: lanes as u16,
-    };
-    let log = Log::create(device.clone(), log_options(options, &meta))?;
+    }
+}
+
+/// Creates a database whose transactions have numbers greater than `number`, with what `fill` puts into it.
+pub(crate) fn create(
+    device: Arc<dyn Device>,
+    lock: Option<DirectoryLock>,
+    options: &Builder,
+    meta: Meta,
+    number: u64,
+    fill: impl FnOnce(&Arc<Inner>) -> Result<()>,
+) -> Result<Arc<Inner>> {
+    let began = braid_rt::now();
+    // The marker is durable before anything else, and goes once everything else is.
+    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
+    drop(marker.map_err(|e| Error::io("creating the database", e))?);
+    sync_names(&*device)?;
+    let log = Log::create_behind(device.clone(), log_options(options, &meta), number)?;
     let store = Store::create(
         device.clone(),
         StoreOptions {
@@ -350,6 +360,7 @@ fn create(
         lock,
     };
     let inner = Arc::new(Inner::new(parts, options));
+    fill(&inner).inspect_err(|_| inner.abandon())?;
     inner.checkpoint()?;
     sync_names(&*device)?;
     device
