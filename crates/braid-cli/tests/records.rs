@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use braid::{Bytes, Database, Readable};
+use braid::{Bytes, Compression, Database, Readable, TableOptions};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -71,7 +72,17 @@ fn what_is_exported_is_imported() {
         let [from, to, again] = ["from", "to", "again"].map(|name| place.path().join(name));
         let db = Database::open(&from).unwrap();
         for (name, (key, value, entries)) in &tables {
-            let table = db.create_untyped_table(name, key, value).unwrap();
+            let options = TableOptions {
+                compression: if entries.len() % 2 == 0 {
+                    Compression::Lz4
+                } else {
+                    Compression::None
+                },
+                time_to_live: (entries.len() % 3 == 0).then(|| Duration::from_secs(86_400)),
+            };
+            let table = db
+                .create_untyped_table_with(name, key, value, options)
+                .unwrap();
             let fill = |tx: &mut braid::Transaction| {
                 entries
                     .iter()
@@ -79,6 +90,13 @@ fn what_is_exported_is_imported() {
             };
             db.transact(fill).unwrap();
         }
+        let options = |db: &Database| -> Vec<TableOptions> {
+            tables
+                .keys()
+                .map(|name| db.untyped_table(name).unwrap().unwrap().options())
+                .collect()
+        };
+        let expected_options = options(&db);
         db.close().unwrap();
         let expected = contents(&from);
         let file = place.path().join("all.jsonl");
@@ -88,6 +106,7 @@ fn what_is_exported_is_imported() {
             0,
         );
         assert_eq!(contents(&to), expected);
+        assert_eq!(options(&Database::open(&to).unwrap()), expected_options);
         // A table that holds what is no valid encoding is refused by CSV.
         for (name, ..) in &expected {
             let file = place.path().join("one.csv");

@@ -292,6 +292,20 @@ impl Inner {
     }
 }
 
+impl<K: Key, V: Value> Table<K, V> {
+    /// The table, if it was created with these options.
+    fn check_options(self, asked: TableOptions) -> Result<Self> {
+        if self.core.options.encode() == asked.encode() {
+            return Ok(self);
+        }
+        Err(Error::TableOptions {
+            name: self.name(),
+            found: Box::new(self.core.options),
+            asked: Box::new(asked),
+        })
+    }
+}
+
 impl Database {
     /// A handle to a table, which is created, durably, if there is none of this name. One that is there may
     /// have any [`TableOptions`].
@@ -339,15 +353,8 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
-        let table = self.find_or_create(name, options)?;
-        if table.core.options.encode() == options.encode() {
-            return Ok(table);
-        }
-        Err(Error::TableOptions {
-            name: name.to_owned(),
-            found: Box::new(table.core.options),
-            asked: Box::new(options),
-        })
+        let table: Table<K, V> = self.find_or_create(name, options)?;
+        table.check_options(options)
     }
 
     fn find_or_create<K: Key, V: Value>(
@@ -420,7 +427,8 @@ impl Database {
     }
 
     /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
-    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none.
+    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none. One that is
+    /// there may have any [`TableOptions`].
     ///
     /// # Errors
     /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
@@ -431,8 +439,38 @@ impl Database {
         key_type: &str,
         value_type: &str,
     ) -> Result<Table> {
+        self.find_or_create_untyped(
+            name,
+            type_names(key_type, value_type),
+            TableOptions::default(),
+        )
+    }
+
+    /// As [`Database::create_untyped_table`], with options as in [`Database::table_with`].
+    ///
+    /// # Errors
+    /// As [`Database::create_untyped_table`], [`Error::TableOptions`] if the table was created with others,
+    /// and [`Error::Options`].
+    pub fn create_untyped_table_with(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<Table> {
+        options.check()?;
+        let types = type_names(key_type, value_type);
+        let table = self.find_or_create_untyped(name, types, options)?;
+        table.check_options(options)
+    }
+
+    fn find_or_create_untyped(
+        &self,
+        name: &str,
+        asked: String,
+        options: TableOptions,
+    ) -> Result<Table> {
         let inner = self.inner();
-        let asked = type_names(key_type, value_type);
         let _change = inner.catalog_change.lock();
         match self.untyped_table(name)? {
             Some(table) if table.core.types != asked => Err(Error::TableType {
@@ -441,10 +479,7 @@ impl Database {
                 asked,
             }),
             Some(table) => Ok(table),
-            None => {
-                let core = inner.create_table(name, asked, TableOptions::default())?;
-                Ok(Table::new(core))
-            }
+            None => Ok(Table::new(inner.create_table(name, asked, options)?)),
         }
     }
 

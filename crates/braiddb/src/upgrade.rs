@@ -1,7 +1,7 @@
 //! Formats of older versions, and how they become the present one.
 //!
-//! The present format is the first that is promised to be readable by later versions. When it changes, the step
-//! from it to its successor is added to [`STEPS`], and a database of it to the tests' fixtures. A step works
+//! When the present format changes, the step
+//! from it to its successor is added to [`STEPS`], and a database of the new one to the tests' fixtures. A step works
 //! on a database that nobody has open, and a crash in its midst must leave the old format or the new one.
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use braid::{Database, Error, Readable, Table, upgrade};
 
-/// A database of this format, as it was first released; later builds must read it.
+/// A database of this format, made when it was new: later builds read it or convert it.
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-2")
 }

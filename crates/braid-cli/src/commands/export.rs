@@ -17,7 +17,7 @@ const SHOW_EVERY: u64 = 8192;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The database's directory; no other process may have it open
+    /// The database's directory; no other process may have it open for writing
     dir: PathBuf,
     /// The tables to write; all unless given
     tables: Vec<String>,
@@ -30,9 +30,7 @@ pub(crate) struct ExportArgs {
 }
 
 pub(crate) fn run(args: &ExportArgs, output: &mut Output) -> Result<(), Failure> {
-    let db = Database::builder()
-        .create_if_missing(false)
-        .open(&args.dir)?;
+    let db = Database::open_read_only(&args.dir)?;
     let tables = tables(&db, args)?;
     let snapshot = db.snapshot();
     let entries = match &args.output {
@@ -85,11 +83,7 @@ fn export(
     let (mut entries, mut bytes) = (0, 0);
     for table in tables {
         let (key_type, value_type) = table.type_names();
-        writer.table(
-            &table.name(),
-            &Column::key(key_type),
-            &Column::value(value_type),
-        )?;
+        writer.table(table, &Column::key(key_type), &Column::value(value_type))?;
         for entry in snapshot.iter(table)? {
             let (key, value) = entry?;
             writer.record(&key, &value)?;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use braid::{Database, Error, Table, Ticket, Transaction};
+use braid::{Database, Error, Table, TableOptions, Ticket, Transaction};
 use indicatif::ProgressBar;
 
 use crate::datum::Column;
@@ -128,7 +128,8 @@ impl From<Error> for Refused {
             Error::KeyTooLong { .. }
             | Error::ValueTooLong { .. }
             | Error::TableName { .. }
-            | Error::TableType { .. } => Refused::Bad(error.to_string()),
+            | Error::TableType { .. }
+            | Error::Options { .. } => Refused::Bad(error.to_string()),
             error => Refused::Failed(error),
         }
     }
@@ -168,7 +169,8 @@ impl<'a> Import<'a> {
                 name,
                 key_type,
                 value_type,
-            }) => self.declare(name, key_type, value_type),
+                options,
+            }) => self.declare(name, key_type, value_type, options),
             Ok(Entry::Record { table, key, value }) => self.insert(line, table, &key, &value),
         };
         match refused {
@@ -187,26 +189,35 @@ impl<'a> Import<'a> {
         name: Option<String>,
         key_type: Option<String>,
         value_type: Option<String>,
+        options: TableOptions,
     ) -> Result<(), Refused> {
         let name = name.or_else(|| self.args.table.clone());
         let name = name.ok_or_else(|| Refused::Bad("no table is named; --table does".into()))?;
         let types = key_type
             .or_else(|| self.args.key_type.clone())
             .zip(value_type.or_else(|| self.args.value_type.clone()));
+        let types = types.map(|(key, value)| (key, value, options));
         self.target(&name, types).map(drop)
     }
 
     /// The table of a name, created if its types are known.
-    fn target(&mut self, name: &str, types: Option<(String, String)>) -> Result<&Target, Refused> {
+    fn target(
+        &mut self,
+        name: &str,
+        types: Option<(String, String, TableOptions)>,
+    ) -> Result<&Target, Refused> {
         if !self.targets.contains_key(name) || types.is_some() {
             let existing = self.db.untyped_table(name)?;
             let table = match (existing, types) {
                 (Some(table), None) => table,
-                (existing, Some((key, value))) => {
-                    if existing.is_none() {
-                        self.created.push(name.to_owned());
-                    }
+                // Its types are compared; its options are its own.
+                (Some(_), Some((key, value, _))) => {
                     self.db.create_untyped_table(name, &key, &value)?
+                }
+                (None, Some((key, value, options))) => {
+                    self.created.push(name.to_owned());
+                    self.db
+                        .create_untyped_table_with(name, &key, &value, options)?
                 }
                 (None, None) => {
                     return Err(Refused::Bad(format!(
@@ -230,6 +241,7 @@ impl<'a> Import<'a> {
             (Some(name), _) => (name, None),
             (None, Some(name)) => {
                 let types = self.args.key_type.clone().zip(self.args.value_type.clone());
+                let types = types.map(|(key, value)| (key, value, TableOptions::default()));
                 (
                     name.clone(),
                     types.filter(|_| !self.targets.contains_key(name)),

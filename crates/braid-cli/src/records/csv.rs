@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use braid::Bytes;
+use braid::{Bytes, Table, TableOptions};
 use csv::{Error, ErrorKind, Reader, ReaderBuilder, StringRecord, Writer};
 
 use super::{BadLine, Entry, Field, RecordReader, RecordWriter};
@@ -49,6 +49,7 @@ impl<R: Read> CsvReader<R> {
                 name: None,
                 key_type,
                 value_type,
+                options: TableOptions::default(),
             }),
             _ => Err(BadLine::Fatal(format!(
                 "the header is {key:?},{value:?}, not key:TYPE,value:TYPE or key,value"
@@ -106,7 +107,7 @@ impl<W: Write> CsvWriter<W> {
 }
 
 impl<W: Write> RecordWriter for CsvWriter<W> {
-    fn table(&mut self, _name: &str, key: &Column, value: &Column) -> Result<(), Failure> {
+    fn table(&mut self, _: &Table, key: &Column, value: &Column) -> Result<(), Failure> {
         self.row(&[
             format!("key:{}", key.name()),
             format!("value:{}", value.name()),

@@ -1,8 +1,9 @@
 //! JSON lines.
 
 use std::io::{BufRead, Read, Write};
+use std::time::Duration;
 
-use braid::{Bytes, MAX_KEY_LEN, MAX_VALUE_LEN};
+use braid::{Bytes, Compression, MAX_KEY_LEN, MAX_VALUE_LEN, Table, TableOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,16 +25,40 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     value_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_to_live_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Value>,
 }
 
+const LZ4: &str = "lz4";
+
 impl Line<'_> {
+    fn options(&self) -> Result<TableOptions, BadLine> {
+        let compression = match self.compression.as_deref() {
+            None => Compression::None,
+            Some(LZ4) => Compression::Lz4,
+            Some(other) => {
+                return Err(BadLine::Nonsense(format!(
+                    "no known compression: {other:?}"
+                )));
+            }
+        };
+        Ok(TableOptions {
+            compression,
+            time_to_live: self.time_to_live_ms.map(Duration::from_millis),
+        })
+    }
+
     fn entry(self) -> Result<Entry, BadLine> {
+        let options = self.options()?;
+        let has_options = options != TableOptions::default();
         let table = self.table.map(|name| name.into_owned());
         match (self.key, self.value, self.key_type, self.value_type) {
-            (Some(key), Some(value), None, None) => Ok(Entry::Record {
+            (Some(key), Some(value), None, None) if !has_options => Ok(Entry::Record {
                 table,
                 key: Field::Json(key),
                 value: Field::Json(value),
@@ -42,6 +67,7 @@ impl Line<'_> {
                 name: table,
                 key_type: Some(key_type),
                 value_type: Some(value_type),
+                options,
             }),
             _ => Err(BadLine::Nonsense(
                 "neither an entry (table, key, value) nor a table (table, key_type, value_type)"
@@ -117,16 +143,33 @@ impl<W: Write> JsonWriter<W> {
 }
 
 impl<W: Write> RecordWriter for JsonWriter<W> {
-    fn table(&mut self, name: &str, key: &Column, value: &Column) -> Result<(), Failure> {
+    fn table(&mut self, table: &Table, key: &Column, value: &Column) -> Result<(), Failure> {
+        let name = table.name();
+        // Without `..`: a new option must have its field.
+        let TableOptions {
+            compression,
+            time_to_live,
+        } = table.options();
+        let compression = match compression {
+            Compression::None => None,
+            Compression::Lz4 => Some(LZ4.to_owned()),
+            other => {
+                return Err(Failure::Failed(format!(
+                    "table {name:?}: no name for {other:?}"
+                )));
+            }
+        };
         let line = Line {
-            table: Some(name.into()),
+            table: Some(name.as_str().into()),
             key_type: Some(key.name().to_owned()),
             value_type: Some(value.name().to_owned()),
+            compression,
+            time_to_live_ms: time_to_live.map(|time| time.as_millis() as u64),
             key: None,
             value: None,
         };
         Self::line(&mut self.output, &line)?;
-        self.table = Some((name.to_owned(), key.clone(), value.clone()));
+        self.table = Some((name, key.clone(), value.clone()));
         Ok(())
     }
 
@@ -138,6 +181,8 @@ impl<W: Write> RecordWriter for JsonWriter<W> {
             table: Some(name.into()),
             key_type: None,
             value_type: None,
+            compression: None,
+            time_to_live_ms: None,
             key: Some(to_json(key_column, key)),
             value: Some(to_json(value_column, value)),
         };

@@ -1,7 +1,8 @@
 //! Files of records that `braid export` writes and `braid import` reads.
 //!
 //! **JSON lines**: an object a line. `{"table": …, "key_type": …, "value_type": …}` declares a table, and
-//! `{"table": …, "key": …, "value": …}` is an entry of one; see [`crate::datum`] for keys and values.
+//! `{"table": …, "key": …, "value": …}` is an entry of one; a table with options also has `"compression"` and
+//! `"time_to_live_ms"`; see [`crate::datum`] for keys and values.
 //!
 //! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an entry.
 
@@ -10,7 +11,7 @@ mod jsonl;
 
 use std::io::{BufRead, Write};
 
-use braid::Bytes;
+use braid::{Bytes, Table, TableOptions};
 
 pub(crate) use self::csv::{CsvReader, CsvWriter};
 pub(crate) use self::jsonl::{JsonReader, JsonWriter};
@@ -51,6 +52,8 @@ pub(crate) enum Entry {
         name: Option<String>,
         key_type: Option<String>,
         value_type: Option<String>,
+        /// For a table that is not there yet.
+        options: TableOptions,
     },
     Record {
         table: Option<String>,
@@ -76,7 +79,7 @@ pub(crate) trait RecordReader {
 
 /// Takes tables and their entries.
 pub(crate) trait RecordWriter {
-    fn table(&mut self, name: &str, key: &Column, value: &Column) -> Result<(), Failure>;
+    fn table(&mut self, table: &Table, key: &Column, value: &Column) -> Result<(), Failure>;
 
     /// An entry of the last table.
     fn record(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Failure>;
