@@ -12,7 +12,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{backup, bench, changes, compact, demo, dump, export, import, shell, simulate, stat, upgrade, verify};
+use crate::commands::{
+    backup, bench, changes, compact, demo, dump, export, import, shell, simulate, stat, upgrade,
+    verify,
+};
 use crate::failure::Failure;
 use crate::output::Output;
 

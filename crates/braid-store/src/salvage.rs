@@ -15,7 +15,7 @@ use std::sync::Arc;
 use braid_io::{Device, OpenMode};
 
 use crate::error::StoreError;
-use crate::file::{DataFile, FILE_NAME, LEAF_PLACES, MAP, Root, u64_at};
+use crate::file::{DataFile, FILE_NAME, LEAF_PLACES, MAP, Root, block_of, u64_at};
 use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
 use crate::space::FIRST_BLOCK;
@@ -144,7 +144,7 @@ impl Salvage {
             match read {
                 Ok(()) => {
                     for (i, place) in places.iter_mut().enumerate() {
-                        *place = u64_at(&buf, 16 + 8 * i);
+                        *place = block_of(u64_at(&buf, 16 + 8 * i));
                     }
                 }
                 Err(error) => {

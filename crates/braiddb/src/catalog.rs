@@ -108,17 +108,6 @@ impl Inner {
             .collect()
     }
 
-    /// The names of all tables, by number.
-    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<BTreeMap<u32, String>> {
-        let tx = self.begin(Default::default());
-        let entries = tx.prefix(&self.catalog_table(), &[NAMES])?;
-        let named = |(key, value): (Bytes, Bytes)| {
-            let name = String::from_utf8_lossy(&key[1..]).into_owned();
-            Ok((CatalogEntry::decode(&value)?.id, name))
-        };
-        entries.map(|entry| entry.and_then(named)).collect()
-    }
-
     /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
     /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
     /// is used has a number below the next one's.
@@ -128,7 +117,7 @@ impl Inner {
         found: &BTreeSet<u32>,
     ) -> Result<()> {
         let catalog = self.catalog_table();
-        let names = self.table_names_by_id()?;
+        let names: BTreeMap<u32, String> = self.table_names_by_id()?.into_iter().collect();
         let mut tx = self.begin(Default::default());
         let mut next = FIRST_ID;
         for id in self.store.tree_ids() {

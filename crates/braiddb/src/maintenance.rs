@@ -166,7 +166,12 @@ impl Inner {
         let result = self.free_dropped_tables().and_then(|()| {
             // Log that was kept for the archive or a feed goes with a checkpoint, too.
             let releasable = self.retention.releasable(self.archived());
-            if self.maintenance.log_bytes_to_recover(written).max(releasable) >= self.checkpoint_log_bytes {
+            if self
+                .maintenance
+                .log_bytes_to_recover(written)
+                .max(releasable)
+                >= self.checkpoint_log_bytes
+            {
                 self.checkpoint()?;
             }
             Ok(())
@@ -232,21 +237,22 @@ impl Inner {
 
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_with(|_| {})
-    }
-
-    /// Writes a checkpoint that makes the data file as short as it can.
-    pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
-        self.checkpoint_with(Checkpoint::shrink)
-    }
-
-    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
         let _one_at_a_time = self.checkpoint_running.lock();
         self.checkpoint_locked()
     }
 
     /// As [`Inner::checkpoint`], for who holds `checkpoint_running`.
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
+        self.checkpoint_with(|_| {})
+    }
+
+    /// Writes a checkpoint that makes the data file as short as it can.
+    pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpoint_running.lock();
+        self.checkpoint_with(Checkpoint::shrink)
+    }
+
+    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
         let phase = Phase::checkpoint();
         let report = self
             .write_checkpoint(prepare)

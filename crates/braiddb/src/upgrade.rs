@@ -1,11 +1,12 @@
 //! Formats of older versions, and how they become the present one.
 //!
-//! When the present format changes, the step
-//! from it to its successor is added to [`STEPS`], and a database of the new one to the tests' fixtures. A step works
-//! on a database that nobody has open, and a crash in its midst must leave the old format or the new one.
+//! When the present format changes, the step from it to its successor is added to [`STEPS`], and a database of
+//! the new one to the tests' fixtures. A step works on a database that nobody has open, and a crash in its midst
+//! must leave the old format or the new one.
 
 use std::path::Path;
 
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::verify::Offline;
 
@@ -16,7 +17,17 @@ struct Step {
 }
 
 /// In order; each leads to the number behind its own.
-const STEPS: &[Step] = &[];
+const STEPS: &[Step] = &[Step {
+    from: 2,
+    convert: by_checkpoint,
+}];
+
+/// For a format that this version reads and goes on from: the next superblock is of the present one.
+fn by_checkpoint(path: &Path) -> Result<()> {
+    let db = Database::builder().create_if_missing(false).open(path)?;
+    db.checkpoint()?;
+    db.close()
+}
 
 /// What [`upgrade`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

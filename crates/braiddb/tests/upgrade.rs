@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 
 use braid::{Database, Error, Readable, Table, upgrade};
 
-/// A database of this format, made when it was new: later builds read it or convert it.
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-2")
+/// The format of this build.
+const PRESENT: u64 = 3;
+
+/// A database of a format, made when it was new.
+fn fixture(format: u64) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    tests.join(format!("format-{format}"))
 }
 
 fn copy(from: &Path) -> tempfile::TempDir {
@@ -60,7 +64,7 @@ fn write_the_fixture() {
     fill(&db, 0, 200);
     db.checkpoint().unwrap();
     fill(&db, 200, 300);
-    fs::create_dir_all(fixture()).unwrap();
+    fs::create_dir_all(fixture(PRESENT)).unwrap();
     for entry in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
         // Segments that were only made ready are all zeroes.
         if fs::read(entry.path())
@@ -68,27 +72,39 @@ fn write_the_fixture() {
             .iter()
             .any(|byte| *byte != 0)
         {
-            fs::copy(entry.path(), fixture().join(entry.file_name())).unwrap();
+            fs::copy(entry.path(), fixture(PRESENT).join(entry.file_name())).unwrap();
         }
     }
 }
 
 #[test]
-fn the_present_format_is_current_and_can_be_read() {
-    let dir = copy(&fixture());
-    let report = upgrade(dir.path()).unwrap();
-    assert_eq!((report.from, report.to), (2, 2));
-    let db = Database::open(dir.path()).unwrap();
-    assert_eq!(db.recovery().transactions, 1, "one is on the log only");
-    expect_filled(&db);
-    assert!(matches!(upgrade(dir.path()), Err(Error::Locked { .. })));
-    db.close().unwrap();
-    upgrade(dir.path()).unwrap();
+fn databases_of_every_format_become_the_present_one() {
+    for format in 2..=PRESENT {
+        let read = |dir: &Path| {
+            let db = Database::open(dir).unwrap();
+            assert_eq!(db.recovery().transactions, 1, "one is on the log only");
+            expect_filled(&db);
+            assert!(matches!(upgrade(dir), Err(Error::Locked { .. })));
+            db.close().unwrap();
+        };
+        // Whether it was converted or not.
+        read(copy(&fixture(format)).path());
+        let dir = copy(&fixture(format));
+        let report = upgrade(dir.path()).unwrap();
+        assert_eq!((report.from, report.to), (format, PRESENT));
+        expect_filled(&Database::open(dir.path()).unwrap());
+        let report = upgrade(dir.path()).unwrap();
+        assert_eq!((report.from, report.to), (PRESENT, PRESENT));
+        let into = dir.path().join("into");
+        let report = braid::salvage(copy(&fixture(format)).path(), &into, &mut |_| {}).unwrap();
+        assert_eq!(report.losses, 0);
+        expect_filled(&Database::open(&into).unwrap());
+    }
 }
 
 /// Writes another number into both superblocks, with checksums that fit.
 fn with_format(format: u64) -> tempfile::TempDir {
-    let dir = copy(&fixture());
+    let dir = copy(&fixture(PRESENT));
     let file = dir.path().join("data.braid");
     let mut bytes = fs::read(&file).unwrap();
     for block in bytes
@@ -106,7 +122,7 @@ fn with_format(format: u64) -> tempfile::TempDir {
 
 #[test]
 fn other_formats_are_refused_and_left_alone() {
-    for (format, what) in [(3, "newer than 2"), (1, "converts from 2 on")] {
+    for (format, what) in [(4, "newer than 3"), (1, "converts from 2 on")] {
         let dir = with_format(format);
         let before = fs::read(dir.path().join("data.braid")).unwrap();
         let error = upgrade(dir.path()).unwrap_err();
