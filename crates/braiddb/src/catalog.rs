@@ -1,5 +1,6 @@
 //! The table of tables. Its changes are ordinary transactions: logged, atomic, recovered like any other.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -134,6 +135,51 @@ impl Inner {
             .collect()
     }
 
+    /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
+    /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
+    /// is used has a number below the next one's.
+    pub(crate) fn adopt_trees(
+        self: &Arc<Self>,
+        names_lost: bool,
+        found: &BTreeSet<u32>,
+    ) -> Result<()> {
+        let catalog = self.catalog_table();
+        let names: BTreeMap<u32, String> = self.table_names_by_id()?.into_iter().collect();
+        let mut tx = self.begin(Default::default());
+        let mut next = FIRST_ID;
+        for id in self.store.tree_ids() {
+            if id == CATALOG_ID {
+                continue;
+            }
+            if !names.contains_key(&id) {
+                if !names_lost && !found.contains(&id) {
+                    self.store.drop_tree(id)?;
+                    continue;
+                }
+                let mut name = format!("salvaged-{id}");
+                while names.values().any(|other| *other == name) {
+                    name.push('+');
+                }
+                let entry = CatalogEntry {
+                    id,
+                    types: Table::<Bytes, Bytes>::types(),
+                    options: TableOptions::default(),
+                };
+                tx.insert(&catalog, &name_key(&name)?, &entry.encode())?;
+            }
+            next = next.max(id + 1);
+        }
+        // A table without a tree is empty, and has a number, too.
+        next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
+        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
+        let known = known.and_then(|bytes| bytes[..].try_into().ok());
+        if known.is_none_or(|bytes| u32::from_le_bytes(bytes) < next) {
+            tx.insert(&catalog, NEXT_ID, &next.to_le_bytes())?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
     pub(crate) fn catalog_table(&self) -> Table {
         Table::new(self.catalog.clone())
     }
@@ -265,6 +311,20 @@ impl Inner {
     }
 }
 
+impl<K: Key, V: Value> Table<K, V> {
+    /// The table, if it was created with these options.
+    fn check_options(self, asked: TableOptions) -> Result<Self> {
+        if self.core.options.encode() == asked.encode() {
+            return Ok(self);
+        }
+        Err(Error::TableOptions {
+            name: self.name(),
+            found: Box::new(self.core.options),
+            asked: Box::new(asked),
+        })
+    }
+}
+
 impl Database {
     /// A handle to a table, which is created, durably, if there is none of this name. One that is there may
     /// have any [`TableOptions`].
@@ -312,15 +372,8 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
-        let table = self.find_or_create(name, options)?;
-        if table.core.options.encode() == options.encode() {
-            return Ok(table);
-        }
-        Err(Error::TableOptions {
-            name: name.to_owned(),
-            found: Box::new(table.core.options),
-            asked: Box::new(options),
-        })
+        let table: Table<K, V> = self.find_or_create(name, options)?;
+        table.check_options(options)
     }
 
     fn find_or_create<K: Key, V: Value>(
@@ -403,7 +456,8 @@ impl Database {
     }
 
     /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
-    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none.
+    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none. One that is
+    /// there may have any [`TableOptions`].
     ///
     /// # Errors
     /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
@@ -414,8 +468,38 @@ impl Database {
         key_type: &str,
         value_type: &str,
     ) -> Result<Table> {
+        self.find_or_create_untyped(
+            name,
+            type_names(key_type, value_type),
+            TableOptions::default(),
+        )
+    }
+
+    /// As [`Database::create_untyped_table`], with options as in [`Database::table_with`].
+    ///
+    /// # Errors
+    /// As [`Database::create_untyped_table`], [`Error::TableOptions`] if the table was created with others,
+    /// and [`Error::Options`].
+    pub fn create_untyped_table_with(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<Table> {
+        options.check()?;
+        let types = type_names(key_type, value_type);
+        let table = self.find_or_create_untyped(name, types, options)?;
+        table.check_options(options)
+    }
+
+    fn find_or_create_untyped(
+        &self,
+        name: &str,
+        asked: String,
+        options: TableOptions,
+    ) -> Result<Table> {
         let inner = self.inner();
-        let asked = type_names(key_type, value_type);
         let _change = inner.catalog_change.lock();
         match self.untyped_table(name)? {
             Some(table) if table.core.types != asked => Err(Error::TableType {
@@ -424,10 +508,7 @@ impl Database {
                 asked,
             }),
             Some(table) => Ok(table),
-            None => {
-                let core = inner.create_table(name, asked, TableOptions::default())?;
-                Ok(Table::new(core))
-            }
+            None => Ok(Table::new(inner.create_table(name, asked, options)?)),
         }
     }
 

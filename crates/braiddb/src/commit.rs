@@ -30,6 +30,7 @@ use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::trace::CommitClock;
 
 /// How long a validation waits for another transaction that is committing a key it read, before it
 /// gives up: a commit takes about a microsecond unless its thread lost the processor.
@@ -228,6 +229,7 @@ struct Precommitted {
 
 impl PooledContext {
     pub(crate) fn commit(self, options: TransactionOptions) -> Result<Commit> {
+        let clock = CommitClock::start(self.inner.slow_commit);
         let pre = self.precommit(options, true);
         let pre = match pre {
             Ok(pre) => pre,
@@ -248,13 +250,16 @@ impl PooledContext {
                 pre.ticket.wait()?;
             }
         }
+        clock.stop(pre.number);
         Ok(Commit { number: pre.number })
     }
 
     pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
+        let clock = CommitClock::start(self.inner.slow_commit);
         match self.precommit(options, false) {
             Ok(pre) => {
                 self.end(&pre.ticket, options.durability);
+                clock.stop(pre.number);
                 Ok(Ticket {
                     number: pre.number,
                     log: pre.ticket,

@@ -31,11 +31,13 @@ use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
+use crate::publish::Publisher;
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counters, Health, Stats};
 use crate::table::{Table, TableCore};
+use crate::trace::PoisonTold;
 use crate::transaction::Transaction;
 use crate::types::{AsKey, Key, Value};
 
@@ -111,6 +113,9 @@ pub(crate) struct Inner {
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
     contexts: ContextPool,
     next_context: AtomicU64,
+    pub(crate) publisher: Publisher,
+    pub(crate) slow_commit: Option<Duration>,
+    pub(crate) poison_told: PoisonTold,
     poison: OnceLock<String>,
     closed: AtomicBool,
     /// Nothing is written to the medium, whatever happens in memory.
@@ -170,6 +175,9 @@ impl Inner {
             lock: Mutex::new(parts.lock),
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
             next_context: AtomicU64::new(1),
+            publisher: Publisher::new(options),
+            slow_commit: options.slow_commit,
+            poison_told: PoisonTold::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
@@ -252,11 +260,14 @@ impl Inner {
 
     /// I8: after a failure that leaves the state in doubt nothing more is written.
     pub(crate) fn poison(&self, cause: String) {
+        self.poison_told.tell(Some(&cause));
         let _ = self.poison.set(cause);
     }
 
     pub(crate) fn poisoned(&self) -> Option<String> {
-        self.poison.get().cloned().or_else(|| self.log.poisoned())
+        let cause = self.poison.get().cloned().or_else(|| self.log.poisoned());
+        self.poison_told.tell(cause.as_deref());
+        cause
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -313,6 +324,7 @@ impl Inner {
         self.maintenance.stop();
         self.archive_ticker.stop();
         self.bell.ring();
+        self.unpublish_stats();
         let result = self
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
@@ -786,6 +798,13 @@ impl Database {
     /// ```
     pub fn stats(&self) -> Stats {
         self.inner.stats()
+    }
+
+    /// Publishes the statistics through the facade `metrics` now, with a label `database` of this value;
+    /// [`Builder::metrics`] does it once a second.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, database: &str) {
+        self.stats().publish(database);
     }
 
     /// Whether the database can be written to, and why not.

@@ -84,7 +84,9 @@ pub enum Error {
     Conflict(ConflictKind),
 
     /// Bytes on disk are not what was written.
-    #[error("corrupted: {what} ({location}); run `braid verify`, then restore from a backup")]
+    #[error(
+        "corrupted: {what} ({location}); run `braid verify`, then restore a backup or save the rest with `braid verify --repair`"
+    )]
     Corrupted {
         /// What is damaged.
         what: String,

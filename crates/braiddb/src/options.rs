@@ -134,6 +134,12 @@ pub struct Builder {
     pub(crate) feed_log_bytes: u64,
     pub(crate) archive: Option<ArchivePlace>,
     pub(crate) archive_interval: Duration,
+    pub(crate) stats_file: bool,
+    /// The database's directory if it is to have a file of statistics.
+    pub(crate) stats_directory: Option<PathBuf>,
+    #[cfg(feature = "metrics")]
+    pub(crate) metrics_label: Option<String>,
+    pub(crate) slow_commit: Option<Duration>,
 }
 
 /// Where the log is archived.
@@ -168,6 +174,11 @@ impl Default for Builder {
             feed_log_bytes: 1 << 30,
             archive: None,
             archive_interval: Duration::from_secs(1),
+            stats_file: false,
+            stats_directory: None,
+            #[cfg(feature = "metrics")]
+            metrics_label: None,
+            slow_commit: None,
         }
     }
 }
@@ -524,6 +535,33 @@ impl Builder {
     /// ```
     pub fn on_health_change(mut self, callback: impl Fn(&Health) + Send + Sync + 'static) -> Self {
         self.health_listener = Some(Arc::new(callback));
+        self
+    }
+
+    /// Whether the file `STATS` in the database's directory tells others how the database does while it is
+    /// open: once a second it is replaced by what [`crate::Stats::to_prometheus`] says, and it goes when the
+    /// database is closed. `braid stat --watch` reads it, as can the textfile collector of Prometheus' node
+    /// exporter. Needs the background threads; has no effect with [`Builder::open_on`].
+    pub fn stats_file(mut self, stats_file: bool) -> Self {
+        self.stats_file = stats_file;
+        self
+    }
+
+    /// Publishes the statistics through the facade `metrics` once a second, with a label `database` of this
+    /// value. The names are those of [`crate::Stats::to_prometheus`]; sums of times are gauges. Needs the
+    /// background threads; [`Database::publish_metrics`] does it on demand.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self, database: impl Into<String>) -> Self {
+        self.metrics_label = Some(database.into());
+        self
+    }
+
+    /// Emits an event through the facade `tracing` for each commit that takes at least this long, the wait
+    /// for the device included; of [`commit_async`](crate::Transaction::commit_async) what comes before that
+    /// wait. Default: for none.
+    #[cfg(feature = "tracing")]
+    pub fn slow_commit(mut self, at_least: Duration) -> Self {
+        self.slow_commit = Some(at_least);
         self
     }
 

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
-use braid_io::{DeviceChoice, DirectoryLock, LockError};
+use braid_io::{Device, DeviceChoice, DirectoryLock, LockError};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
@@ -40,50 +41,63 @@ pub struct VerifyReport {
     pub damages: u64,
 }
 
-const POOL_BYTES: usize = 64 << 20;
+pub(crate) const POOL_BYTES: usize = 64 << 20;
 
-struct Offline {
+/// A database that nobody has open, opened without writing to it.
+pub(crate) struct Offline {
     _lock: DirectoryLock,
     store: Store,
     recovered: braid_log::Recovered,
     meta: Meta,
 }
 
-fn open(path: &Path) -> Result<Offline> {
-    if !path.join("data.braid").is_file() {
-        return Err(Error::NotADatabase {
-            path: path.to_owned(),
-            reason: "there is no data.braid in it".into(),
-        });
+impl Offline {
+    /// The locked directory as a device.
+    pub(crate) fn device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        if !path.join("data.braid").is_file() {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "there is no data.braid in it".into(),
+            });
+        }
+        Self::lock(path)
     }
-    let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-        LockError::Held => Error::Locked {
-            path: path.to_owned(),
-        },
-        LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
-    })?;
-    let device = braid_io::open_directory(path, DeviceChoice::Auto)
-        .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
-    let (store, meta) = Store::open(
-        device.clone(),
-        StoreOptions {
-            pool_bytes: POOL_BYTES,
-        },
-    )?;
-    let (meta, start) = Meta::decode(&meta)?;
-    let options = LogOptions {
-        protocol: meta.protocol,
-        strands: meta.strands.into(),
-        lanes: meta.lanes.into(),
-        ..LogOptions::default()
-    };
-    let recovered = Log::recover(device, options, &start, &|_| {})?;
-    Ok(Offline {
-        _lock: lock,
-        store,
-        recovered,
-        meta,
-    })
+
+    pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
+            LockError::Held => Error::Locked {
+                path: path.to_owned(),
+            },
+            LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
+        })?;
+        let device = braid_io::open_directory(path, DeviceChoice::Auto)
+            .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+        Ok((lock, device))
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let (lock, device) = Self::device(path)?;
+        let (store, meta) = Store::open(
+            device.clone(),
+            StoreOptions {
+                pool_bytes: POOL_BYTES,
+            },
+        )?;
+        let (meta, start) = Meta::decode(&meta)?;
+        let options = LogOptions {
+            protocol: meta.protocol,
+            strands: meta.strands.into(),
+            lanes: meta.lanes.into(),
+            ..LogOptions::default()
+        };
+        let recovered = Log::recover(device, options, &start, &|_| {})?;
+        Ok(Self {
+            _lock: lock,
+            store,
+            recovered,
+            meta,
+        })
+    }
 }
 
 /// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of
@@ -105,7 +119,7 @@ fn open(path: &Path) -> Result<Offline> {
 /// from looking at all.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let offline = match open(path.as_ref()) {
+    let offline = match Offline::open(path.as_ref()) {
         Ok(offline) => offline,
         Err(error @ Error::Corrupted { .. }) => {
             sink(error.to_string());
@@ -158,7 +172,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
 /// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
 pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     let failed = |_| Error::io("writing the dump", std::io::ErrorKind::BrokenPipe.into());
-    let offline = open(path.as_ref())?;
+    let offline = Offline::open(path.as_ref())?;
     let Meta {
         protocol,
         strands,
