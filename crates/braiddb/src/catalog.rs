@@ -144,7 +144,8 @@ impl Inner {
         found: &BTreeSet<u32>,
     ) -> Result<()> {
         let catalog = self.catalog_table();
-        let names: BTreeMap<u32, String> = self.table_names_by_id()?.into_iter().collect();
+        let tables = self.tables_by_id()?.into_iter();
+        let names: BTreeMap<u32, String> = tables.map(|(id, name, _)| (id, name)).collect();
         let mut tx = self.begin(Default::default());
         let mut next = FIRST_ID;
         for id in self.store.tree_ids() {
