@@ -123,8 +123,6 @@ pub struct ChangeSet {
 
 /// Reads committed, durable transactions in their order; from [`Database::changes`].
 ///
-/// A [bulk load](Database::bulk_load) does not go through the log: positions before one are lost.
-///
 /// As an iterator it ends when there is nothing more for now, and goes on when there is;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
 /// [`crate::Builder::feed_log_bytes`].
