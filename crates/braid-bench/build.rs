@@ -55,15 +55,11 @@ mod system {
                 );
                 Some(library)
             }
-            Err(error) => {
+            Err(_) => {
                 println!(
                     "cargo::warning=built without the peer {name}: pkg-config finds no {name} {at_least} or later \
                      (Debian: install {package})"
                 );
-                // The whole text of the error has several lines, which warnings can't have.
-                if let Some(line) = error.to_string().lines().next() {
-                    println!("cargo::warning={line}");
-                }
                 None
             }
         }

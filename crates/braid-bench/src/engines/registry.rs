@@ -118,7 +118,7 @@ impl Part {
         match self {
             Part::Here { version, .. } => version(),
             Part::NoFeature(feature) => Err(format!(
-                "built without it; build with `--features {feature}`"
+                "built without it; build with `--features peers`, or `--features braid-bench/{feature}` for this one"
             )),
             Part::NotUnix => Err("it is reached by a Unix socket only".to_owned()),
             Part::NoLibrary(package) => Err(format!(
