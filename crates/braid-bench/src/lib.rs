@@ -17,6 +17,7 @@
 //! ```
 
 mod bare_log;
+pub mod compare;
 mod device;
 mod driver;
 mod engine;
