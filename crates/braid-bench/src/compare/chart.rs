@@ -289,7 +289,8 @@ impl Scale {
         let shown = match axis {
             Axis::Steps(steps) => (0.0, steps.len().saturating_sub(1).max(1) as f64),
             Axis::Log => (least / 1.15, most * 1.15),
-            Axis::Linear => (0.0, (most * 1.08).max(f64::MIN_POSITIVE)),
+            Axis::Linear if most <= 0.0 => (0.0, 1.0),
+            Axis::Linear => (0.0, most * 1.08),
         };
         // The curves keep away from the frame.
         let places = match axis {

@@ -21,6 +21,7 @@ const WARMERS: u8 = 8;
 
 /// What a comparison is doing.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// The device is measured: what, which test, of how many.
     Device(&'a str, usize, usize),

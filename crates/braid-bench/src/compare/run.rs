@@ -119,9 +119,4 @@ impl Run {
             .and_then(|json| serde_json::from_slice(&json).map_err(std::io::Error::other))
             .map_err(|error| BenchError::file("reading", path, error))
     }
-
-    /// The workload of a name, if it was measured.
-    pub(super) fn workload(&self, name: &str) -> Option<&WorkloadInfo> {
-        self.workloads.iter().find(|w| w.name == name)
-    }
 }

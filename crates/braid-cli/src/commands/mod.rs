@@ -1,6 +1,8 @@
 //! One module a subcommand.
 
 pub(crate) mod bench;
+mod bench_compare;
+mod bench_compare;
 mod bench_device;
 mod bench_paper;
 mod bench_recovery;
