@@ -8,6 +8,9 @@ pub trait Driver: Send + Sync {
     /// The name on the command line and in reports.
     fn name(&self) -> &str;
 
+    /// The size of the data, for people.
+    fn describe(&self) -> String;
+
     /// The tables that an engine must be opened with; a [`TableId`](crate::engines::TableId) is a
     /// place in this list.
     fn tables(&self) -> Vec<String>;
@@ -40,7 +43,7 @@ pub trait Driver: Send + Sync {
     /// What the thread of this number (from 0) does. `seed` decides all of its draws.
     fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_>;
 
-    /// Checks what the engine holds after a run, in which every commit was acknowledged.
+    /// Checks what the engine holds while no client runs, be it after a run or after a crash.
     ///
     /// # Errors
     /// The engine's. A check that fails is no error; it says so in its result.
@@ -48,6 +51,42 @@ pub trait Driver: Send + Sync {
         let _ = engine;
         Ok(Vec::new())
     }
+
+    /// Acknowledged transactions that can be found in the data again; grows while the clients run.
+    fn acknowledged(&self) -> u64 {
+        0
+    }
+
+    /// How many of such transactions the engine holds, earlier runs' and the load's included; `None` if they
+    /// leave nothing that can be counted.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn present(&self, engine: &dyn KvEngine) -> Result<Option<u64>, BenchError> {
+        let _ = engine;
+        Ok(None)
+    }
+}
+
+/// Checks a workload's data after a run: its consistency, and that they hold just what was acknowledged.
+/// `before` is what [`Driver::present`] said between load and run.
+///
+/// # Errors
+/// The engine's. A check that fails is no error; it says so in its result.
+pub fn check(
+    engine: &dyn KvEngine,
+    driver: &dyn Driver,
+    before: Option<u64>,
+) -> Result<Vec<Check>, BenchError> {
+    let mut checks = driver.check(engine)?;
+    if let Some((before, present)) = before.zip(driver.present(engine)?) {
+        checks.push(Check::equal(
+            "every acknowledged transaction is there, and no other",
+            present.saturating_sub(before),
+            driver.acknowledged(),
+        ));
+    }
+    Ok(checks)
 }
 
 /// One client: draws transactions and executes them.
@@ -139,6 +178,13 @@ impl Check {
             condition: condition.into(),
             violation,
         }
+    }
+
+    /// The condition and what was found instead; `None` if it holds.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        let violation = self.violation.as_ref()?;
+        Some(format!("{}: {violation}", self.condition))
     }
 
     /// A condition that two numbers are equal.

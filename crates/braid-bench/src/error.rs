@@ -41,6 +41,18 @@ pub enum BenchError {
     /// A transaction with nothing beside it, of a load or a check, met a conflict.
     #[error("a transaction with no other beside it stopped: {0}")]
     Alone(String),
+    /// A row is missing or is not what the workload writes: the engine lost it, or another program wrote it.
+    #[error("a row of the table {table} is missing or is not what the workload wrote")]
+    Row {
+        /// The table.
+        table: &'static str,
+    },
+    /// A bulk load would mix with what is there.
+    #[error("the table {table} is not empty: load into a new directory")]
+    NotEmpty {
+        /// The table.
+        table: String,
+    },
     /// A workload rolled back a transaction that only read: a defect of the workload.
     #[error("a read-only transaction was rolled back")]
     RolledBackRead,

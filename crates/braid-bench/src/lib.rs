@@ -16,6 +16,7 @@
 //! # Ok::<(), braid_bench::BenchError>(())
 //! ```
 
+mod bank;
 mod bare_log;
 pub mod compare;
 mod device;
@@ -23,21 +24,27 @@ mod driver;
 mod engine;
 pub mod engines;
 mod error;
+mod ledger;
 mod load;
 mod paper;
 mod records;
 mod report;
 mod runner;
 mod spec;
+mod sum;
 mod tally;
+mod tpcb;
+mod tpcc;
 mod usage;
 mod worker;
 mod workload;
+#[cfg(test)]
+mod workload_tests;
 mod zipf;
 
 pub use bare_log::{BareLogReport, bare_log};
 pub use device::{DeviceReport, DeviceRow, measure_device};
-pub use driver::{Access, Check, Client, Driver, Step};
+pub use driver::{Access, Check, Client, Driver, Step, check};
 pub use engine::Engine;
 pub use error::BenchError;
 pub use load::LoadProgress;

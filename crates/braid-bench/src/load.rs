@@ -73,6 +73,27 @@ pub(crate) fn once(
     Ok(records)
 }
 
+/// Counts a run on the data called `name`, from 1, so that no two runs give their new records the same keys.
+pub(crate) fn count_run(
+    engine: &dyn KvEngine,
+    catalogue: TableId,
+    name: &str,
+) -> Result<u32, BenchError> {
+    let key = format!("{name}-runs");
+    let mut run = 0;
+    engine
+        .session()?
+        .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
+            run = 1;
+            tx.get_for_update(catalogue, key.as_bytes(), &mut |row| {
+                run = row.try_into().map_or(1, u32::from_be_bytes).wrapping_add(1);
+            })?;
+            tx.put(catalogue, key.as_bytes(), &run.to_be_bytes())
+        })
+        .map_err(failure)?;
+    Ok(run)
+}
+
 /// Hands batches of records to an engine.
 pub(crate) struct Loader<'a> {
     session: Box<dyn Session + 'a>,
@@ -117,8 +138,8 @@ pub(crate) fn failure(stop: Stop) -> BenchError {
 #[cfg(test)]
 mod tests {
     use crate::engines::{BraidEngine, KvEngine, Mode, Order, Wait};
-    use crate::{Engine, Spec, Workload};
-    use braid::DeviceChoice;
+    use crate::{Spec, Workload};
+    use braid::Database;
 
     fn count(engine: &BraidEngine) -> u64 {
         let mut n = 0;
@@ -142,9 +163,7 @@ mod tests {
                 value_size: 600,
                 ..Spec::new(workload)
             };
-            let mut options = Engine::new("unused", &spec);
-            options.device = DeviceChoice::Memory;
-            let db = options.open().unwrap();
+            let db = Database::in_memory().unwrap();
             let open = |spec: &Spec| {
                 BraidEngine::new(db.clone(), &spec.driver().unwrap().tables()).unwrap()
             };

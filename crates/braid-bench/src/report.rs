@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Spec;
 use crate::bare_log::BareLogReport;
-use crate::driver::Driver;
+use crate::driver::{Check, Driver};
 use crate::engines::{Counters, KvEngine};
 use crate::runner::Reading;
 use crate::tally::Tally;
@@ -31,6 +31,8 @@ pub struct Report {
     pub threads: usize,
     /// Commits that each thread kept outstanding.
     pub in_flight: usize,
+    /// The size of the data, for people.
+    pub data: String,
     /// Records that were loaded.
     pub records: u64,
     /// Bytes of each value.
@@ -70,7 +72,7 @@ pub struct Report {
     pub read_p50_us: f64,
     /// 99th percentile of reads and scans in microseconds; zero if there were none.
     pub read_p99_us: f64,
-    /// Megabytes of keys and values written a second.
+    /// Megabytes of keys and values written a second; zero where they are not counted (TPC-C).
     pub written_mb_per_s: f64,
     /// Bytes written to the log a transaction, headers and padding included.
     pub log_bytes_per_tx: Option<f64>,
@@ -93,6 +95,10 @@ pub struct Report {
     /// The kinds of transactions, if the workload has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<KindReport>,
+    /// Consistency conditions that were checked after the run.
+    pub checks: usize,
+    /// Those of them that do not hold, with what was found.
+    pub violations: Vec<String>,
     /// The limit measured beside it, if that was asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
@@ -179,6 +185,7 @@ impl Report {
             device: setting.device,
             threads: spec.threads,
             in_flight: spec.in_flight,
+            data: driver.describe(),
             records: spec.records,
             value_size: spec.value_size,
             seconds,
@@ -209,8 +216,16 @@ impl Report {
             rss_start_mib: mib(start.usage.resident),
             rss_end_mib: mib(end.usage.resident),
             kinds: kinds(driver, tally, seconds),
+            checks: 0,
+            violations: Vec::new(),
             limit: None,
         }
+    }
+
+    /// Adds what became of the checks after the run.
+    pub fn set_checks(&mut self, checks: &[Check]) {
+        self.checks = checks.len();
+        self.violations = checks.iter().filter_map(Check::complaint).collect();
     }
 
     /// Sets the limit beside which this run stands.
@@ -259,13 +274,7 @@ fn growth(start: &Reading, end: &Reading, of: impl Fn(&Counters) -> Option<u64>)
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, value: String| writeln!(f, "  {name:<22}{value}");
-        row(
-            "workload",
-            format!(
-                "{}, {} records of {} bytes",
-                self.workload, self.records, self.value_size
-            ),
-        )?;
+        row("workload", format!("{}, {}", self.workload, self.data))?;
         row(
             "setting",
             format!(
@@ -307,7 +316,9 @@ impl fmt::Display for Report {
                     self.response_mean_us, self.response_p50_us, self.response_p99_us
                 ),
             )?;
-            row("written", format!("{:.1} MB/s", self.written_mb_per_s))?;
+            if self.written_mb_per_s > 0.0 {
+                row("written", format!("{:.1} MB/s", self.written_mb_per_s))?;
+            }
             if let (Some(bytes), Some(flushes), Some(commits)) =
                 (self.log_bytes_per_tx, self.flushes_per_s, self.tx_per_flush)
             {
@@ -350,6 +361,16 @@ impl fmt::Display for Report {
                 self.rss_start_mib, self.rss_end_mib
             ),
         )?;
+        if self.checks > 0 {
+            let held = self.checks - self.violations.len();
+            row(
+                "conditions checked",
+                format!("{held} of {} hold", self.checks),
+            )?;
+        }
+        for violation in &self.violations {
+            row("  VIOLATED", violation.clone())?;
+        }
         if let Some(limit) = &self.limit {
             row(
                 "bare log (the limit)",

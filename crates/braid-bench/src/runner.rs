@@ -158,7 +158,7 @@ impl Watch<'_> {
             }
             progress(Progress {
                 elapsed,
-                total: self.spec.warm_up + self.spec.measure,
+                total: elapsed.max(self.spec.warm_up + self.spec.measure),
                 warming_up: elapsed < self.spec.warm_up,
                 operations: self.done.iter().map(|n| n.load(Ordering::Relaxed)).sum(),
             });
@@ -170,65 +170,15 @@ impl Watch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Engine, Workload};
-    use braid::DeviceChoice;
-
-    fn short(workload: Workload, threads: usize, in_flight: usize) -> Report {
-        let spec = Spec {
-            threads,
-            in_flight,
-            warm_up: Duration::from_millis(20),
-            measure: Duration::from_millis(150),
-            records: 2_000,
-            ..Spec::new(workload)
-        };
-        let mut options = Engine::new("unused", &spec);
-        options.device = DeviceChoice::Memory;
-        let driver = spec.driver().unwrap();
-        let engine = options.open_tables(&driver.tables()).unwrap();
-        driver.load(&engine, &mut |_| ()).unwrap();
-        let mut ticks = 0;
-        let report = run(&engine, driver.as_ref(), &spec, &mut |p| {
-            ticks += 1;
-            assert!(p.elapsed <= p.total);
-        })
-        .unwrap();
-        assert!(ticks > 0);
-        engine.close().unwrap();
-        report
-    }
-
-    #[test]
-    fn every_workload_runs_waiting_and_pipelined() {
-        for workload in Workload::ALL {
-            for (threads, in_flight) in [(2, 1), (2, 16)] {
-                let report = short(workload, threads, in_flight);
-                assert!(report.tx_per_s > 0.0, "{workload}");
-                assert_eq!((report.threads, report.in_flight), (threads, in_flight));
-                assert_eq!(report.commits == 0, workload.is_read_only(), "{workload}");
-                assert!(
-                    report.p50_us > 0.0 && report.p50_us <= report.p99_us,
-                    "{workload}"
-                );
-                assert!(report.p99_us <= report.p999_us, "{workload}");
-                if workload != Workload::YcsbD {
-                    assert_eq!(
-                        report.missing, 0,
-                        "{workload}: every loaded record is found"
-                    );
-                }
-            }
-        }
-    }
+    use crate::Workload;
+    use crate::workload_tests::in_memory;
 
     #[test]
     fn nonsense_is_refused() {
         let good = Spec::new(Workload::U1);
         let driver = good.driver().unwrap();
         let spec = Spec { threads: 0, ..good };
-        let mut options = Engine::new("unused", &spec);
-        options.device = DeviceChoice::Memory;
-        let engine = options.open_tables(&driver.tables()).unwrap();
+        let engine = in_memory(driver.as_ref());
         assert!(matches!(
             run(&engine, driver.as_ref(), &spec, &mut |_| ()),
             Err(BenchError::Option { .. })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::driver::Driver;
 use crate::zipf::Zipf;
-use crate::{BenchError, Workload};
+use crate::{BenchError, Workload, tpcc};
 
 /// The parameters of a load and a run.
 #[derive(Clone, Debug)]
@@ -23,7 +23,15 @@ pub struct Spec {
     pub records: u64,
     /// Bytes of each value.
     pub value_size: usize,
-    /// Skew of the Zipfian draws of the YCSB workloads, strictly between 0 and 1.
+    /// Warehouses of TPC-C, branches of TPC-B.
+    pub scale: u32,
+    /// Whether TPC-C's clients work for all warehouses instead of each for its own.
+    pub roams: bool,
+    /// Accounts of the bank that take part in transfers; `None`: all.
+    pub hot: Option<u64>,
+    /// Records of a scan of [`Workload::Scan`].
+    pub scan_length: u64,
+    /// Skew of the Zipfian draws of YCSB and the bank, strictly between 0 and 1.
     pub zipf: f64,
     /// Seed of all draws; each thread derives its own.
     pub seed: u64,
@@ -44,6 +52,10 @@ impl Spec {
             measure: Duration::from_secs(10),
             records: workload.default_records(),
             value_size: workload.default_value_size(),
+            scale: 1,
+            roams: false,
+            hot: None,
+            scan_length: 100,
             zipf: Zipf::YCSB_THETA,
             seed: 42,
         }
@@ -52,7 +64,17 @@ impl Spec {
     /// Bytes of all loaded keys and values.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
-        self.records.saturating_mul(self.value_size as u64 + 8)
+        let scale = u64::from(self.scale);
+        if self.workload.is_tpcc() {
+            let warehouse =
+                self.records.saturating_mul(tpcc::WAREHOUSE_BYTES) / tpcc::DEFAULT_ITEMS;
+            return warehouse.saturating_mul(scale);
+        }
+        let records = match self.workload {
+            Workload::Tpcb => self.records.saturating_mul(scale),
+            _ => self.records,
+        };
+        records.saturating_mul(self.value_size as u64 + 8)
     }
 
     /// About what one writing transaction puts into a log: the record size of a bare log beside it.
@@ -95,6 +117,24 @@ impl Spec {
         range("value-size", self.value_size, 8, 16 << 20)?;
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         range("records", records, 1, 1 << 40)?;
+        range("scale", self.scale as usize, 1, 6_500)?;
+        let scan = usize::try_from(self.scan_length).unwrap_or(usize::MAX);
+        range("scan-length", scan, 1, 1 << 40)?;
+        if let Some(hot) = self.hot {
+            let hot = usize::try_from(hot).unwrap_or(usize::MAX);
+            range("hot", hot, 2, records.max(2))?;
+        }
+        match self.workload {
+            Workload::Bank => range("records", records, 2, 1 << 40)?,
+            Workload::Tpcb => {
+                let most = u32::MAX as usize / self.scale as usize;
+                range("records", records, 1, most)?;
+            }
+            Workload::Tpcc | Workload::TpccNo => {
+                range("records", records, 100, tpcc::DEFAULT_ITEMS as usize)?;
+            }
+            _ => {}
+        }
         if !(self.zipf > 0.0 && self.zipf < 1.0) {
             return Err(BenchError::Option {
                 option: "zipf",

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::bank::Bank;
 use crate::driver::Driver;
 use crate::records::Records;
+use crate::tpcb::{self, Tpcb};
+use crate::tpcc::{self, Tpcc};
 use crate::{BenchError, Spec};
 
 /// One of the benchmarks.
@@ -31,11 +34,25 @@ pub enum Workload {
     YcsbInsert,
     /// Updates of one field only, Zipfian.
     YcsbUpdate,
+    /// Scans of one length, Zipfian.
+    Scan,
+    /// One uniform blind update of a large value a transaction.
+    Large,
+    /// A bulk load in the order of the keys, timed as a whole.
+    Load,
+    /// Transfers between accounts, as contended as wanted.
+    Bank,
+    /// TPC-B.
+    Tpcb,
+    /// TPC-C's standard mix.
+    Tpcc,
+    /// TPC-C's New-Order alone.
+    TpccNo,
 }
 
 impl Workload {
     /// All workloads in the order in which they are documented.
-    pub const ALL: [Workload; 10] = [
+    pub const ALL: [Workload; 17] = [
         Workload::U1,
         Workload::U10,
         Workload::YcsbA,
@@ -46,6 +63,13 @@ impl Workload {
         Workload::YcsbF,
         Workload::YcsbInsert,
         Workload::YcsbUpdate,
+        Workload::Scan,
+        Workload::Large,
+        Workload::Load,
+        Workload::Bank,
+        Workload::Tpcb,
+        Workload::Tpcc,
+        Workload::TpccNo,
     ];
 
     /// The name on the command line and in reports.
@@ -62,6 +86,13 @@ impl Workload {
             Workload::YcsbF => "ycsb-f",
             Workload::YcsbInsert => "ycsb-insert",
             Workload::YcsbUpdate => "ycsb-update",
+            Workload::Scan => "scan",
+            Workload::Large => "large",
+            Workload::Load => "load",
+            Workload::Bank => "bank",
+            Workload::Tpcb => "tpcb",
+            Workload::Tpcc => "tpcc",
+            Workload::TpccNo => "tpcc-no",
         }
     }
 
@@ -79,42 +110,99 @@ impl Workload {
             Workload::YcsbF => "50 % reads, 50 % read-modify-writes, Zipfian",
             Workload::YcsbInsert => "inserts of new records only",
             Workload::YcsbUpdate => "field updates only, Zipfian",
+            Workload::Scan => "scans of --scan-length records, Zipfian",
+            Workload::Large => "one uniform blind update of a value of 64 KiB a transaction",
+            Workload::Load => "a bulk load in the order of the keys, timed as a whole",
+            Workload::Bank => {
+                "transfers between accounts, --hot of which take part; the sum is checked"
+            }
+            Workload::Tpcb => "TPC-B, --scale branches; the sums are checked",
+            Workload::Tpcc => {
+                "TPC-C's five transactions, --scale warehouses; its consistency is checked"
+            }
+            Workload::TpccNo => {
+                "TPC-C's New-Order alone, --scale warehouses; its consistency is checked"
+            }
         }
     }
 
     /// The workload with the parameters of `spec`, ready to be loaded and run.
     #[must_use]
     pub(crate) fn driver(self, spec: &Spec) -> Box<dyn Driver> {
-        Box::new(Records::new(spec))
+        match self {
+            Workload::Bank => Box::new(Bank::new(spec)),
+            Workload::Tpcb => Box::new(Tpcb::new(spec)),
+            Workload::Tpcc | Workload::TpccNo => Box::new(Tpcc::new(spec)),
+            _ => Box::new(Records::new(spec)),
+        }
     }
 
-    /// Whether its records are scattered by a Zipfian distribution.
+    /// Whether it is of the family of YCSB: draws of records are Zipfian, keys are scattered.
     #[must_use]
     pub fn is_ycsb(self) -> bool {
-        !matches!(self, Workload::U1 | Workload::U10)
+        matches!(
+            self,
+            Workload::YcsbA
+                | Workload::YcsbB
+                | Workload::YcsbC
+                | Workload::YcsbD
+                | Workload::YcsbE
+                | Workload::YcsbF
+                | Workload::YcsbInsert
+                | Workload::YcsbUpdate
+                | Workload::Scan
+        )
+    }
+
+    /// Whether it is one of TPC-C's.
+    #[must_use]
+    pub fn is_tpcc(self) -> bool {
+        matches!(self, Workload::Tpcc | Workload::TpccNo)
     }
 
     /// Whether no transaction writes anything.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        self == Workload::YcsbC
+        matches!(self, Workload::YcsbC | Workload::Scan)
     }
 
-    /// Records that are loaded unless the caller says otherwise.
+    /// Records that are loaded unless the caller says otherwise: accounts of a branch for TPC-B, items for
+    /// TPC-C, which make all of its data smaller in proportion.
     #[must_use]
     pub fn default_records(self) -> u64 {
-        if self.is_ycsb() { 1_000_000 } else { 65_536 }
+        match self {
+            Workload::U1 | Workload::U10 => 65_536,
+            Workload::Large => 2_048,
+            Workload::Bank => 100_000,
+            Workload::Tpcb => tpcb::ACCOUNTS,
+            Workload::Tpcc | Workload::TpccNo => tpcc::DEFAULT_ITEMS,
+            _ => 1_000_000,
+        }
     }
 
-    /// Bytes of a value unless the caller says otherwise: ten fields of 100 bytes for YCSB.
+    /// Bytes of a value unless the caller says otherwise: ten fields of 100 bytes for YCSB. Bank, TPC-B and
+    /// TPC-C have rows of their own.
     #[must_use]
     pub fn default_value_size(self) -> usize {
-        if self.is_ycsb() { 1_000 } else { 100 }
+        match self {
+            Workload::U1 | Workload::U10 => 100,
+            Workload::Large => 64 << 10,
+            Workload::Bank => 16,
+            Workload::Tpcb | Workload::Tpcc | Workload::TpccNo => 96,
+            _ => 1_000,
+        }
     }
 
-    /// Records that a writing transaction writes.
+    /// Records that a writing transaction writes; roughly, of TPC-C's mean one.
     pub(crate) fn writes(self) -> usize {
-        if self == Workload::U10 { 10 } else { 1 }
+        match self {
+            Workload::U10 => 10,
+            Workload::Bank => 2,
+            Workload::Tpcb => 4,
+            Workload::Tpcc => 6,
+            Workload::TpccNo => 9,
+            _ => 1,
+        }
     }
 }
 

@@ -48,6 +48,16 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses a ratio from 0.01 to 1000.
+pub(crate) fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.01..=1_000.0).contains(&ratio) {
+        Ok(ratio)
+    } else {
+        Err("must be from 0.01 to 1000".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

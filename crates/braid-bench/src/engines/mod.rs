@@ -7,6 +7,8 @@
 //! (`peer-redb`, …) or `peers` for all of them. docs/peers.md has their settings.
 
 mod braid;
+#[cfg(test)]
+pub(crate) mod broken;
 #[cfg(feature = "peer-fjall")]
 mod fjall;
 #[cfg(feature = "peer-lmdb")]

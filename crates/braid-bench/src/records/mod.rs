@@ -1,17 +1,22 @@
-//! The workloads of one table of records: uniform blind updates, and YCSB.
+//! The workloads of one table of records: uniform blind updates, YCSB, and a bulk load.
 
-mod client;
+mod bulk;
 mod plan;
+mod uniform;
+mod ycsb;
 
 use std::sync::Arc;
 
 use fastrand::Rng;
 
-use self::client::RecordsClient;
+use self::bulk::BulkClient;
 use self::plan::{Generator, Plan};
-use crate::driver::{Client, Driver};
+use self::uniform::UniformClient;
+use self::ycsb::YcsbClient;
+use crate::driver::{Check, Client, Driver};
 use crate::engines::{Abilities, KvEngine, TableId};
 use crate::load::{self, CATALOGUE};
+use crate::sum::fold;
 use crate::{BenchError, LoadProgress, Spec, Workload};
 
 pub use self::plan::MAX_SCAN;
@@ -19,13 +24,15 @@ pub use self::plan::MAX_SCAN;
 /// Where the records are.
 const RECORDS: TableId = 0;
 
-/// U-1, U-10 and YCSB.
+/// U-1, U-10, large values, YCSB, scans, and the bulk load.
 pub(crate) struct Records {
     workload: Workload,
     records: u64,
     value_size: usize,
     seed: u64,
-    plan: Arc<Plan>,
+    threads: usize,
+    /// The draws of YCSB; `None` where they are uniform.
+    plan: Option<Arc<Plan>>,
 }
 
 impl Records {
@@ -35,24 +42,41 @@ impl Records {
             records: spec.records,
             value_size: spec.value_size,
             seed: spec.seed,
-            plan: Plan::new(spec.workload, spec.records, spec.zipf),
+            threads: spec.threads,
+            plan: (spec.workload.is_ycsb()).then(|| Plan::new(spec)),
         }
     }
 
     /// The table's name says its shape, so that different shapes do not mix.
     fn table(&self) -> String {
-        let family = if self.workload.is_ycsb() {
-            "ycsb"
-        } else {
-            "uniform"
+        let family = match self.workload {
+            Workload::Load => "load",
+            _ if self.workload.is_ycsb() => "ycsb",
+            _ => "uniform",
         };
         format!("{family}-{}-{}", self.records, self.value_size)
+    }
+}
+
+impl Records {
+    fn present_records(&self, engine: &dyn KvEngine) -> Result<u64, BenchError> {
+        fold(engine, RECORDS, "records", 0, |n, row| {
+            (row.len() == self.value_size).then_some(n + 1)
+        })
     }
 }
 
 impl Driver for Records {
     fn name(&self) -> &str {
         self.workload.name()
+    }
+
+    fn describe(&self) -> String {
+        format!("{} records of {} bytes", self.records, self.value_size)
+    }
+
+    fn is_finite(&self) -> bool {
+        self.workload == Workload::Load
     }
 
     fn tables(&self) -> Vec<String> {
@@ -63,13 +87,20 @@ impl Driver for Records {
         Abilities {
             transactions: !matches!(
                 self.workload,
-                Workload::U1 | Workload::YcsbC | Workload::YcsbInsert
+                Workload::U1
+                    | Workload::Large
+                    | Workload::YcsbC
+                    | Workload::YcsbInsert
+                    | Workload::Scan
             ),
             reads: !matches!(
                 self.workload,
-                Workload::U1 | Workload::U10 | Workload::YcsbInsert
+                Workload::U1 | Workload::U10 | Workload::Large | Workload::YcsbInsert
             ),
-            scans: self.workload == Workload::YcsbE,
+            scans: matches!(
+                self.workload,
+                Workload::YcsbE | Workload::Scan | Workload::Load
+            ),
             ..Abilities::NONE
         }
     }
@@ -79,11 +110,23 @@ impl Driver for Records {
         engine: &dyn KvEngine,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<u64, BenchError> {
+        if self.workload == Workload::Load {
+            // Loading is what is measured.
+            return match self.present_records(engine)? {
+                0 => Ok(0),
+                _ => Err(BenchError::NotEmpty {
+                    table: self.table(),
+                }),
+            };
+        }
         load::once(engine, 1, &self.table(), self.records, progress, |loader| {
             let mut rng = Rng::with_seed(self.seed);
             let mut value = vec![0; self.value_size];
             // In key order: a tree then fills its pages from left to right, whatever the scattering.
-            let mut keys: Vec<u64> = (0..self.records).map(|n| self.plan.key(n)).collect();
+            let mut keys: Vec<u64> = match &self.plan {
+                Some(plan) => (0..self.records).map(|n| plan.key(n)).collect(),
+                None => (0..self.records).collect(),
+            };
             keys.sort_unstable();
             for keys in keys.chunks(load::batch(self.value_size + 8)) {
                 loader.batch(keys.len() as u64, &mut |tx| {
@@ -98,8 +141,35 @@ impl Driver for Records {
         })
     }
 
-    fn client(&self, _: usize, seed: u64) -> Box<dyn Client + '_> {
-        let generator = Generator::new(Arc::clone(&self.plan), seed);
-        Box::new(RecordsClient::new(generator, self.value_size))
+    fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_> {
+        if self.workload == Workload::Load {
+            let part = |thread: usize| self.records * thread as u64 / self.threads as u64;
+            let mine = part(thread)..part(thread + 1);
+            return Box::new(BulkClient::new(seed, mine, self.value_size));
+        }
+        match &self.plan {
+            Some(plan) => {
+                let generator = Generator::new(Arc::clone(plan), seed);
+                Box::new(YcsbClient::new(generator, self.value_size))
+            }
+            None => Box::new(UniformClient::new(
+                seed,
+                self.records,
+                self.workload.writes(),
+                self.value_size,
+            )),
+        }
+    }
+
+    fn check(&self, engine: &dyn KvEngine) -> Result<Vec<Check>, BenchError> {
+        if self.workload != Workload::Load {
+            return Ok(Vec::new());
+        }
+        let found = self.present_records(engine)?;
+        Ok(vec![Check::equal(
+            "every record is there",
+            found,
+            self.records,
+        )])
     }
 }

@@ -1,13 +1,14 @@
 //! Which operations, on which records.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use fastrand::Rng;
 
-use crate::Workload;
 use crate::zipf::{Zipf, scatter};
+use crate::{Spec, Workload};
 
 /// Longest scan of [`Workload::YcsbE`], in records.
 pub const MAX_SCAN: u64 = 100;
@@ -29,6 +30,7 @@ impl Mix {
             Workload::YcsbD => (95, 0, 0),
             Workload::YcsbE => (0, 0, 95),
             Workload::YcsbInsert => (0, 0, 0),
+            Workload::Scan => (0, 0, 100),
             _ => (0, 100, 0),
         };
         Mix { read, modify, scan }
@@ -38,8 +40,6 @@ impl Mix {
 /// One operation, which is one transaction. Numbers are ordinals of records, not keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `updates` blind overwrites; the ordinals come from [`Generator::uniform`].
-    Update { updates: usize },
     /// A read of one record.
     Read(u64),
     /// A locked read of a record and its overwrite with one field changed.
@@ -54,8 +54,9 @@ pub(crate) enum Op {
 #[derive(Debug)]
 pub(crate) struct Plan {
     workload: Workload,
-    records: u64,
-    zipf: Option<Zipf>,
+    zipf: Zipf,
+    /// Records of a scan.
+    scan: RangeInclusive<u64>,
     /// The ordinal of the next new record.
     next: CachePadded<AtomicU64>,
     /// Records whose insert has been acknowledged, roughly: what "latest" counts back from.
@@ -63,26 +64,25 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A plan over `records` loaded records (at least one), drawn with skew `zipf` by the YCSB workloads.
-    pub(crate) fn new(workload: Workload, records: u64, zipf: f64) -> Arc<Self> {
-        let zipf = workload.is_ycsb().then(|| Zipf::new(records, zipf));
+    /// A plan over the loaded records.
+    pub(crate) fn new(spec: &Spec) -> Arc<Self> {
+        let records = spec.records;
         Arc::new(Plan {
-            workload,
-            records,
-            zipf,
+            workload: spec.workload,
+            zipf: Zipf::new(records, spec.zipf),
+            scan: match spec.workload {
+                Workload::Scan => spec.scan_length..=spec.scan_length,
+                _ => 1..=MAX_SCAN,
+            },
             next: CachePadded::new(AtomicU64::new(records)),
             newest: CachePadded::new(AtomicU64::new(records)),
         })
     }
 
-    /// The key of the record with this ordinal. Uniform workloads need no scattering.
+    /// The key of the record with this ordinal.
     #[inline]
     pub(crate) fn key(&self, ordinal: u64) -> u64 {
-        if self.zipf.is_some() {
-            scatter(ordinal)
-        } else {
-            ordinal
-        }
+        scatter(ordinal)
     }
 
     /// Notes that an insert has been acknowledged.
@@ -118,20 +118,10 @@ impl Generator {
         &mut self.rng
     }
 
-    /// A uniformly drawn ordinal of a loaded record.
-    #[inline]
-    pub(crate) fn uniform(&mut self) -> u64 {
-        self.rng.u64(0..self.plan.records)
-    }
-
     /// The next operation.
     #[inline]
     pub(crate) fn next(&mut self) -> Op {
-        let Some(zipf) = &self.plan.zipf else {
-            return Op::Update {
-                updates: self.plan.workload.writes(),
-            };
-        };
+        let zipf = &self.plan.zipf;
         // A read-only workload need not throw dice.
         let dice = if self.mix.read == 100 {
             0
@@ -150,7 +140,7 @@ impl Generator {
             Op::Modify(zipf.draw(&mut self.rng))
         } else if dice < self.mix.read + self.mix.modify + self.mix.scan {
             let from = zipf.draw(&mut self.rng);
-            let len = self.rng.u64(1..=MAX_SCAN) as usize;
+            let len = self.rng.u64(self.plan.scan.clone()) as usize;
             Op::Scan { from, len }
         } else {
             Op::Insert(self.plan.next.fetch_add(1, Ordering::Relaxed))
@@ -162,9 +152,17 @@ impl Generator {
 mod tests {
     use super::*;
 
+    fn generator(workload: Workload, seed: u64) -> Generator {
+        let spec = Spec {
+            records: 1_000,
+            ..Spec::new(workload)
+        };
+        Generator::new(Plan::new(&spec), seed)
+    }
+
     /// How many of 10,000 operations are reads, modifications, scans and inserts.
     fn census(workload: Workload) -> [u32; 4] {
-        let mut generator = Generator::new(Plan::new(workload, 1_000, Zipf::YCSB_THETA), 11);
+        let mut generator = generator(workload, 11);
         let mut counts = [0; 4];
         for _ in 0..10_000 {
             match generator.next() {
@@ -185,7 +183,6 @@ mod tests {
                     generator.plan().inserted(n);
                     counts[3] += 1;
                 }
-                Op::Update { .. } => panic!("{workload} has no blind updates"),
             }
         }
         counts
@@ -214,7 +211,7 @@ mod tests {
 
     #[test]
     fn latest_means_newest_first() {
-        let mut generator = Generator::new(Plan::new(Workload::YcsbD, 1_000, Zipf::YCSB_THETA), 5);
+        let mut generator = generator(Workload::YcsbD, 5);
         generator.plan().inserted(1_499);
         let reads: Vec<u64> = (0..2_000)
             .filter_map(|_| match generator.next() {
@@ -229,15 +226,5 @@ mod tests {
             reads.len()
         );
         assert!(reads.iter().all(|&n| (500..1_500).contains(&n)));
-    }
-
-    #[test]
-    fn uniform_workloads_update_loaded_records() {
-        for (workload, wanted) in [(Workload::U1, 1), (Workload::U10, 10)] {
-            let mut generator = Generator::new(Plan::new(workload, 64, Zipf::YCSB_THETA), 1);
-            assert_eq!(generator.next(), Op::Update { updates: wanted });
-            assert!((0..1_000).all(|_| generator.uniform() < 64));
-            assert_eq!(generator.plan().key(63), 63);
-        }
     }
 }

@@ -2,18 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use braid::{DeviceChoice, Protocol};
-use braid_bench::{BareLogReport, Engine, Report, Spec, Workload};
+use braid_bench::engines::KvEngine;
+use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::bench_compare::{self, CompareArgs};
 use super::bench_device::{self, DeviceArgs};
+use super::bench_kill;
 use super::bench_paper::{self, PaperArgs};
 use super::bench_recovery::{self, RecoveryArgs};
 use crate::failure::Failure;
-use crate::numbers::{grouped, parse, parse_seconds};
+use crate::numbers::{grouped, parse, parse_ratio, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
@@ -49,7 +53,7 @@ pub(crate) struct WorkloadArgs {
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database is
     /// switched to it
     #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
-    protocol: Protocol,
+    pub(super) protocol: Protocol,
 
     /// Threads that issue transactions
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -70,51 +74,93 @@ pub(crate) struct WorkloadArgs {
     /// Database directory; data of the same shape in it is used again [default: a fresh one in
     /// TMPDIR or here, removed afterwards]
     #[arg(long)]
-    dir: Option<PathBuf>,
+    pub(super) dir: Option<PathBuf>,
 
     /// What to store on: auto, uring, file or memory
     #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
-    device: DeviceChoice,
+    pub(super) device: DeviceChoice,
 
-    /// Records to load [default: 65536 for u1 and u10, 1000000 for ycsb]
+    /// Records to load; accounts of a branch for tpcb; items for tpcc, where fewer than the standard's
+    /// make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for large, 1000000 for
+    /// ycsb, scan and load, 100000 for bank, tpcb and tpcc]
     #[arg(long, value_name = "R")]
     records: Option<u64>,
 
-    /// Bytes of each value [default: 100 for u1 and u10, 1000 for ycsb]
+    /// Bytes of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and load]
     #[arg(long, value_name = "B")]
     value_size: Option<usize>,
 
-    /// Skew of the Zipfian draws of the ycsb workloads, between 0 and 1 [default: 0.99]
+    /// Warehouses of tpcc, branches of tpcb
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        visible_alias = "warehouses"
+    )]
+    scale: u32,
+
+    /// Let each thread of tpcc work for all warehouses, not only for its own
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true",
+          require_equals = true)]
+    pub(super) roam: bool,
+
+    /// Accounts of the bank that take part in transfers [default: all]
+    #[arg(long, value_name = "N")]
+    hot: Option<u64>,
+
+    /// Records of a scan of the workload scan
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    scan_length: u64,
+
+    /// Skew of the Zipfian draws of ycsb, scan and bank, between 0 and 1 [default: 0.99]
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
 
     /// Nanoseconds that each durable write takes at least, on top of the device's own time
     #[arg(long, value_name = "NS")]
-    persist_ns: Option<u64>,
+    pub(super) persist_ns: Option<u64>,
 
     /// Log strands [default: the engine's]
     #[arg(long, value_name = "N")]
-    strands: Option<usize>,
+    pub(super) strands: Option<usize>,
 
     /// Log lanes, each with its own flushes [default: the engine's]
     #[arg(long, value_name = "N")]
-    lanes: Option<usize>,
+    pub(super) lanes: Option<usize>,
 
     /// Flushes of a lane that may be in flight at once [default: the engine's]
     #[arg(long, value_name = "N")]
-    flushes: Option<usize>,
+    pub(super) flushes: Option<usize>,
 
     /// Asynchronous commits of a strand that go to the device together [default: no groups]
     #[arg(long, value_name = "N")]
-    group_size: Option<u32>,
+    pub(super) group_size: Option<u32>,
 
     /// Buffer pool in MiB [default: three times the data, at least 256]
     #[arg(long, value_name = "M")]
-    pool_mib: Option<usize>,
+    pub(super) pool_mib: Option<usize>,
+
+    /// Make the buffer pool so small that the data are so many times larger; 3 for a cache that misses
+    #[arg(long, value_name = "X", conflicts_with = "pool_mib", value_parser = parse_ratio)]
+    pub(super) data_over_pool: Option<f64>,
 
     /// Log in MiB after which a checkpoint begins [default: the engine's]
     #[arg(long, value_name = "M")]
-    checkpoint_mib: Option<u64>,
+    pub(super) checkpoint_mib: Option<u64>,
+
+    /// Check the data after the run: TPC-C's conditions, sums, and that what was acknowledged is there
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true,
+          default_missing_value = "true", action = clap::ArgAction::Set)]
+    check: bool,
+
+    /// Kill the process in the middle, recover, and check, so many times; in place of a measurement.
+    /// For bank, tpcb, tpcc and tpcc-no
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "1")]
+    kill: Option<u32>,
+
+    /// Say on standard output all the time what is acknowledged: the process that is killed
+    #[arg(long, hide = true)]
+    feed: bool,
 
     /// Also run a bare group-commit log with the same threads and print the ratio to it
     #[arg(long)]
@@ -131,7 +177,7 @@ pub(super) fn workload_parser() -> impl TypedValueParser<Value = Workload> {
 }
 
 impl WorkloadArgs {
-    fn spec(&self) -> Spec {
+    pub(super) fn spec(&self) -> Spec {
         let defaults = Spec::new(self.workload);
         Spec {
             threads: self.threads,
@@ -143,11 +189,15 @@ impl WorkloadArgs {
             records: self.records.unwrap_or(defaults.records),
             value_size: self.value_size.unwrap_or(defaults.value_size),
             zipf: self.zipf.unwrap_or(defaults.zipf),
+            scale: self.scale,
+            roams: self.roam,
+            hot: self.hot,
+            scan_length: self.scan_length,
             ..defaults
         }
     }
 
-    fn engine(&self, dir: PathBuf, spec: &Spec) -> Engine {
+    pub(super) fn engine(&self, dir: PathBuf, spec: &Spec) -> Engine {
         let mut engine = Engine::new(dir, spec);
         engine.protocol = self.protocol;
         engine.device = self.device;
@@ -159,6 +209,9 @@ impl WorkloadArgs {
         engine.checkpoint_log_bytes = self.checkpoint_mib.map(|mib| mib.saturating_mul(1 << 20));
         if let Some(mib) = self.pool_mib {
             engine.pool_bytes = mib.saturating_mul(1 << 20);
+        }
+        if let Some(ratio) = self.data_over_pool {
+            engine.pool_bytes = (spec.data_bytes() as f64 / ratio) as usize;
         }
         engine
     }
@@ -185,9 +238,12 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
             "--with-limit needs a workload that writes".into(),
         ));
     }
+    if let Some(kills) = args.kill {
+        return bench_kill::run(args, kills, output);
+    }
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
     let engine = args.engine(scratch.path().to_owned(), &spec);
-    let mut report = measure(&engine, &spec)?;
+    let mut report = measure(args, &engine, &spec)?;
     if args.with_limit {
         report.set_limit(&measure_limit(scratch.path(), args, &spec)?);
     }
@@ -199,28 +255,58 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
     } else {
         output.line(report.to_string().trim_end())?;
     }
+    if !report.violations.is_empty() {
+        let n = report.violations.len();
+        return Err(Failure::Failed(format!("{n} conditions are violated")));
+    }
     scratch.remove()
 }
 
-fn measure(engine: &Engine, spec: &Spec) -> Result<Report, Failure> {
+fn measure(args: &WorkloadArgs, engine: &Engine, spec: &Spec) -> Result<Report, Failure> {
     let driver = spec.driver()?;
+    let driver = driver.as_ref();
     let engine = engine.open_tables(&driver.tables())?;
+    load(&engine, driver, spec)?;
+    let before = driver.present(&engine)?;
+    let stop = AtomicBool::new(false);
+    let mut report = thread::scope(|scope| {
+        if args.feed {
+            scope.spawn(|| bench_kill::feed(driver, &stop));
+        }
+        let report = run_bar(&engine, driver, spec);
+        // Relaxed: only ends the feed.
+        stop.store(true, Ordering::Relaxed);
+        report
+    })?;
+    if args.check {
+        report.set_checks(&braid_bench::check(&engine, driver, before)?);
+    }
+    engine.close()?;
+    Ok(report)
+}
+
+/// Loads what the workload needs, with a bar.
+pub(super) fn load(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<(), Failure> {
     let loading = output::bar(spec.records, "loading");
-    driver.load(&engine, &mut |p| {
+    driver.load(engine, &mut |p| {
         loading.set_length(p.records);
         loading.set_position(p.loaded);
     })?;
     loading.finish_and_clear();
+    Ok(())
+}
+
+/// Runs the workload, with a bar.
+fn run_bar(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<Report, Failure> {
     let total = (spec.warm_up + spec.measure).as_millis();
     let running = output::bar(u64::try_from(total).unwrap_or(u64::MAX), "running");
-    let report = braid_bench::run(&engine, driver.as_ref(), spec, &mut |p| {
+    let report = braid_bench::run(engine, driver, spec, &mut |p| {
         running.set_position(u64::try_from(p.elapsed.as_millis()).unwrap_or(u64::MAX));
         let rate = p.operations as f64 / p.elapsed.as_secs_f64().max(1e-3);
         let warming = if p.warming_up { " (warming up)" } else { "" };
         running.set_message(format!("{} tx/s{warming}", grouped(rate as u64)));
     })?;
     running.finish_and_clear();
-    engine.close()?;
     Ok(report)
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 mod bench_compare;
 mod bench_compare;
 mod bench_device;
+mod bench_kill;
 mod bench_paper;
 mod bench_recovery;
 pub(crate) mod demo;

@@ -1,0 +1,149 @@
+//! TPC-C: the transactions and data of the standard (revision 5.11), without its terminals, think times and
+//! rules for publication. Figures are therefore no tpmC.
+
+mod check;
+mod client;
+mod delivery;
+mod load;
+mod new_order;
+mod payment;
+mod queries;
+mod random;
+mod rows;
+mod schema;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fastrand::Rng;
+
+use self::client::{Home, KINDS, TpccClient};
+use self::schema::Sizes;
+use crate::driver::{Check, Client, Driver};
+use crate::engines::{Abilities, KvEngine};
+use crate::ledger::Ledger;
+use crate::load::{CATALOGUE, count_run, once};
+use crate::{BenchError, LoadProgress, Spec, Workload};
+
+/// Bytes that a warehouse of the standard's size takes, roughly.
+pub(crate) const WAREHOUSE_BYTES: u64 = 90 << 20;
+
+/// Items that are loaded unless the caller says otherwise.
+pub(crate) const DEFAULT_ITEMS: u64 = Sizes::ITEMS as u64;
+
+/// A warehouse other than `w`, of at least two.
+fn other_warehouse(rng: &mut Rng, sizes: Sizes, w: u16) -> u16 {
+    let other = rng.u16(1..sizes.warehouses);
+    other + u16::from(other >= w)
+}
+
+/// The standard mix, or New-Order alone.
+pub(crate) struct Tpcc {
+    workload: Workload,
+    sizes: Sizes,
+    threads: usize,
+    roams: bool,
+    seed: u64,
+    /// Number of the run on these data, from 1.
+    run: AtomicU32,
+    ledger: Ledger,
+}
+
+impl Tpcc {
+    pub(crate) fn new(spec: &Spec) -> Self {
+        Tpcc {
+            workload: spec.workload,
+            sizes: Sizes::new(
+                spec.scale.try_into().unwrap_or(u16::MAX),
+                spec.records.try_into().unwrap_or(u32::MAX),
+            ),
+            threads: spec.threads,
+            roams: spec.roams,
+            seed: spec.seed,
+            run: AtomicU32::new(0),
+            ledger: Ledger::new(spec.threads),
+        }
+    }
+
+    /// The data's name says their shape, so that different shapes do not mix.
+    fn data(&self) -> String {
+        format!("tpcc-{}-{}", self.sizes.warehouses, self.sizes.items)
+    }
+}
+
+impl Driver for Tpcc {
+    fn name(&self) -> &str {
+        self.workload.name()
+    }
+
+    fn describe(&self) -> String {
+        let Sizes {
+            warehouses, items, ..
+        } = self.sizes;
+        format!("{warehouses} warehouses, {items} items")
+    }
+
+    fn tables(&self) -> Vec<String> {
+        let data = self.data();
+        let own = schema::NAMES.iter().map(|name| format!("{data}-{name}"));
+        own.chain([CATALOGUE.to_owned()]).collect()
+    }
+
+    fn needs(&self) -> Abilities {
+        Abilities {
+            transactions: true,
+            serializable: true,
+            reads: true,
+            scans: true,
+            in_flight: false,
+        }
+    }
+
+    fn kinds(&self) -> &'static [&'static str] {
+        if self.workload == Workload::TpccNo {
+            &KINDS[..1]
+        } else {
+            &KINDS
+        }
+    }
+
+    fn load(
+        &self,
+        engine: &dyn KvEngine,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<u64, BenchError> {
+        let (data, rows) = (self.data(), load::rows(self.sizes));
+        let loaded = once(engine, schema::CATALOGUE, &data, rows, progress, |loader| {
+            load::load(self.sizes, self.seed, loader)
+        })?;
+        let run = count_run(engine, schema::CATALOGUE, &data)?;
+        // Relaxed: the clients' threads start later.
+        self.run.store(run, Ordering::Relaxed);
+        Ok(loaded)
+    }
+
+    fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_> {
+        Box::new(TpccClient::new(
+            Rng::with_seed(seed),
+            self.sizes,
+            Home::new(self.sizes, thread, self.threads, self.roams),
+            self.workload == Workload::TpccNo,
+            (self.run.load(Ordering::Relaxed), thread as u16, 0),
+            self.ledger.entry(thread),
+        ))
+    }
+
+    fn check(&self, engine: &dyn KvEngine) -> Result<Vec<Check>, BenchError> {
+        check::conditions(engine, self.sizes)
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.ledger.acknowledged()
+    }
+
+    fn present(&self, engine: &dyn KvEngine) -> Result<Option<u64>, BenchError> {
+        check::new_orders(engine, self.sizes).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! `braid bench WORKLOAD --kill`: the workload's own checks after a kill and a recovery.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid::DeviceChoice;
+use braid_bench::engines::BraidEngine;
+use braid_bench::{Check, Driver, Spec};
+
+use super::bench::{self, WorkloadArgs};
+use crate::failure::Failure;
+use crate::numbers::grouped;
+use crate::output::Output;
+use crate::scratch::Scratch;
+
+/// How often the child says what is acknowledged.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Kills the workload's process so many times; the data are recovered and checked each time.
+pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Result<(), Failure> {
+    let spec = args.spec();
+    if args.device == DeviceChoice::Memory {
+        return Err(Failure::Usage("--kill needs a database on a disk".into()));
+    }
+    let driver = spec.driver()?;
+    let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
+    let open = || -> Result<BraidEngine, Failure> {
+        let engine = args.engine(scratch.path().to_owned(), &spec);
+        Ok(engine.open_tables(&driver.tables())?)
+    };
+    let engine = open()?;
+    bench::load(&engine, driver.as_ref(), &spec)?;
+    let Some(mut present) = driver.present(&engine)? else {
+        return Err(Failure::Usage(format!(
+            "{} leaves nothing that can be counted after a kill; bank, tpcb, tpcc and tpcc-no do",
+            spec.workload
+        )));
+    };
+    engine.close()?;
+    let mut violations = 0;
+    for kill in 1..=kills {
+        let mut rng = fastrand::Rng::with_seed(spec.seed.wrapping_add(u64::from(kill)));
+        let run_for = spec.measure.mul_f64(rng.f64().max(0.05));
+        let mut child = Feeder::start(args, scratch.path())?;
+        let acknowledged = child.until(run_for)?;
+        drop(child);
+        let opened = Instant::now();
+        let engine = open()?;
+        let took = opened.elapsed();
+        let found = driver.present(&engine)?.unwrap_or(0);
+        let mut checks = driver.check(&engine)?;
+        engine.close()?;
+        checks.push(Check::new(
+            "every acknowledged transaction is there",
+            (found < present + acknowledged)
+                .then(|| format!("{} of {acknowledged}", found.saturating_sub(present))),
+        ));
+        let failed: Vec<_> = checks.iter().filter_map(Check::complaint).collect();
+        output.line_now(format_args!(
+            "kill {kill} after {:.1} s: {} acknowledged, {} recovered in {:.2} s, {} of {} conditions hold",
+            run_for.as_secs_f64(),
+            grouped(acknowledged),
+            grouped(found.saturating_sub(present)),
+            took.as_secs_f64(),
+            checks.len() - failed.len(),
+            checks.len()
+        ))?;
+        for violation in &failed {
+            output.line_now(format_args!("  VIOLATED {violation}"))?;
+        }
+        violations += failed.len();
+        present = found;
+    }
+    if violations > 0 {
+        let kept = scratch.keep();
+        let place = kept.map_or(String::new(), |dir| format!("; see {}", dir.display()));
+        return Err(Failure::Failed(format!(
+            "{violations} conditions are violated{place}"
+        )));
+    }
+    scratch.remove()
+}
+
+/// Says on standard output how many transactions are acknowledged, until told to stop.
+pub(super) fn feed(driver: &dyn Driver, stop: &AtomicBool) {
+    let mut pipe = std::io::stdout();
+    // Relaxed: only ends the feed.
+    while !stop.load(Ordering::Relaxed) {
+        if writeln!(pipe, "{}", driver.acknowledged())
+            .and_then(|()| pipe.flush())
+            .is_err()
+        {
+            // Nobody listens any more; the kill is on its way.
+            return;
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// The process that runs the workload; killed when it goes out of scope.
+struct Feeder {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        // An error means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Feeder {
+    fn start(args: &WorkloadArgs, dir: &Path) -> Result<Self, Failure> {
+        let program = env::current_exe()
+            .map_err(|error| Failure::io("cannot find this program's own file", &error))?;
+        let mut child = Command::new(program)
+            .args(arguments(args))
+            .arg("--dir")
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::io("cannot start the workload's process", &error))?;
+        let Some(pipe) = child.stdout.take() else {
+            return Err(Failure::Failed("the workload's process has no pipe".into()));
+        };
+        Ok(Feeder {
+            child,
+            lines: BufReader::new(pipe).lines(),
+        })
+    }
+
+    /// Lets it run for a while from the first acknowledgement; what it said last. The kill follows at once.
+    fn until(&mut self, run_for: Duration) -> Result<u64, Failure> {
+        let mut began = None;
+        loop {
+            let line = self.lines.next().and_then(Result::ok);
+            let Some(acknowledged) = line.and_then(|line| line.parse::<u64>().ok()) else {
+                return Err(Failure::Failed("the workload's process ended early".into()));
+            };
+            if acknowledged > 0 {
+                let began = *began.get_or_insert_with(Instant::now);
+                if began.elapsed() >= run_for {
+                    return Ok(acknowledged);
+                }
+            }
+        }
+    }
+}
+
+/// The child's command line: this one's, without the kill and without an end.
+fn arguments(args: &WorkloadArgs) -> Vec<String> {
+    let spec: Spec = args.spec();
+    let mut line: Vec<String> = ["bench", spec.workload.name(), "--feed"]
+        .map(String::from)
+        .into();
+    let mut option = |name: &str, value: String| line.push(format!("--{name}={value}"));
+    option("seconds", "86400".into());
+    option("warm-up", "0.001".into());
+    option("threads", spec.threads.to_string());
+    option("in-flight", spec.in_flight.to_string());
+    option("records", spec.records.to_string());
+    option("value-size", spec.value_size.to_string());
+    option("scale", spec.scale.to_string());
+    option("scan-length", spec.scan_length.to_string());
+    option("zipf", spec.zipf.to_string());
+    option("protocol", args.protocol.to_string());
+    option("device", args.device.to_string());
+    option("roam", args.roam.to_string());
+    let numbers = [
+        ("hot", spec.hot),
+        ("persist-ns", args.persist_ns),
+        ("strands", args.strands.map(|n| n as u64)),
+        ("lanes", args.lanes.map(|n| n as u64)),
+        ("flushes", args.flushes.map(|n| n as u64)),
+        ("group-size", args.group_size.map(u64::from)),
+        ("pool-mib", args.pool_mib.map(|n| n as u64)),
+        ("checkpoint-mib", args.checkpoint_mib),
+    ];
+    for (name, value) in numbers {
+        if let Some(value) = value {
+            option(name, value.to_string());
+        }
+    }
+    if let Some(ratio) = args.data_over_pool {
+        option("data-over-pool", ratio.to_string());
+    }
+    line
+}
