@@ -4,9 +4,11 @@ use std::path::Path;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(peer_rocksdb, peer_wiredtiger)");
     for (feature, package, variable) in [
         ("REDB", "redb", "BRAID_BENCH_REDB"),
         ("FJALL", "fjall", "BRAID_BENCH_FJALL"),
+        ("RAFT_ENGINE", "raft-engine", "BRAID_BENCH_RAFT_ENGINE"),
     ] {
         if has_feature(feature) {
             let version = locked_version(package).unwrap_or_else(|| "unknown version".to_owned());
@@ -22,7 +24,6 @@ fn main() {
 mod system {
     /// Sets the cfg `peer_NAME` for each library that is asked for and there, and links it.
     pub(crate) fn find() {
-        println!("cargo::rustc-check-cfg=cfg(peer_rocksdb, peer_wiredtiger)");
         if probe("rocksdb", "7.8", "librocksdb-dev").is_some() {
             println!("cargo::rustc-cfg=peer_rocksdb");
         }

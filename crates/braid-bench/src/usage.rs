@@ -26,6 +26,83 @@ impl Usage {
     }
 }
 
+/// Servers among the engines.
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+impl Usage {
+    /// What a process and its children have used, the children that have ended included. Memory that they
+    /// share is counted once.
+    pub(crate) fn of_server(server: u32) -> Self {
+        let mut cpu_ticks = 0;
+        let (mut device_bytes, mut resident) = (None, None);
+        for (pid, stat) in processes() {
+            let Some(stat) = parse_stat(&stat) else {
+                continue;
+            };
+            if pid != server && stat.parent != server {
+                continue;
+            }
+            cpu_ticks += stat.cpu_ticks;
+            let proc = format!("/proc/{pid}");
+            let written = proc_field(&format!("{proc}/io"), "write_bytes:");
+            let share = proc_field(&format!("{proc}/smaps_rollup"), "Pss:");
+            device_bytes = sum(device_bytes, written);
+            resident = sum(resident, share.map(|kib| kib * 1024));
+        }
+        let ticks_per_s = rustix::param::clock_ticks_per_second().max(1);
+        Usage {
+            cpu: Duration::from_millis(cpu_ticks.saturating_mul(1000) / ticks_per_s),
+            device_bytes,
+            resident,
+        }
+    }
+}
+
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+fn sum(left: Option<u64>, right: Option<u64>) -> Option<u64> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(left + right),
+        (either, None) | (None, either) => either,
+    }
+}
+
+/// All processes with the text of their `stat`; none where the system does not say.
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+fn processes() -> impl Iterator<Item = (u32, String)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        Some((pid, stat))
+    })
+}
+
+/// What of `/proc/PID/stat` counts, see proc(5).
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+#[derive(Debug, PartialEq)]
+struct Stat {
+    parent: u32,
+    /// In user mode and in the kernel, the process's and that of children that have ended.
+    cpu_ticks: u64,
+}
+
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The program's name, in parentheses, may contain anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let ticks: Vec<u64> = fields
+        .skip(9)
+        .take(4)
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    (ticks.len() == 4).then(|| Stat {
+        parent,
+        cpu_ticks: ticks.iter().sum(),
+    })
+}
+
 #[cfg(unix)]
 fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -60,6 +137,27 @@ mod tests {
         assert_eq!(parse_field(text, "write_bytes:"), Some(4096));
         assert_eq!(parse_field(text, "VmRSS:"), Some(12));
         assert_eq!(parse_field(text, "read_bytes:"), None);
+    }
+
+    #[test]
+    #[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+    fn a_process_is_told_by_its_stat() {
+        let text = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 100 20 3 1000 20 0 1 0 5";
+        let stat = Stat {
+            parent: 7,
+            cpu_ticks: 1123,
+        };
+        assert_eq!(parse_stat(text), Some(stat));
+        assert_eq!(parse_stat("42 (a) S 7"), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg(any(feature = "peer-postgres", feature = "peer-redis"))]
+    fn a_server_s_use_is_at_least_ours() {
+        let here = Usage::of_server(std::process::id());
+        assert!(here.resident.is_some_and(|bytes| bytes > 0));
+        assert_eq!(Usage::of_server(u32::MAX).resident, None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! `cargo test -p braid-bench --features peers` has them all.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -36,6 +36,9 @@ engines! {
     rocksdb_txn "rocksdb-txn"
     wiredtiger "wiredtiger"
     wiredtiger_dsync "wiredtiger-dsync"
+    redis "redis"
+    raft_engine "raft-engine"
+    postgres "postgres"
 }
 
 #[test]
@@ -81,6 +84,14 @@ fn reopen(peer: &PeerInfo, path: &Path) -> Box<dyn KvEngine> {
     open(peer.name, path, &TABLES, CACHE).unwrap()
 }
 
+/// The same path, from where the test runs.
+fn relative(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().unwrap();
+    let up = here.ancestors().skip(1).map(|_| "..");
+    up.collect::<PathBuf>()
+        .join(path.strip_prefix("/").unwrap_or(path))
+}
+
 fn check(peer: &PeerInfo, path: &Path) {
     let engine = reopen(peer, path);
     assert_eq!(engine.name(), peer.name);
@@ -105,7 +116,7 @@ fn check(peer: &PeerInfo, path: &Path) {
     }
     engine.settle().unwrap();
     drop(engine);
-    let engine = reopen(peer, path);
+    let engine = reopen(peer, &relative(path));
     if can.reads {
         let mut session = engine.session().unwrap();
         assert_eq!(get(&mut *session, 0, b"kept").as_deref(), Some(&b"2"[..]));

@@ -2,16 +2,7 @@
 //!
 //! `cargo run --release -p braid-io --example ring_or_call -- DIRECTORY [SECONDS_EACH]`
 
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(uring)]
 mod linux {
     use std::fs::{self, File, OpenOptions};
     use std::io;
@@ -210,16 +201,7 @@ mod linux {
 }
 
 fn main() -> std::io::Result<()> {
-    #[cfg(all(
-        target_os = "linux",
-        any(
-            target_arch = "x86_64",
-            target_arch = "aarch64",
-            target_arch = "riscv64",
-            target_arch = "loongarch64",
-            target_arch = "powerpc64"
-        )
-    ))]
+    #[cfg(uring)]
     {
         let mut args = std::env::args_os().skip(1);
         let directory = args.next().unwrap_or_else(|| ".".into());

@@ -18,32 +18,14 @@ mod device;
 mod latency;
 mod memory;
 mod open;
+mod overlay;
 #[cfg(unix)]
 mod posix;
 mod sim;
 mod topology;
-// The processors are those that the crate `io-uring` knows; see Cargo.toml.
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(uring)]
 mod uring;
-#[cfg(not(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-)))]
+#[cfg(not(uring))]
 #[path = "no_uring.rs"]
 mod uring;
 
@@ -53,19 +35,12 @@ pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{
     DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory, open_directory,
+    open_directory_read_only,
 };
+pub use overlay::OverlayDevice;
 #[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(uring)]
 pub use uring::UringDevice;

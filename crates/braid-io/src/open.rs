@@ -1,6 +1,6 @@
 //! Opening a directory as a device, once at a time.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use crate::{Device, FileDevice, MemoryDevice, uring};
+use crate::{Device, FileDevice, MemoryDevice, OverlayDevice, uring};
 
 /// The name of the lock file in a locked directory.
 pub const LOCK_FILE_NAME: &str = "LOCK";
@@ -77,6 +77,16 @@ pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<
     }
 }
 
+/// A device over an existing directory in which nothing is changed: what is written stays in memory. The
+/// directory need not be writable.
+///
+/// # Errors
+/// `NotFound`, `NotADirectory`, or what the medium refuses.
+pub fn open_directory_read_only(directory: &Path) -> io::Result<Arc<dyn Device>> {
+    let base = Arc::new(FileDevice::read_only(directory)?);
+    Ok(Arc::new(OverlayDevice::new(base)?))
+}
+
 /// Creates a directory, and those above it that are missing, all durably: what is made durable in a directory
 /// is lost with the directory's own name. If it exists, its name is made durable, since whoever created it
 /// may not have come so far.
@@ -115,20 +125,21 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Directories that this process has locked: an advisory lock does not keep its own process out on every
-/// system.
-static HELD_HERE: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+/// Directories that this process has locked, and how many share them (0: nobody): an advisory lock does not
+/// keep its own process out on every system.
+static HELD_HERE: Mutex<Option<HashMap<PathBuf, usize>>> = Mutex::new(None);
 
-/// An exclusive lock on a directory against other processes and other openers in this one. Given back
-/// when dropped, and by the system when the process ends in any way.
+/// A lock on a directory against other processes and other openers in this one. Given back when dropped, and
+/// by the system when the process ends in any way.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
-    file: fs::File,
+    /// None where there was nothing to lock.
+    file: Option<fs::File>,
 }
 
 impl DirectoryLock {
-    /// Locks an existing directory.
+    /// Locks an existing directory, alone.
     ///
     /// # Errors
     /// [`LockError`].
@@ -136,19 +147,48 @@ impl DirectoryLock {
         let path = directory.canonicalize()?;
         let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
         let held = held.get_or_insert_default();
-        if held.contains(&path) {
+        if held.contains_key(&path) {
             return Err(LockError::Held);
         }
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path.join(LOCK_FILE_NAME))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(LockError::Held),
-            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
-        }
-        held.insert(path.clone());
+        locked(file.try_lock())?;
+        held.insert(path.clone(), 0);
+        let file = Some(file);
         Ok(Self { path, file })
+    }
+
+    /// Locks an existing directory together with others that do the same, and writes nothing. Where there
+    /// is no lock file, which only a copied directory lacks, other processes are not kept out.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn acquire_shared(directory: &Path) -> Result<Self, LockError> {
+        let path = directory.canonicalize()?;
+        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = held.get_or_insert_default();
+        if held.get(&path) == Some(&0) {
+            return Err(LockError::Held);
+        }
+        let file = match fs::File::open(path.join(LOCK_FILE_NAME)) {
+            Ok(file) => {
+                locked(file.try_lock_shared())?;
+                Some(file)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        *held.entry(path.clone()).or_default() += 1;
+        Ok(Self { path, file })
+    }
+}
+
+fn locked(outcome: Result<(), fs::TryLockError>) -> Result<(), LockError> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(fs::TryLockError::WouldBlock) => Err(LockError::Held),
+        Err(fs::TryLockError::Error(error)) => Err(error.into()),
     }
 }
 
@@ -157,9 +197,13 @@ impl Drop for DirectoryLock {
         let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
         // Closing the file would not do: a child process that is just being started has it open, too, and with it
         // the lock. An error is the system's, which takes the lock back with the last of these files.
-        let _ = self.file.unlock();
-        if let Some(held) = held.as_mut() {
-            held.remove(&self.path);
+        let _ = self.file.as_ref().map(fs::File::unlock);
+        let Some(held) = held.as_mut() else { return };
+        if let Some(sharers) = held.get_mut(&self.path) {
+            *sharers = sharers.saturating_sub(1);
+            if *sharers == 0 {
+                held.remove(&self.path);
+            }
         }
     }
 }
@@ -177,9 +221,29 @@ mod tests {
             Err(LockError::Held)
         ));
         // As a child process has it between its start and its own program.
-        let child = lock.file.try_clone().unwrap();
+        let child = lock.file.as_ref().unwrap().try_clone().unwrap();
         drop(lock);
         let again = DirectoryLock::acquire(dir.path()).unwrap();
         drop((again, child));
+    }
+
+    #[test]
+    fn readers_share_a_directory_and_keep_writers_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_held = |lock| matches!(lock, Err(LockError::Held));
+        let unlockable = DirectoryLock::acquire_shared(dir.path()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(is_held(DirectoryLock::acquire(dir.path())));
+        drop(unlockable);
+        drop(DirectoryLock::acquire(dir.path()).unwrap());
+        let first = DirectoryLock::acquire_shared(dir.path()).unwrap();
+        let second = DirectoryLock::acquire_shared(dir.path()).unwrap();
+        drop(first);
+        assert!(is_held(DirectoryLock::acquire(dir.path())));
+        drop(second);
+        let writer = DirectoryLock::acquire(dir.path()).unwrap();
+        assert!(is_held(DirectoryLock::acquire_shared(dir.path())));
+        drop(writer);
+        drop(DirectoryLock::acquire_shared(dir.path()).unwrap());
     }
 }

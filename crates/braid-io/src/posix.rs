@@ -24,6 +24,7 @@ const BLOCK: usize = 4096;
 pub struct FileDevice {
     directory: PathBuf,
     direct: bool,
+    read_only: bool,
 }
 
 impl FileDevice {
@@ -32,13 +33,25 @@ impl FileDevice {
     /// # Errors
     /// `NotFound` or `NotADirectory`.
     pub fn new(directory: &Path) -> io::Result<Self> {
-        if !fs::metadata(directory)?.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        let direct = supports_direct_io(directory);
+        check_is_directory(directory)?;
         Ok(Self {
             directory: directory.to_owned(),
-            direct,
+            direct: supports_direct_io(directory),
+            read_only: false,
+        })
+    }
+
+    /// A device over an existing directory in which nothing can be changed; it need not be writable. Reads
+    /// go through the system's page cache.
+    ///
+    /// # Errors
+    /// `NotFound` or `NotADirectory`.
+    pub fn read_only(directory: &Path) -> io::Result<Self> {
+        check_is_directory(directory)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            direct: false,
+            read_only: true,
         })
     }
 
@@ -49,11 +62,25 @@ impl FileDevice {
     }
 
     pub(crate) fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<PosixFile> {
+        if mode == OpenMode::CreateNew {
+            self.check_writable()?;
+        }
+        if self.read_only {
+            let file = fs::File::open(self.path(name)?)?;
+            return Ok(PosixFile { file });
+        }
         let mut options = options(self.direct);
         options.create_new(mode == OpenMode::CreateNew);
         Ok(PosixFile {
             file: options.open(self.path(name)?)?,
         })
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        match self.read_only {
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            false => Ok(()),
+        }
     }
 
     fn path(&self, name: &str) -> io::Result<PathBuf> {
@@ -64,6 +91,13 @@ impl FileDevice {
             ));
         }
         Ok(self.directory.join(name))
+    }
+}
+
+fn check_is_directory(directory: &Path) -> io::Result<()> {
+    match fs::metadata(directory)?.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
     }
 }
 
@@ -125,10 +159,12 @@ impl Device for FileDevice {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.check_writable()?;
         fs::remove_file(self.path(name)?)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.check_writable()?;
         fs::rename(self.path(from)?, self.path(to)?)
     }
 

@@ -276,9 +276,12 @@ impl Core {
     }
 
     /// Computes anew what is acknowledged, and notifies those who waited for it.
+    ///
+    /// Also to be called by an entry in flight before it waits for others: until it drew, its slot held less
+    /// than the number it has now, and what was computed from that may be what the others wait for.
     pub(crate) fn publish(&self) {
         let entries = self.publish_frontier();
-        // Acquire: any value the leader that called us stored is seen, it was this thread.
+        // Acquire: what a leader stored before it called us is seen.
         let flushed = self.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_entries`.
         let awaited = self.awaited.load(Ordering::SeqCst);
@@ -305,12 +308,6 @@ impl Core {
             self.stalled.store(true, Ordering::SeqCst);
         }
         any
-    }
-
-    /// To be called by an entry in flight before it waits for others. Until it drew, its slot held less than the
-    /// number it has now, and what was computed from that may be what the others wait for.
-    pub(crate) fn bounds_rose(&self) {
-        self.publish();
     }
 
     /// One look, for the horizon and for hardening: what one of them found in the way, `publish` must know.
@@ -540,7 +537,7 @@ impl Core {
         }
         let listener = self.stall.listen();
         if !self.await_entries(target.number) && !braid_rt::mutant!("believe_old_bounds") {
-            self.bounds_rose();
+            self.publish();
         }
         if self.outcome(target).is_some() {
             return;

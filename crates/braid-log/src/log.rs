@@ -410,7 +410,7 @@ impl Log {
         if self.applied_before() >= below {
             return;
         }
-        self.core().bounds_rose();
+        self.core().publish();
         let mut spins = 0;
         while self.applied_before() < below {
             relax(&mut spins);

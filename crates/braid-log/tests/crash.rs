@@ -559,26 +559,31 @@ fn damage_is_told_from_a_torn_end() {
     assert!(error.to_string().contains("log-00-"), "{error}");
 }
 
+/// A log of so many transactions, each alone in its chunk.
+fn chunks_of_one(protocol: ProtocolKind, count: u64) -> (SimDevice, LogOptions, LogStart) {
+    let medium = SimDevice::new(1);
+    let options = LogOptions {
+        protocol,
+        strands: 1,
+        lanes: 1,
+        ..small(FlushMode::Callers)
+    };
+    let log = Log::create(sim(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    for number in 1..=count {
+        let ticket = log.append(&[&payload(number, 500)]).unwrap();
+        ticket.wait().unwrap();
+    }
+    (medium, options, start)
+}
+
 /// So is damage in the segment that is written last, as long as the log goes on a little behind it.
 #[test]
 fn damage_in_the_last_segment_is_told_from_a_torn_end() {
     let mut told = 0;
     for &protocol in ProtocolKind::ALL {
         for bad in 1..=12 {
-            let medium = SimDevice::new(1);
-            let options = LogOptions {
-                protocol,
-                strands: 1,
-                lanes: 1,
-                ..small(FlushMode::Callers)
-            };
-            let log = Log::create(sim(&medium), options.clone()).unwrap();
-            let start = log.quiesce(|start| start);
-            for number in 1..=12 {
-                let ticket = log.append(&[&payload(number, 500)]).unwrap();
-                ticket.wait().unwrap();
-            }
-            drop(log);
+            let (medium, options, start) = chunks_of_one(protocol, 12);
             assert!(medium.flip_bit("log-00-00000001.seg", bad * 4096 + 100, 0));
             match try_recover(&sim(&medium), &options, &start) {
                 Err(LogError::Corrupted { .. }) => told += 1,
@@ -601,22 +606,9 @@ fn damage_in_the_last_segment_is_told_from_a_torn_end() {
 #[test]
 fn a_damaged_segment_header_is_no_end() {
     for &protocol in ProtocolKind::ALL {
-        let medium = SimDevice::new(1);
-        let options = LogOptions {
-            protocol,
-            strands: 1,
-            lanes: 1,
-            ..small(FlushMode::Callers)
-        };
-        let log = Log::create(sim(&medium), options.clone()).unwrap();
-        let start = log.quiesce(|start| start);
-        for number in 1..=40 {
-            let ticket = log.append(&[&payload(number, 500)]).unwrap();
-            ticket.wait().unwrap();
-        }
+        let (medium, options, start) = chunks_of_one(protocol, 40);
         let used = 40_u64.div_ceil(options.segment_bytes / 4096 - 1);
         assert!(used > 2);
-        drop(log);
         for sequence in 1..=used {
             let name = format!("log-00-{sequence:08}.seg");
             assert!(medium.flip_bit(&name, 40, 0));

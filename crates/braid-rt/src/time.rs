@@ -14,6 +14,14 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// The time of day, which may be set back. Under a simulation it begins in 1970.
+pub fn system_time() -> SystemTime {
+    if simulation::is_on() {
+        return UNIX_EPOCH + simulation::elapsed();
+    }
+    SystemTime::now()
+}
+
 /// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
     if simulation::is_on() {

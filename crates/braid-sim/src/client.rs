@@ -304,6 +304,9 @@ impl Client {
                     self.put(tx, key, vec![id], ops)?;
                 }
             }
+            if self.plan.savepoints && self.rng.u32(..3) == 0 {
+                self.detour(tx, id)?;
+            }
             braid_rt::point();
         }
         if ops
@@ -329,6 +332,20 @@ impl Client {
             tx.insert(&self.tables.marks, &id, &b""[..])?;
         }
         Ok(())
+    }
+
+    /// Writes and takes the writes back: nobody may ever see them.
+    fn detour(&mut self, tx: &mut Transaction, id: TxId) -> Result<()> {
+        let savepoint = tx.savepoint();
+        for _ in 0..self.rng.u32(1..4) {
+            let version = Version {
+                writers: vec![id; LIST_MAX],
+                intermediate: true,
+            };
+            let key = self.key();
+            tx.insert(&self.tables.values, &key, &version.encode()[..])?;
+        }
+        tx.rollback_to(&savepoint)
     }
 
     fn put(

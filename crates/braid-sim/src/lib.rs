@@ -13,6 +13,7 @@ pub mod check;
 mod client;
 pub mod graph;
 mod history;
+mod memory;
 mod plan;
 pub mod record;
 mod simulate;

@@ -36,6 +36,8 @@ pub struct Plan {
     pub errors: bool,
     /// Whether sectors may decay between two rounds.
     pub decay: bool,
+    /// Whether transactions take back some of their writes.
+    pub savepoints: bool,
     /// Whether the device lies about what is durable: then the checker should complain.
     pub lies: bool,
 }
@@ -61,6 +63,7 @@ impl Plan {
             crashes: rng.u32(..12) > 0,
             errors: rng.u32(..3) == 0,
             decay: rng.u32(..8) == 0,
+            savepoints: rng.u32(..4) == 0,
             lies: false,
         }
     }
@@ -89,6 +92,7 @@ impl Plan {
             "crashes" => self.crashes = parse(name, value)?,
             "errors" => self.errors = parse(name, value)?,
             "decay" => self.decay = parse(name, value)?,
+            "savepoints" => self.savepoints = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -142,6 +146,7 @@ impl Plan {
         add(&|p| p.transactions = (p.transactions - 1).max(1));
         add(&|p| p.keys = (p.keys / 2).max(2));
         add(&|p| p.decay = false);
+        add(&|p| p.savepoints = false);
         add(&|p| p.errors = false);
         add(&|p| p.large = false);
         add(&|p| p.checkpoints = false);
@@ -171,13 +176,15 @@ impl fmt::Display for Plan {
             crashes,
             errors,
             decay,
+            savepoints,
             lies,
         } = self;
         write!(
             f,
             "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
-             crashes={crashes},errors={errors},decay={decay},lies={lies}"
+             crashes={crashes},errors={errors},decay={decay},\
+             savepoints={savepoints},lies={lies}"
         )
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use braid::Protocol;
 
 use crate::history::{Counts, Failed, Outcome, run};
+use crate::memory;
 use crate::plan::Plan;
 
 /// How often the progress callback is called.
@@ -83,6 +84,7 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
         return Err("there must be a protocol and a job".to_owned());
     }
     spec.plan(spec.seeds.start)?;
+    memory::keep_freed();
     let begun = Instant::now();
     let next = AtomicU64::new(spec.seeds.start);
     let over = AtomicBool::new(false);

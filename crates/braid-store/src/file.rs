@@ -41,6 +41,9 @@ const FORMAT: u64 = 2;
 const MAP: u64 = 1 << 62;
 const BLOB: u64 = 1 << 63;
 
+/// Pages in one write, at most: several are under way at once.
+const RUN_MAX: usize = (1 << 20) / PAGE_SIZE;
+
 /// Places in one map leaf.
 pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
 const BLOB_BYTES: usize = PAGE_SIZE - 24;
@@ -370,6 +373,41 @@ impl DataFile {
             return Err(StoreError::io("writing pages to data.braid", error));
         }
         Ok(places)
+    }
+
+    /// Seals and writes the pages that follow each other in a buffer to free places; returns these.
+    pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
+        self.settle()?;
+        let places: Vec<u64> = {
+            let mut space = self.space.lock();
+            ids.iter().map(|_| space.allocate()).collect()
+        };
+        let sequence = self.next_sequence();
+        for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
+            seal(page, id, sequence);
+        }
+        // Mostly all places follow each other, too.
+        let runs = places.chunk_by(|a, b| a + 1 == *b);
+        let mut rest = &buf[..];
+        let ops: Vec<WriteOp<'_>> = runs
+            .flat_map(|run| run.chunks(RUN_MAX))
+            .filter_map(|run| {
+                let buf = rest.split_off(..run.len() * PAGE_SIZE)?;
+                let offset = run[0] * PAGE_SIZE as u64;
+                Some(WriteOp { buf, offset })
+            })
+            .collect();
+        if let Err(error) = self.file.write_batch(&ops) {
+            self.free(&places);
+            return Err(StoreError::io("writing pages to data.braid", error));
+        }
+        Ok(places)
+    }
+
+    /// Gives blocks back that nothing refers to.
+    pub(crate) fn free(&self, blocks: &[u64]) {
+        let mut space = self.space.lock();
+        blocks.iter().for_each(|&block| space.free(block));
     }
 
     pub(crate) fn map_identity(index: usize) -> u64 {

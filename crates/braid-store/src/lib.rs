@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+mod bulk;
 mod checkpoint;
 mod error;
 mod file;
@@ -53,11 +54,14 @@ mod table;
 mod tree;
 mod verify;
 
+pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use error::StoreError;
 pub use page::{PAGE_SIZE, PageId};
 pub use store::{Store, StoreOptions, StoreStats};
-pub use tree::{Change, Direction, Found, LeafScan, OldRecord, Record, RecordMeta, Stamp, Tree};
+pub use tree::{
+    Change, Direction, Found, LeafScan, OldRecord, Record, RecordMeta, Stamp, Taken, Tree, ValueRef,
+};
 pub use verify::{Damage, VerifyReport};
 
 /// The longest key, in bytes.

@@ -32,7 +32,7 @@ pub(crate) const KIND_LEAF: u8 = 1;
 pub(crate) const KIND_INNER: u8 = 2;
 pub(crate) const KIND_OVERFLOW: u8 = 3;
 
-const FIRST_SLOT: usize = 7;
+pub(crate) const FIRST_SLOT: usize = 7;
 const NO_FENCE: usize = 0xffff;
 
 pub(crate) const FLAG_TOMBSTONE: u64 = 1;
@@ -44,7 +44,7 @@ pub(crate) const INLINE_MAX: usize = 2000;
 /// Most bytes that the shared word holds.
 const SHARED_MAX: usize = 8;
 
-fn words_of(bytes: usize) -> usize {
+pub(crate) fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
@@ -681,7 +681,7 @@ impl Contents {
         }
     }
 
-    fn entry_words(&self, entry: &Entry, prefix: usize) -> usize {
+    pub(crate) fn entry_words(&self, entry: &Entry, prefix: usize) -> usize {
         let head = if self.kind == KIND_LEAF { 2 } else { 1 };
         1 + head + words_of(entry.key.len() - prefix) + words_of(entry.stored.len())
     }
@@ -804,7 +804,7 @@ impl Contents {
 }
 
 /// The shortest key above `left` and not above `right`.
-fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
+pub(crate) fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     let shared = left.iter().zip(right).take_while(|(a, b)| a == b).count();
     right[..=shared.min(right.len() - 1)].to_vec()
 }

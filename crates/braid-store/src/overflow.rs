@@ -7,7 +7,7 @@
 
 use crate::error::StoreError;
 use crate::node::KIND_OVERFLOW;
-use crate::page::{PAGE_SIZE, PageId};
+use crate::page::{PAGE_SIZE, Page, PageId};
 use crate::pool::Pool;
 
 const FIRST_WORD: usize = 5;
@@ -29,11 +29,24 @@ pub(crate) fn reference(stored: &[u8]) -> PageId {
     u64::from_le_bytes(bytes)
 }
 
+/// The parts of a value, a page each.
+pub(crate) fn parts(value: &[u8]) -> std::slice::Chunks<'_, u8> {
+    value.chunks(BYTES)
+}
+
+/// Makes a page hold a part of a value that goes on in the page `next`, if there is more.
+pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
+    page.set_word(2, u64::from(KIND_OVERFLOW));
+    page.set_word(3, next);
+    page.set_word(4, part.len() as u64);
+    page.write_bytes(FIRST_WORD, part);
+}
+
 /// Writes a value; returns its first page. On an error nothing stays allocated.
 pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
     let mut next = 0;
     // From the end, since each page names the one after it.
-    for part in value.chunks(BYTES).rev() {
+    for part in parts(value).rev() {
         let page = match pool.allocate() {
             Ok(page) => page,
             Err(error) => {
@@ -43,11 +56,7 @@ pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
                 return Err(error);
             }
         };
-        let words = page.page();
-        words.set_word(2, u64::from(KIND_OVERFLOW));
-        words.set_word(3, next);
-        words.set_word(4, part.len() as u64);
-        words.write_bytes(FIRST_WORD, part);
+        write_part(page.page(), part, next);
         next = page.id;
     }
     Ok(next)

@@ -91,6 +91,22 @@ pub(crate) struct PageIds {
     pub(crate) free: Vec<PageId>,
 }
 
+impl PageIds {
+    /// Takes an id for a new page.
+    pub(crate) fn take(&mut self) -> Result<PageId, StoreError> {
+        match self.free.pop() {
+            Some(id) => Ok(id),
+            None if self.next >= PAGES_MAX => Err(StoreError::OutOfSpace {
+                what: "page numbers".into(),
+            }),
+            None => {
+                self.next += 1;
+                Ok(self.next - 1)
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
     pub(crate) loads: Counter,
@@ -260,20 +276,8 @@ impl Pool {
     pub(crate) fn allocate(&self) -> Result<WritePage<'_>, StoreError> {
         let frame = self.take_frame()?;
         let id = {
-            let mut ids = self.ids.lock();
-            match ids.free.pop() {
-                Some(id) => id,
-                None if ids.next >= PAGES_MAX => {
-                    self.free_frames.lock().push(frame as u32);
-                    return Err(StoreError::OutOfSpace {
-                        what: "page numbers".into(),
-                    });
-                }
-                None => {
-                    ids.next += 1;
-                    ids.next - 1
-                }
-            }
+            let taken = self.ids.lock().take();
+            taken.inspect_err(|_| self.free_frames.lock().push(frame as u32))?
         };
         let state = self.states.get_or_make(id);
         // A reader with a stale reference may hold the latch for a moment.
@@ -288,15 +292,7 @@ impl Pool {
             waits.wait();
         };
         debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
-        {
-            let mut checkpoint = self.checkpoint.lock();
-            if let Some(open) = checkpoint.as_mut() {
-                open.frozen.entry(id).or_insert(ABSENT);
-            }
-            self.places
-                .get_or_make(id)
-                .store(UNWRITTEN, Ordering::Release);
-        }
+        self.appear(id, UNWRITTEN);
         let page = self.frames.page(frame);
         // As in `load_latched`.
         latch::before_changes();
@@ -316,6 +312,15 @@ impl Pool {
             word,
             changed: true,
         })
+    }
+
+    /// Makes a page exist whose id was taken; for an open checkpoint it does not.
+    pub(crate) fn appear(&self, id: PageId, place: u64) {
+        let mut checkpoint = self.checkpoint.lock();
+        if let Some(open) = checkpoint.as_mut() {
+            open.frozen.entry(id).or_insert(ABSENT);
+        }
+        self.places.get_or_make(id).store(place, Ordering::Release);
     }
 
     /// The page's present version word, for stamps.

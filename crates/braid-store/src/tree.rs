@@ -33,6 +33,50 @@ pub struct Found {
     pub value: Option<Bytes>,
 }
 
+/// A value where it lies; see [`Tree::read`].
+#[derive(Clone, Copy, Debug)]
+pub struct ValueRef<'a>(Place<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    /// In a leaf, which others may be changing.
+    Leaf(Node<'a>, &'a LeafRecord),
+    Copied(&'a Bytes),
+    Memory(&'a [u8]),
+}
+
+impl ValueRef<'_> {
+    /// A copy.
+    #[inline]
+    pub fn to_bytes(self) -> Bytes {
+        match self.0 {
+            Place::Leaf(node, record) => node.stored_value(record).into(),
+            Place::Copied(bytes) => bytes.clone(),
+            Place::Memory(bytes) => Bytes::copy_from_slice(bytes),
+        }
+    }
+
+    /// Makes `out` a copy.
+    #[inline]
+    pub fn copy_to(self, out: &mut Vec<u8>) {
+        out.clear();
+        match self.0 {
+            Place::Leaf(node, record) => node.append_stored_value(record, out),
+            Place::Copied(bytes) => out.extend_from_slice(bytes),
+            Place::Memory(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for ValueRef<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self(Place::Memory(bytes))
+    }
+}
+
+/// A record, and what was taken of its value, if that was wanted and there is one.
+pub type Taken<T> = (RecordMeta, Option<T>);
+
 /// A leaf at the moment it was read; see [`Tree::is_current`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
@@ -245,14 +289,32 @@ impl Tree {
     ///
     /// # Errors
     /// What reading pages can fail with.
+    #[inline]
     pub fn get(
         &self,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
     ) -> Result<(Option<Found>, Stamp), StoreError> {
+        let (found, stamp) = self.read(key, want_value, |value| value.to_bytes())?;
+        let found = found.map(|(meta, value)| Found { meta, value });
+        Ok((found, stamp))
+    }
+
+    /// Reads one key. `want_value` says from the record's version whether the value is wanted; if so,
+    /// `take` copies of it what it likes. `take` is called again if the leaf was changed under it: only
+    /// what it returned last counts, and what it saw before may be nonsense.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn read<T>(
+        &self,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<(Option<Taken<T>>, Stamp), StoreError> {
         let mut waits = Waits::default();
         loop {
-            if let Some(outcome) = self.try_get(key, &want_value)? {
+            if let Some(outcome) = self.try_read(key, &want_value, &mut take)? {
                 return Ok(outcome);
             }
             waits.wait();
@@ -260,11 +322,13 @@ impl Tree {
     }
 
     #[inline]
-    fn try_get(
+    #[allow(clippy::type_complexity, reason = "it is that of `read`, or none")]
+    fn try_read<T>(
         &self,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
-    ) -> Result<Option<(Option<Found>, Stamp)>, StoreError> {
+        take: &mut impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<(Option<Taken<T>>, Stamp)>, StoreError> {
         let Some(leaf) = self.try_descend(|node| node.child_of(key))? else {
             return Ok(None);
         };
@@ -280,29 +344,20 @@ impl Tree {
         let meta = meta_of(&record);
         let value = if meta.tombstone || !want_value(meta) {
             None
+        } else if !record.is_overflow() {
+            Some(take(ValueRef(Place::Leaf(node, &record))))
         } else {
             let stored = node.stored_value(&record);
-            if !record.is_overflow() {
-                Some(stored.into())
-            } else {
-                if !leaf.validate() {
-                    return Ok(None);
-                }
-                let Some(value) = self.read_overflow(key, &record, &stored)? else {
-                    return Ok(None);
-                };
-                return Ok(Some((
-                    Some(Found {
-                        meta,
-                        value: Some(value),
-                    }),
-                    stamp,
-                )));
+            if !leaf.validate() {
+                return Ok(None);
             }
+            let Some(value) = self.read_overflow(key, &record, &stored)? else {
+                return Ok(None);
+            };
+            let value = take(ValueRef(Place::Copied(&value)));
+            return Ok(Some((Some((meta, Some(value))), stamp)));
         };
-        Ok(leaf
-            .validate()
-            .then_some((Some(Found { meta, value }), stamp)))
+        Ok(leaf.validate().then_some((Some((meta, value)), stamp)))
     }
 
     /// Whether nothing changed in the leaf since it was read. May say no without reason.

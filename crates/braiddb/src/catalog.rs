@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use braid_store::Tree;
+
+use crate::codec::TableOptions;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::snapshot::Readable;
-use crate::table::{Table, TableCore};
+use crate::table::{Table, TableCore, type_names};
 use crate::transaction::Transaction;
 use crate::types::{Key, Value};
 
@@ -41,18 +44,38 @@ fn damaged(what: &str) -> Error {
     }
 }
 
-/// A table's entry: its number and types.
-fn encode_entry(id: u32, types: &str) -> Vec<u8> {
-    [&id.to_le_bytes(), types.as_bytes()].concat()
+/// What the catalog says of a table.
+struct CatalogEntry {
+    id: u32,
+    types: String,
+    options: TableOptions,
 }
 
-fn decode_entry(bytes: &Bytes) -> Result<(u32, String)> {
-    let entry = bytes.split_first_chunk().and_then(|(id, types)| {
-        let (id, types) = (u32::from_le_bytes(*id), std::str::from_utf8(types).ok()?);
-        // Another name for the catalog itself would let its bytes be written as a table's.
-        (id >= FIRST_ID).then(|| (id, types.to_owned()))
-    });
-    entry.ok_or_else(|| damaged("a table's entry"))
+impl CatalogEntry {
+    fn encode(&self) -> Vec<u8> {
+        let mut entry = [&self.id.to_le_bytes(), self.types.as_bytes()].concat();
+        let options = self.options.encode();
+        if !options.is_empty() {
+            // A version that knows of no options takes all of it for types, which nobody asks for.
+            entry.push(0);
+            entry.extend(options);
+        }
+        entry
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Self> {
+        let entry = bytes.split_first_chunk().and_then(|(id, rest)| {
+            let (types, options) = match rest.iter().position(|byte| *byte == 0) {
+                Some(at) => (&rest[..at], TableOptions::decode(&rest[at + 1..])?),
+                None => (rest, TableOptions::default()),
+            };
+            let id = u32::from_le_bytes(*id);
+            let types = std::str::from_utf8(types).ok()?.to_owned();
+            // Another name for the catalog itself would let its bytes be written as a table's.
+            (id >= FIRST_ID).then_some(Self { id, types, options })
+        });
+        entry.ok_or_else(|| damaged("a table's entry"))
+    }
 }
 
 impl Inner {
@@ -61,7 +84,7 @@ impl Inner {
         let tx = self.begin(Default::default());
         let names = tx.prefix(&self.catalog_table(), &[NAMES])?;
         names
-            .map(|entry| entry.and_then(|(_, value)| Ok(decode_entry(&value)?.0)))
+            .map(|entry| entry.and_then(|(_, value)| Ok(CatalogEntry::decode(&value)?.id)))
             .collect()
     }
 
@@ -69,21 +92,16 @@ impl Inner {
         Table::new(self.catalog.clone())
     }
 
-    fn core(&self, name: &str, id: u32, types: String) -> Result<Arc<TableCore>> {
+    fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
         // Creating the tree changes pages.
         let _gate = self.page_gate.read();
-        let tree = self.store.tree(id)?;
-        Ok(Arc::new(TableCore::new(
-            id,
-            self.identity,
-            tree,
-            name,
-            types,
-        )))
+        let tree = self.store.tree(entry.id)?;
+        let core = TableCore::new(entry.id, self.identity, tree, name, entry.types);
+        Ok(Arc::new(core.with_options(entry.options)))
     }
 
     /// Looks a name up, in memory first.
-    fn find_table(self: &Arc<Self>, name: &str) -> Result<Option<Arc<TableCore>>> {
+    pub(crate) fn find_table(self: &Arc<Self>, name: &str) -> Result<Option<Arc<TableCore>>> {
         if let Some(core) = self.tables.read().get(name) {
             return Ok(Some(core.clone()));
         }
@@ -91,15 +109,30 @@ impl Inner {
         let Some(entry) = tx.get(&self.catalog_table(), &name_key(name)?)? else {
             return Ok(None);
         };
-        let (id, types) = decode_entry(&entry)?;
-        let core = self.core(name, id, types)?;
+        let core = self.core(name, CatalogEntry::decode(&entry)?)?;
         self.tables.write().insert(name.to_owned(), core.clone());
         Ok(Some(core))
     }
 
-    fn create_table(self: &Arc<Self>, name: &str, types: &str) -> Result<Arc<TableCore>> {
-        let catalog = self.catalog_table();
+    fn create_table(
+        self: &Arc<Self>,
+        name: &str,
+        types: String,
+        options: TableOptions,
+    ) -> Result<Arc<TableCore>> {
         let mut tx = self.begin(Default::default());
+        let id = self.take_id(&mut tx)?;
+        let entry = CatalogEntry { id, types, options };
+        tx.insert(&self.catalog_table(), &name_key(name)?, &entry.encode())?;
+        tx.commit()?;
+        let core = self.core(name, entry)?;
+        self.tables.write().insert(name.to_owned(), core.clone());
+        Ok(core)
+    }
+
+    /// Draws the number of a new table.
+    pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
+        let catalog = self.catalog_table();
         let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
         let id = match next {
             None => FIRST_ID,
@@ -117,11 +150,39 @@ impl Inner {
             });
         }
         tx.insert(&catalog, NEXT_ID, &(id + 1).to_le_bytes())?;
-        tx.insert(&catalog, &name_key(name)?, &encode_entry(id, types))?;
-        tx.commit()?;
-        let core = self.core(name, id, types.to_owned())?;
+        Ok(id)
+    }
+
+    /// Gives a loaded tree, which a checkpoint has made durable, its name: from here on it is a table.
+    pub(crate) fn name_loaded(
+        self: &Arc<Self>,
+        name: &str,
+        id: u32,
+        tree: Tree,
+        types: String,
+        options: TableOptions,
+    ) -> Result<Arc<TableCore>> {
+        let _change = self.catalog_change.lock();
+        self.check_name_is_free(name)?;
+        let mut tx = self.begin(Default::default());
+        let entry = CatalogEntry { id, types, options };
+        tx.insert(&self.catalog_table(), &name_key(name)?, &entry.encode())?;
+        let commit = tx.commit()?;
+        let core = TableCore::new(id, self.identity, tree, name, entry.types);
+        let core = Arc::new(core.with_options(options).loaded_at(commit.number()));
         self.tables.write().insert(name.to_owned(), core.clone());
         Ok(core)
+    }
+
+    /// That a table may be given this name.
+    pub(crate) fn check_name_is_free(self: &Arc<Self>, name: &str) -> Result<()> {
+        name_key(name)?;
+        match self.find_table(name)? {
+            None => Ok(()),
+            Some(_) => Err(Error::TableExists {
+                name: name.to_owned(),
+            }),
+        }
     }
 
     /// Commits the removal of a table's name. The table is dead from before the commit draws its number.
@@ -156,12 +217,68 @@ impl Inner {
 }
 
 impl Database {
-    /// A handle to a table, which is created, durably, if there is none of this name.
+    /// A handle to a table, which is created, durably, if there is none of this name. One that is there may
+    /// have any [`TableOptions`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// let ages = db.table::<String, u8>("ages")?;
+    /// assert_eq!(ages.name(), "ages");
+    /// assert!(db.table::<String, String>("ages").is_err()); // it holds other types
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
     /// fail with.
     pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
+        self.find_or_create(name, TableOptions::default())
+    }
+
+    /// A handle to a table with these options, which is created, durably, if there is none of this name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Compression, Error, TableOptions};
+    /// # let db = braid::Database::in_memory()?;
+    /// let compressed = TableOptions {
+    ///     compression: Compression::Lz4,
+    ///     ..TableOptions::default()
+    /// };
+    /// let pages = db.table_with::<u32, String>("pages", compressed)?;
+    /// let plain = db.table_with::<u32, String>("pages", TableOptions::default());
+    /// assert!(matches!(plain, Err(Error::TableOptions { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::table`], [`Error::TableOptions`] if the table was created with others, and
+    /// [`Error::Options`].
+    pub fn table_with<K: Key, V: Value>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<Table<K, V>> {
+        options.check()?;
+        let table = self.find_or_create(name, options)?;
+        if table.core.options.encode() == options.encode() {
+            return Ok(table);
+        }
+        Err(Error::TableOptions {
+            name: name.to_owned(),
+            found: Box::new(table.core.options),
+            asked: Box::new(options),
+        })
+    }
+
+    fn find_or_create<K: Key, V: Value>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<Table<K, V>> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);
         }
@@ -169,9 +286,10 @@ impl Database {
         let _change = inner.catalog_change.lock();
         match self.existing_table(name)? {
             Some(table) => Ok(table),
-            None => Ok(Table::new(
-                inner.create_table(name, &Table::<K, V>::types())?,
-            )),
+            None => {
+                let core = inner.create_table(name, Table::<K, V>::types(), options)?;
+                Ok(Table::new(core))
+            }
         }
     }
 
@@ -194,6 +312,64 @@ impl Database {
             });
         }
         Ok(Some(Table::new(core)))
+    }
+
+    /// A handle to the encoded keys and values of a table, whatever its types, or `None` if there is none
+    /// of this name: for tools that handle any table. [`Table::type_names`] says what the bytes mean.
+    ///
+    /// What is written through it is not checked: bytes that are no valid key or value of the table's types
+    /// fail with [`Error::Decode`] where they are read through a typed handle.
+    ///
+    /// ```
+    /// use braid::{AsKey, Bytes, Database};
+    ///
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = Database::in_memory()?;
+    /// let ages = db.table::<u64, String>("ages")?;
+    /// db.transact(|tx| tx.insert(&ages, &7, "Ada"))?;
+    ///
+    /// let untyped = db.untyped_table("ages")?.expect("it exists");
+    /// assert_eq!(untyped.type_names(), ("u64", "string"));
+    /// let key = AsKey::<u64>::with_key_bytes(&7, <[u8]>::to_vec);
+    /// assert_eq!(db.get(&untyped, &key)?, Some(Bytes::from("Ada")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableName`], or what reading can fail with.
+    pub fn untyped_table(&self, name: &str) -> Result<Option<Table>> {
+        name_key(name)?;
+        Ok(self.inner().find_table(name)?.map(Table::new))
+    }
+
+    /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
+    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none.
+    ///
+    /// # Errors
+    /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
+    /// fail with.
+    pub fn create_untyped_table(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+    ) -> Result<Table> {
+        let inner = self.inner();
+        let asked = type_names(key_type, value_type);
+        let _change = inner.catalog_change.lock();
+        match self.untyped_table(name)? {
+            Some(table) if table.core.types != asked => Err(Error::TableType {
+                name: name.to_owned(),
+                found: table.core.types.clone(),
+                asked,
+            }),
+            Some(table) => Ok(table),
+            None => {
+                let core = inner.create_table(name, asked, TableOptions::default())?;
+                Ok(Table::new(core))
+            }
+        }
     }
 
     /// The names of all tables, sorted.
@@ -243,15 +419,16 @@ impl Database {
             name: from.to_owned(),
         };
         let core = inner.find_table(from)?.ok_or_else(missing)?;
-        if inner.find_table(to)?.is_some() {
-            return Err(Error::TableExists {
-                name: to.to_owned(),
-            });
-        }
+        inner.check_name_is_free(to)?;
         let catalog = inner.catalog_table();
         let mut tx = inner.begin(Default::default());
         tx.remove(&catalog, &from_key)?;
-        tx.insert(&catalog, &to_key, &encode_entry(core.id, &core.types))?;
+        let entry = CatalogEntry {
+            id: core.id,
+            types: core.types.clone(),
+            options: core.options,
+        };
+        tx.insert(&catalog, &to_key, &entry.encode())?;
         tx.commit()?;
         let mut tables = inner.tables.write();
         tables.remove(from);

@@ -121,7 +121,7 @@ impl PooledContext {
         let pre = match pre {
             Ok(pre) => pre,
             Err(error) => {
-                self.abort();
+                self.fail(&error);
                 return Err(error);
             }
         };
@@ -150,10 +150,22 @@ impl PooledContext {
                 })
             }
             Err(error) => {
-                self.abort();
+                self.fail(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Ends a transaction that could not be committed.
+    #[cold]
+    fn fail(self, error: &Error) {
+        // A conflict says nothing of the database, and whoever has many should not meet at a shared count.
+        if error.is_retryable() {
+            return self.abort();
+        }
+        let inner = self.inner.clone();
+        self.abort();
+        inner.note_failure(error);
     }
 
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
@@ -330,7 +342,7 @@ impl Inner {
                     }
                     read.absent && meta.tombstone && before
                 }
-                None => read.absent && self.no_purge_from(number),
+                None => read.absent && self.garbage.none_purged_from(number),
             };
             if !holds {
                 return Err(self.conflict(ConflictKind::Read));
@@ -350,18 +362,11 @@ impl Inner {
             if braid_rt::mutant!("skip_range_validation") {
                 continue;
             }
-            if now != Some(read.fingerprint) || !self.no_purge_from(number) {
+            if now != Some(read.fingerprint) || !self.garbage.none_purged_from(number) {
                 return Err(self.conflict(ConflictKind::Range));
             }
         }
         Ok(())
-    }
-
-    /// Whether every removal whose tombstone is gone has a smaller number. Tombstones go when no snapshot,
-    /// which are of the horizon or older, can see behind them; and whoever has drawn its number holds the
-    /// horizon below it.
-    fn no_purge_from(&self, number: u64) -> bool {
-        self.log.horizon() < number
     }
 
     /// The versions that may not be durable yet among those that the transaction read or overwrites, for a

@@ -14,6 +14,7 @@ use braid_store::{RecordMeta, Stamp};
 use crate::horizon::Registration;
 use crate::locks::Owner;
 use crate::redo::{self, Redo};
+use crate::savepoint::Savepoints;
 use crate::table::TableCore;
 
 /// Up to this many writes a linear search beats a hash table.
@@ -51,6 +52,7 @@ pub(crate) struct WriteSet {
     writes: Vec<Write>,
     by_key: HashTable<u32>,
     superseded: usize,
+    savepoints: Savepoints,
 }
 
 impl WriteSet {
@@ -113,6 +115,7 @@ impl WriteSet {
         if let Some(before) = before {
             self.writes[before].superseded = true;
             self.superseded += 1;
+            self.savepoints.note(index, before);
             if self.writes.len() > LINEAR_MAX + 1 {
                 let entry = self.by_key.find_mut(hash, |&i| i as usize == before);
                 *entry.expect("every live write is indexed") = index;
@@ -135,6 +138,43 @@ impl WriteSet {
         for (i, write) in writes.iter().enumerate().filter(|(_, w)| !w.superseded) {
             self.by_key.insert_unique(write.hash, i as u32, rehash);
         }
+    }
+
+    /// Notes where the writes are, to come back to; returns the savepoint's number.
+    #[cold]
+    pub(crate) fn savepoint(&mut self) -> u64 {
+        self.savepoints.add(self.writes.len(), self.redo.len())
+    }
+
+    /// Takes back the writes made since a savepoint of this transaction that still stands; `false` if it
+    /// is none.
+    #[cold]
+    pub(crate) fn rollback_to(&mut self, savepoint: u64) -> bool {
+        let Some((writes, redo)) = self.savepoints.return_to(savepoint) else {
+            return false;
+        };
+        while self.writes.len() > writes {
+            let index = self.writes.len() - 1;
+            let hash = self.writes[index].hash;
+            let before = self.savepoints.take_note(index as u32);
+            if let Some(before) = before {
+                self.writes[before as usize].superseded = false;
+                self.superseded -= 1;
+            }
+            if let Ok(mut entry) = self.by_key.find_entry(hash, |&i| i as usize == index) {
+                match before {
+                    Some(before) => *entry.get_mut() = before,
+                    None => drop(entry.remove()),
+                }
+            }
+            self.writes.pop();
+        }
+        if writes <= LINEAR_MAX {
+            // It is filled anew by the write that needs it.
+            self.by_key.clear();
+        }
+        self.redo.truncate(redo);
+        true
     }
 
     /// The writes that count, one a key, in the order in which they were made.
@@ -212,6 +252,7 @@ impl WriteSet {
         }
         self.superseded = 0;
         self.redo.clear();
+        self.savepoints.clear();
         if self.redo.capacity() > KEPT_BYTES_MAX {
             self.redo = Vec::new();
             self.writes = Vec::new();
@@ -350,6 +391,10 @@ pub(crate) struct Context {
     pub(crate) tables: Vec<Arc<TableCore>>,
     /// Under snapshot isolation: what it reads.
     pub(crate) snapshot: Option<Registration>,
+    /// The time that it has for tables in which entries have one, once it came to such a table.
+    pub(crate) time: Option<u64>,
+    /// Where values are encoded.
+    pub(crate) encoded: Vec<u8>,
 }
 
 impl Context {
@@ -362,6 +407,8 @@ impl Context {
             locks: Vec::new(),
             tables: Vec::new(),
             snapshot: None,
+            time: None,
+            encoded: Vec::new(),
         }
     }
 
@@ -390,6 +437,10 @@ impl Context {
         );
         self.writes.clear();
         self.reads.clear();
+        self.time = None;
+        if self.encoded.capacity() > KEPT_BYTES_MAX {
+            self.encoded = Vec::new();
+        }
         // Keeping one table saves the next transaction an atomic increment on a shared line; it also
         // keeps a dropped table's pages until the context is used again, so dropped ones go.
         if self.tables.iter().any(|table| table.is_dropped()) {

@@ -16,14 +16,18 @@ use braid_io::DirectoryLock;
 use braid_log::{LockRelease, Log};
 use braid_store::Store;
 
+use crate::codec::Clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::expiry::Sweeps;
 use crate::garbage::Garbage;
+use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
 use crate::locks::LockTable;
 use crate::maintenance::Maintenance;
 use crate::meta::Meta;
+use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
 use crate::recovery::RecoveryReport;
 use crate::snapshot::Snapshot;
@@ -71,6 +75,10 @@ pub(crate) struct Inner {
     pub(crate) garbage: Garbage,
     pub(crate) counters: Counters,
     pub(crate) maintenance: Maintenance,
+    pub(crate) health: HealthWatch,
+    pub(crate) named: NamedSnapshots,
+    pub(crate) clock: Clock,
+    pub(crate) sweeps: Sweeps,
     pub(crate) meta: Meta,
     /// Tables by name, as far as they were asked for.
     pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
@@ -97,6 +105,8 @@ pub(crate) struct Inner {
     next_context: AtomicU64,
     poison: OnceLock<String>,
     closed: AtomicBool,
+    /// Nothing is written to the medium, whatever happens in memory.
+    opened_read_only: bool,
 }
 
 /// The parts from which a database is opened.
@@ -124,6 +134,11 @@ impl Inner {
             garbage: Garbage::new(),
             counters: Counters::new(),
             maintenance: Maintenance::new(),
+            health: HealthWatch::new(options.health_listener.clone()),
+            named: NamedSnapshots::default(),
+            clock: options.clock.clone(),
+            sweeps: Sweeps::default(),
+            opened_read_only: options.read_only,
             meta: parts.meta,
             tables: RwLock::default(),
             catalog_change: Mutex::default(),
@@ -230,7 +245,7 @@ impl Inner {
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.is_closed() || self.poison.get().is_some()
+        self.opened_read_only || self.is_closed() || self.poison.get().is_some()
     }
 
     #[inline]
@@ -247,7 +262,8 @@ impl Inner {
             Some(cause) => Error::Poisoned {
                 cause: cause.clone(),
             },
-            None => Error::Closed,
+            None if self.is_closed() => Error::Closed,
+            None => Error::OpenedReadOnly,
         }
     }
 
@@ -284,6 +300,7 @@ impl Inner {
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
         self.release();
+        self.tell_health();
         result
     }
 
@@ -307,6 +324,9 @@ impl Inner {
             return Err(Error::Poisoned { cause });
         }
         self.log.sync()?;
+        if self.opened_read_only {
+            return Ok(());
+        }
         self.checkpoint_if_changed()
     }
 }
@@ -388,6 +408,33 @@ impl Database {
         Self::builder().open(path)
     }
 
+    /// Opens the database in a directory to read from it; see [`Builder::open_read_only`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Database, Error, Readable};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = Database::open(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
+    /// drop((table, db));
+    ///
+    /// let db = Database::open_read_only(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// assert_eq!(db.get(&table, &1)?.as_deref(), Some("one"));
+    /// let written = db.transact(|tx| tx.insert(&table, &1, "uno"));
+    /// assert!(matches!(written, Err(Error::OpenedReadOnly)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open_read_only(path)
+    }
+
     /// A database in memory, gone with its last handle.
     ///
     /// # Errors
@@ -444,10 +491,43 @@ impl Database {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>> {
-        self.inner.check_table(&table.core)?;
-        let found: Option<Bytes> =
-            key.with_key_bytes(|key| self.inner.get_durable(&table.core, key))?;
+        let (inner, core) = (&self.inner, &*table.core);
+        inner.check_table(core)?;
+        let stored =
+            key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
+        let found: Option<Bytes> = core.open(stored, || inner.clock.now())?;
         found.map(V::from_value_bytes).transpose()
+    }
+
+    /// Looks at one key's encoded value, as a [`Database::snapshot`] of its own would with
+    /// [`Readable::get_with`](crate::Readable::get_with), at less cost: the cheapest read there is.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// let table: braid::Table<u32, String> = db.table("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
+    /// assert!(db.get_with(&table, &1, |bytes| bytes == Some(&b"one"[..]))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`crate::Readable::get_with`].
+    pub fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let (inner, core) = (&self.inner, &*table.core);
+        inner.check_table(core)?;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || inner.clock.now(), f)
     }
 
     /// Blocks until everything committed so far is durable, whatever its [`crate::Durability`].
@@ -469,7 +549,8 @@ impl Database {
     /// [`Error::OutOfSpace`], [`Error::Io`] or [`Error::Poisoned`]; the checkpoint before stays good.
     pub fn checkpoint(&self) -> Result<()> {
         self.inner.check_writable()?;
-        self.inner.checkpoint()
+        let outcome = self.inner.checkpoint();
+        outcome.inspect_err(|error| self.inner.note_failure(error))
     }
 
     /// Counters and sizes.

@@ -111,7 +111,8 @@ pub enum Error {
         max: usize,
     },
 
-    /// A value is longer than [`crate::MAX_VALUE_LEN`].
+    /// A value is longer than [`crate::MAX_VALUE_LEN`], or than that less 9 bytes in a table with
+    /// [`crate::TableOptions`].
     #[error("a value of {len} bytes is over the limit of {max}")]
     ValueTooLong {
         /// The value's length in bytes.
@@ -126,6 +127,23 @@ pub enum Error {
         /// The limit in bytes.
         max: usize,
     },
+
+    /// Entries of a bulk load must come in ascending order of their encoded keys.
+    #[error(
+        "key {key} does not come behind {before}; sort the entries, each key once, and load them again"
+    )]
+    OutOfOrder {
+        /// The key's encoded bytes, escaped.
+        key: String,
+        /// Those of the key before.
+        before: String,
+    },
+
+    /// A savepoint is of another transaction, or was rolled past.
+    #[error(
+        "the savepoint is of another transaction, or the transaction returned to a point before it"
+    )]
+    SavepointGone,
 
     /// There is no table of this name.
     #[error("there is no table {name:?}")]
@@ -166,6 +184,17 @@ pub enum Error {
         asked: String,
     },
 
+    /// The table was created with other options than those asked for.
+    #[error("table {name:?} was created with {found:?}, not {asked:?}; ask for those, or for none")]
+    TableOptions {
+        /// The table's name.
+        name: String,
+        /// Its options.
+        found: Box<crate::TableOptions>,
+        /// The options asked for.
+        asked: Box<crate::TableOptions>,
+    },
+
     /// A table handle of another database was used.
     #[error("the table handle {name:?} belongs to another database")]
     ForeignTable {
@@ -190,6 +219,24 @@ pub enum Error {
         /// Which values are allowed.
         reason: String,
     },
+
+    /// There is already a snapshot of this name.
+    #[error("there is already a snapshot {name:?}; drop it, or take another name")]
+    SnapshotExists {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// There is no snapshot of this name. Snapshots end with the opened database.
+    #[error("there is no snapshot {name:?} since the database was opened")]
+    SnapshotMissing {
+        /// The name asked for.
+        name: String,
+    },
+
+    /// The database was opened with [`crate::Database::open_read_only`].
+    #[error("the database was opened read-only; open it for writing to change it")]
+    OpenedReadOnly,
 
     /// The database was closed.
     #[error("the database is closed")]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid_rt::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
@@ -9,6 +10,7 @@ use crossbeam_utils::CachePadded;
 use braid_store::{Change, Record};
 
 use crate::database::Inner;
+use crate::sync::AtomicU64;
 use crate::table::TableCore;
 use crate::versions::SpareVersions;
 
@@ -73,13 +75,24 @@ impl Shard {
 #[derive(Debug)]
 pub(crate) struct Garbage {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// The greatest number of a removal whose tombstone is gone.
+    purged: AtomicU64,
 }
 
 impl Garbage {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            purged: AtomicU64::new(0),
         }
+    }
+
+    /// Whether no tombstone of `number` or a greater one is gone from what this thread read of the trees
+    /// before: the absences that it found have been ones at `number`, too.
+    pub(crate) fn none_purged_from(&self, number: u64) -> bool {
+        // Acquire: with the latch of the leaf, whose reader sees what was stored before the removal; pairs
+        // with the Release in `purge`.
+        self.purged.load(Ordering::Acquire) < number
     }
 
     /// This thread's shard.
@@ -154,6 +167,10 @@ impl Inner {
             let is_it = old
                 .map(|old| old.meta())
                 .is_some_and(|meta| meta.tombstone && meta.version == end);
+            if is_it {
+                // Release: before the tombstone goes, see `none_purged_from`.
+                self.garbage.purged.fetch_max(end, Ordering::Release);
+            }
             (if is_it { Change::Remove } else { Change::Keep }, ())
         });
     }

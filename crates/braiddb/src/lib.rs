@@ -50,15 +50,19 @@
     )
 )]
 
+mod bulk;
 mod catalog;
+mod codec;
 mod commit;
 mod context;
 mod database;
 mod error;
+mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod garbage;
+mod health;
 mod held;
 mod horizon;
 mod locks;
@@ -66,10 +70,12 @@ mod locks;
 mod loom_tests;
 mod maintenance;
 mod meta;
+mod named;
 mod options;
 mod recovery;
 mod redo;
 mod replay;
+mod savepoint;
 mod scan;
 mod snapshot;
 mod stats;
@@ -83,17 +89,20 @@ mod versions;
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
+pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;
+pub use codec::{Compression, TableOptions};
 pub use commit::{Commit, Ticket};
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use recovery::{RecoveryProgress, RecoveryReport};
+pub use savepoint::Savepoint;
 pub use scan::Range;
 pub use snapshot::{Readable, Snapshot};
 pub use stats::{Health, Stats};
 pub use table::Table;
 pub use transaction::Transaction;
-pub use types::{AsKey, AsValue, Key, KeyRange, Value};
+pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use verify::{VerifyReport, dump, verify};

@@ -129,6 +129,18 @@ impl LockTable {
         }
     }
 
+    /// Takes the write lock of a stripe unless another owner has it.
+    pub(crate) fn try_lock(&self, stripe: usize, owner: Owner) -> Option<Locked> {
+        let word = &self.stripes[stripe].word;
+        // Acquire: as in `lock`.
+        let mine = owner << OWNER_SHIFT;
+        match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(Locked::Now),
+            Err(found) if found >> OWNER_SHIFT == owner => Some(Locked::Already),
+            Err(_) => None,
+        }
+    }
+
     #[cold]
     fn lock_asleep(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
         let word = &self.stripes[stripe].word;

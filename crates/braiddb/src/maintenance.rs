@@ -110,8 +110,9 @@ impl Inner {
         Ok(())
     }
 
-    fn maintain(&self) {
+    fn maintain(self: &Arc<Self>) {
         self.collect_all_garbage();
+        self.tell_health();
         if self.poisoned().is_some() {
             return;
         }
@@ -127,9 +128,11 @@ impl Inner {
             }
             Ok(())
         });
-        if let Err(error) = result {
+        // A table that can't be swept must not keep checkpoints from being made.
+        if let Err(error) = result.and(self.sweep_some()) {
             // The next tick tries again; `health` tells meanwhile.
             *self.maintenance.last_error.lock() = Some(error);
+            self.tell_health();
         }
     }
 

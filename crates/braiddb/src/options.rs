@@ -2,14 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use braid_io::{Device, DeviceChoice};
+use braid_io::{Device, DeviceChoice, OverlayDevice};
 use braid_log::{LogOptions, ProtocolKind};
 
+use crate::codec::Clock;
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::health::HealthCallback;
 use crate::recovery::RecoveryProgress;
+use crate::stats::Health;
 
 /// When a commit is safe from a crash of the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +84,9 @@ pub struct Builder {
     pub(crate) background: bool,
     pub(crate) discard: bool,
     pub(crate) progress: Option<ProgressCallback>,
+    pub(crate) health_listener: Option<HealthCallback>,
+    pub(crate) read_only: bool,
+    pub(crate) clock: Clock,
 }
 
 impl Default for Builder {
@@ -102,6 +108,9 @@ impl Default for Builder {
             background: true,
             discard: false,
             progress: None,
+            health_listener: None,
+            read_only: false,
+            clock: Clock::default(),
         }
     }
 }
@@ -214,6 +223,64 @@ impl Builder {
         self
     }
 
+    /// The clock that says when entries of tables with a
+    /// [time to live](crate::TableOptions::time_to_live) are written and over. Default: the system's. For
+    /// tests, which can set it forward.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use braid::{Database, Readable, TableOptions};
+    ///
+    /// let seconds = Arc::new(AtomicU64::new(1_000));
+    /// let clock = seconds.clone();
+    /// let db = Database::builder()
+    ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Relaxed)))
+    ///     .open_on(Arc::new(braid::MemoryDevice::new()))?;
+    /// let options = TableOptions {
+    ///     time_to_live: Some(Duration::from_secs(60)),
+    ///     ..TableOptions::default()
+    /// };
+    /// let codes = db.table_with::<String, u32>("codes", options)?;
+    /// db.transact(|tx| tx.insert(&codes, "Ada", &4711))?;
+    /// seconds.fetch_add(59, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, Some(4711));
+    /// seconds.fetch_add(1, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.clock = Clock::new(clock);
+        self
+    }
+
+    /// Is told when the database's [`Health`] becomes another: once when a failure poisons it, when a commit
+    /// or a checkpoint finds no space, when that is over, and when it is closed. It is called on the thread that
+    /// notices, at the latest within the maintenance thread's 50 ms, and should be short.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::mpsc;
+    /// use braid::{Database, Health};
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let (sender, changes) = mpsc::channel();
+    /// let builder = Database::builder().on_health_change(move |health| {
+    ///     let _ = sender.send(health.clone()); // wake the people on call
+    /// });
+    /// let db = builder.open_on(device)?;
+    /// db.close()?;
+    /// assert!(matches!(changes.recv(), Ok(Health::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_health_change(mut self, callback: impl Fn(&Health) + Send + Sync + 'static) -> Self {
+        self.health_listener = Some(Arc::new(callback));
+        self
+    }
+
     /// Opens, and creates if need be, the database in a directory.
     ///
     /// # Errors
@@ -230,6 +297,50 @@ impl Builder {
     /// As [`Builder::open`].
     pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
         Database::open_device(device, None, self)
+    }
+
+    /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
+    /// is made. The directory and its medium may be read-only.
+    ///
+    /// What a crash left is recovered all the same, in memory: the log behind the newest checkpoint is
+    /// replayed into the buffer pool, and pages that find no room in that are kept beside it. A database
+    /// that was closed has no such log. Transactions work as far as they write nothing, which fails with
+    /// [`Error::OpenedReadOnly`].
+    ///
+    /// Any number of readers can have the directory open, but no writer at the same time: they share a lock
+    /// that is an opened writer's alone. (If the file `LOCK` is missing, in a copy perhaps, see to that
+    /// yourself.) Options for writing do not matter.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
+    /// [`Builder::create_if_missing`] says.
+    pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_directory_read_only(path.as_ref(), self.reading())
+    }
+
+    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. The caller sees to it
+    /// that nobody writes to the device meanwhile.
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only_on(self, device: Arc<dyn Device>) -> Result<Database> {
+        let overlay = OverlayDevice::new(device);
+        let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
+        Database::open_device(Arc::new(overlay), None, self.reading())
+    }
+
+    /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
+    fn reading(self) -> Self {
+        Self {
+            read_only: true,
+            background: false,
+            create_if_missing: false,
+            protocol: None,
+            strands: None,
+            lanes: None,
+            max_log_bytes: 0,
+            ..self
+        }
     }
 
     pub(crate) fn validate(&self) -> Result<()> {

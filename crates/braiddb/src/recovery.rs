@@ -62,16 +62,7 @@ pub struct RecoveryReport {
 impl Database {
     pub(crate) fn open_directory(path: &Path, options: Builder) -> Result<Self> {
         options.validate()?;
-        let opening = |error: io::Error| match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
-                path: path.to_owned(),
-            },
-            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Error::NotADatabase {
-                path: path.to_owned(),
-                reason: "it is not a directory".into(),
-            },
-            _ => Error::io(format!("opening {}", path.display()), error),
-        };
+        let opening = |error| opening(path, error);
         let missing = || Error::NotADatabase {
             path: path.to_owned(),
             reason: "the directory does not exist".into(),
@@ -92,21 +83,24 @@ impl Database {
             // What will be acknowledged is worth nothing in a directory whose name is lost.
             braid_io::create_directory(path).map_err(opening)?;
         }
-        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-            LockError::Held => Error::Locked {
-                path: path.to_owned(),
-            },
-            LockError::Io(error) => opening(error),
-        })?;
+        let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory(path, options.device).map_err(opening)?;
         let opened = Self::open_device(device, Some(lock), options);
-        opened.map_err(|error| match error {
-            Error::NotADatabase { reason, .. } => Error::NotADatabase {
+        opened.map_err(|error| name_directory(path, error))
+    }
+
+    pub(crate) fn open_directory_read_only(path: &Path, options: Builder) -> Result<Self> {
+        options.validate()?;
+        if !path.try_exists().map_err(|e| opening(path, e))? {
+            return Err(Error::NotADatabase {
                 path: path.to_owned(),
-                reason,
-            },
-            error => error,
-        })
+                reason: "the directory does not exist".into(),
+            });
+        }
+        let lock = DirectoryLock::acquire_shared(path).map_err(|error| locking(path, error))?;
+        let device = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
+        let opened = Self::open_device(device, Some(lock), options);
+        opened.map_err(|error| name_directory(path, error))
     }
 
     pub(crate) fn open_device(
@@ -132,6 +126,12 @@ impl Database {
                 });
             }
             Contents::Nothing => true,
+            Contents::Unfinished if options.read_only => {
+                return Err(Error::NotADatabase {
+                    path: Default::default(),
+                    reason: "its creation was interrupted; open it for writing once".into(),
+                });
+            }
             Contents::Unfinished => {
                 remove_unfinished(&*device)?;
                 true
@@ -145,6 +145,40 @@ impl Database {
             inner.start_maintenance().inspect_err(|_| inner.abandon())?;
         }
         Ok(Self::from_inner(inner))
+    }
+}
+
+/// What a failure to open a directory means.
+fn opening(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
+            path: path.to_owned(),
+        },
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "it is not a directory".into(),
+        },
+        _ => Error::io(format!("opening {}", path.display()), error),
+    }
+}
+
+fn locking(path: &Path, error: LockError) -> Error {
+    match error {
+        LockError::Held => Error::Locked {
+            path: path.to_owned(),
+        },
+        LockError::Io(error) => opening(path, error),
+    }
+}
+
+/// Names the directory in an error of its device, which does not know it.
+fn name_directory(path: &Path, error: Error) -> Error {
+    match error {
+        Error::NotADatabase { reason, .. } => Error::NotADatabase {
+            path: path.to_owned(),
+            reason,
+        },
+        error => error,
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct RawRange<'a> {
     inner: &'a Inner,
     table: Arc<TableCore>,
     view: View,
+    /// For entries that have a time.
+    now: u64,
     /// Where reads are recorded for validation, and the context's index of the table.
     tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
     lower: Bound<Bytes>,
@@ -81,14 +83,17 @@ impl<'a> RawRange<'a> {
         inner: &'a Inner,
         table: Arc<TableCore>,
         view: View,
+        now: u64,
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
         own: Vec<OwnWrite>,
         tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
     ) -> Self {
         let lower = bounds.0.map(Bytes::from);
         let upper = bounds.1.map(Bytes::from);
+        // Before there was a table, only own writes are seen.
+        let no_table = matches!(view, View::At(number) if number < table.since);
         let end = |next: &Bound<Bytes>| End {
-            next: Some(next.clone()),
+            next: (!no_table).then(|| next.clone()),
             leaf: None,
             peeked: None,
             met: false,
@@ -101,6 +106,7 @@ impl<'a> RawRange<'a> {
             inner,
             table,
             view,
+            now,
             tracked,
             lower,
             upper,
@@ -150,7 +156,7 @@ impl<'a> RawRange<'a> {
                 Direction::Forward => self.lower = Bound::Excluded(key.clone()),
                 Direction::Reverse => self.upper = Bound::Excluded(key.clone()),
             }
-            if let Some(value) = value {
+            if let Some(value) = self.table.open(value, || self.now)? {
                 return Ok(Some((key, value)));
             }
         }
@@ -283,11 +289,9 @@ fn visible(inner: &Inner, table: &Arc<TableCore>, view: View, record: Record) ->
     match view {
         View::At(snapshot) if record.meta.version > snapshot => {
             let stripe = inner.locks.stripe_of(hash_key(table.id, &record.key));
-            let value = inner
-                .locks
-                .versions(stripe)
-                .lock()
-                .get(table.id, &record.key, snapshot)?;
+            let chain = inner.locks.versions(stripe).lock();
+            let value = chain.get(table.id, &record.key, snapshot)?;
+            let value = Bytes::copy_from_slice(value);
             Some(Record { value, ..record })
         }
         _ if record.meta.tombstone => {

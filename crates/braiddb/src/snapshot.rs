@@ -1,15 +1,16 @@
 //! Reading: the trait that transactions and snapshots share, and the snapshot itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use braid_store::RecordMeta;
+use braid_store::{RecordMeta, ValueRef};
 
 use crate::context::hash_key;
 use crate::database::Inner;
 use crate::error::Result;
 use crate::horizon::Registration;
+use crate::named::NamedHold;
 use crate::scan::{Range, RawRange, View};
 use crate::table::{Table, TableCore};
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
@@ -26,6 +27,36 @@ pub trait Readable {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>>;
+
+    /// Calls `f` with the encoded value of a key, without making a value of it.
+    ///
+    /// [`Readable::get`] makes one allocation, for the value's bytes, which the value may then share
+    /// ([`Bytes`]) or copy once more. This makes none: the bytes lie in a buffer of the thread's, which is
+    /// used again. (Values above 2,000 bytes, which lie in pages of their own, and those of a table with
+    /// [`TableOptions`](crate::TableOptions) are put together first, which does allocate.) Pages are never
+    /// looked at in place: others may be changing them.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Bytes, Readable, Table};
+    /// # let db = braid::Database::in_memory()?;
+    /// let files: Table<String, Bytes> = db.table("files")?;
+    /// db.transact(|tx| tx.insert(&files, "a.txt", b"some text"))?;
+    /// let snapshot = db.snapshot();
+    /// let len = snapshot.get_with(&files, "a.txt", |bytes| bytes.map_or(0, <[u8]>::len))?;
+    /// assert_eq!(len, 9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`], but for [`crate::Error::Decode`].
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R>;
 
     /// Whether a key is there.
     ///
@@ -91,21 +122,57 @@ pub trait Readable {
 #[derive(Debug)]
 pub struct Snapshot {
     inner: Arc<Inner>,
-    registration: Registration,
+    hold: Hold,
+}
+
+/// What keeps the old versions that a snapshot needs.
+#[derive(Debug)]
+enum Hold {
+    Own(Registration, OnceLock<u64>),
+    Named(Arc<NamedHold>),
 }
 
 impl Snapshot {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let registration = inner.open_snapshot();
-        Self {
-            inner,
-            registration,
-        }
+        let hold = Hold::Own(inner.open_snapshot(), OnceLock::new());
+        Self { inner, hold }
+    }
+
+    pub(crate) fn named(inner: Arc<Inner>, hold: Arc<NamedHold>) -> Self {
+        let hold = Hold::Named(hold);
+        Self { inner, hold }
     }
 
     /// The number of the newest transaction that it sees.
     pub fn number(&self) -> u64 {
-        self.registration.number()
+        match &self.hold {
+            Hold::Own(registration, _) => registration.number(),
+            Hold::Named(named) => named.number(),
+        }
+    }
+
+    /// The time that this snapshot has for tables in which entries have one.
+    fn time(&self) -> u64 {
+        let time = match &self.hold {
+            Hold::Own(_, time) => time,
+            Hold::Named(named) => &named.time,
+        };
+        *time.get_or_init(|| self.inner.clock.now())
+    }
+
+    fn read(&self, core: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.read_stored(core, key, |value| value.to_bytes())?;
+        core.open(stored, || self.time())
+    }
+
+    fn read_stored<T>(
+        &self,
+        core: &TableCore,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        self.inner.check_table(core)?;
+        self.inner.read_at(core, key, self.number(), take)
     }
 
     fn raw_range(
@@ -115,10 +182,15 @@ impl Snapshot {
     ) -> Result<RawRange<'_>> {
         self.inner.check_table(core)?;
         let view = View::At(self.number());
+        let now = match &core.codec {
+            Some(codec) if codec.is_timed() => self.time(),
+            _ => 0,
+        };
         Ok(RawRange::new(
             &self.inner,
             core.clone(),
             view,
+            now,
             bounds,
             Vec::new(),
             None,
@@ -132,9 +204,23 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>> {
-        self.inner.check_table(&table.core)?;
-        let found = key.with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?;
+        let found = key.with_key_bytes(|key| self.read(&table.core, key))?;
         found.map(V::from_value_bytes).transpose()
+    }
+
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &*table.core;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || self.time(), f)
     }
 
     fn contains_key<K: Key, V: Value>(
@@ -142,10 +228,7 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<bool> {
-        self.inner.check_table(&table.core)?;
-        Ok(key
-            .with_key_bytes(|key| self.inner.get_at(&table.core, key, self.number()))?
-            .is_some())
+        self.get_with(table, key, |value| value.is_some())
     }
 
     fn range<K: Key, V: Value>(
@@ -171,46 +254,56 @@ impl Readable for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.inner.snapshots.close(&self.registration);
+        if let Hold::Own(registration, _) = &self.hold {
+            self.inner.snapshots.close(registration);
+        }
     }
 }
 
 impl Inner {
-    /// The value of a key at a registered snapshot's number.
-    pub(crate) fn get_at(
+    /// What `take` makes of the stored value of a key at a registered snapshot's number.
+    pub(crate) fn read_at<T>(
         &self,
         table: &TableCore,
         key: &[u8],
         number: u64,
-    ) -> Result<Option<Bytes>> {
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if number < table.since {
+            return Ok(None);
+        }
         let is_visible = |meta: RecordMeta| meta.version <= number;
-        let (found, _) = table.tree.get(key, is_visible)?;
+        let (found, _) = table.tree.read(key, is_visible, &mut take)?;
         match found {
             // The key was first written after the snapshot, or never.
             None => Ok(None),
-            Some(found) if is_visible(found.meta) => Ok(found.value),
+            Some((meta, value)) if is_visible(meta) => Ok(value),
             Some(_) => {
                 let stripe = self.locks.stripe_of(hash_key(table.id, key));
-                Ok(self
-                    .locks
-                    .versions(stripe)
-                    .lock()
-                    .get(table.id, key, number))
+                let chain = self.locks.versions(stripe).lock();
+                let value = chain.get(table.id, key, number);
+                Ok(value.map(|value| take(ValueRef::from(value))))
             }
         }
     }
 
-    /// One read at the durable horizon. Registers a snapshot only if the newest version is too new.
-    pub(crate) fn get_durable(&self, table: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+    /// What `take` makes of the stored value of a key at the durable horizon. Registers a snapshot only if
+    /// the newest version is too new.
+    pub(crate) fn read_durable<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
         let horizon = self.log.horizon();
         let is_visible = |meta: RecordMeta| meta.version <= horizon;
-        let (found, _) = table.tree.get(key, is_visible)?;
+        let (found, _) = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),
-            Some(found) if is_visible(found.meta) => Ok(found.value),
+            Some((meta, value)) if is_visible(meta) => Ok(value),
             Some(_) => {
                 let registration = self.open_snapshot();
-                let value = self.get_at(table, key, registration.number());
+                let value = self.read_at(table, key, registration.number(), take);
                 self.snapshots.close(&registration);
                 value
             }

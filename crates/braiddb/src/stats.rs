@@ -72,6 +72,8 @@ pub struct Stats {
     pub oldest_snapshot: Option<u64>,
     /// Old versions and tombstones that wait to be collected.
     pub garbage: usize,
+    /// Entries removed because their time to live was over.
+    pub expired: u64,
     /// The number up to which all transactions are durable.
     pub durable_horizon: u64,
     /// The log's counters.
@@ -90,6 +92,12 @@ pub enum Health {
     CheckpointFailing {
         /// Why it failed.
         error: Error,
+    },
+    /// The last commit found no room in the log. Others that need less may succeed; a checkpoint, or
+    /// freeing space on the medium, makes room.
+    OutOfSpace {
+        /// What needed the space.
+        what: String,
     },
     /// A write or sync failed: reads go on, writes fail until the database is reopened.
     Poisoned {
@@ -110,23 +118,11 @@ impl Inner {
             snapshots,
             oldest_snapshot,
             garbage: self.garbage.len(),
+            expired: self.sweeps.removed(),
             durable_horizon: self.log.horizon(),
             log: self.log.stats(),
             protocol: self.meta.protocol,
             store: self.store.stats(),
-        }
-    }
-
-    pub(crate) fn health(&self) -> Health {
-        if let Some(cause) = self.poisoned() {
-            return Health::Poisoned { cause };
-        }
-        if self.is_closed() {
-            return Health::Closed;
-        }
-        match self.maintenance.last_error.lock().clone() {
-            Some(error) => Health::CheckpointFailing { error },
-            None => Health::Good,
         }
     }
 }

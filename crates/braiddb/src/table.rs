@@ -1,5 +1,6 @@
 //! Handles to tables.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -10,8 +11,24 @@ use bytes::Bytes;
 
 use braid_store::Tree;
 
+use crate::MAX_VALUE_LEN;
+use crate::codec::{Codec, TableOptions};
 use crate::error::{Error, Result};
 use crate::types::{Key, Value};
+
+/// A thread's buffer for values that are only looked at is kept up to this size.
+const BUFFER_KEPT_MAX: usize = 64 << 10;
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+const ARROW: &str = " -> ";
+
+/// How the types of a table are stored.
+pub(crate) fn type_names(key: &str, value: &str) -> String {
+    [key, value].join(ARROW)
+}
 
 /// A table without its types; shared by all handles.
 #[derive(Debug)]
@@ -24,6 +41,11 @@ pub(crate) struct TableCore {
     /// `key type -> value type`, as stored.
     pub(crate) types: String,
     pub(crate) name: RwLock<String>,
+    /// The commit before which the table, which was loaded, is empty: its records are older.
+    pub(crate) since: u64,
+    pub(crate) options: TableOptions,
+    /// What the options make of a value; none where it is stored as it is.
+    pub(crate) codec: Option<Codec>,
     dropped: AtomicBool,
 }
 
@@ -36,7 +58,82 @@ impl TableCore {
             tree,
             types,
             name,
+            since: 0,
+            options: TableOptions::default(),
+            codec: None,
             dropped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same with options.
+    pub(crate) fn with_options(self, options: TableOptions) -> Self {
+        Self {
+            options,
+            codec: options.codec(),
+            ..self
+        }
+    }
+
+    /// The value of its stored form; `None` also if its time was over `now`.
+    #[inline]
+    pub(crate) fn open(
+        &self,
+        stored: Option<Bytes>,
+        now: impl FnOnce() -> u64,
+    ) -> Result<Option<Bytes>> {
+        match (&self.codec, stored) {
+            (Some(codec), Some(stored)) => codec.open(&stored, now),
+            (_, stored) => Ok(stored),
+        }
+    }
+
+    /// Calls `f` with the value of a stored form that `read` puts into the buffer it is given, or says that
+    /// there is none.
+    pub(crate) fn with_value<R>(
+        &self,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<bool>,
+        now: impl FnOnce() -> u64,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        // Taken out meanwhile, since `f` may read, too.
+        let mut buffer = BUFFER.take();
+        let outcome = (|| {
+            if !read(&mut buffer)? {
+                return Ok(f(None));
+            }
+            let Some(codec) = &self.codec else {
+                return Ok(f(Some(&buffer)));
+            };
+            let value = codec.open(&Bytes::copy_from_slice(&buffer), now)?;
+            Ok(f(value.as_deref()))
+        })();
+        if buffer.capacity() <= BUFFER_KEPT_MAX {
+            BUFFER.set(buffer);
+        }
+        outcome
+    }
+
+    /// The longest value that the table takes.
+    pub(crate) fn value_len_max(&self) -> usize {
+        match self.codec {
+            Some(_) => Codec::VALUE_LEN_MAX,
+            None => MAX_VALUE_LEN,
+        }
+    }
+
+    pub(crate) fn check_value_len(&self, len: usize) -> Result<()> {
+        let max = self.value_len_max();
+        match len > max {
+            true => Err(Error::ValueTooLong { len, max }),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for a table that commit `number` made, with older records.
+    pub(crate) fn loaded_at(self, number: u64) -> Self {
+        Self {
+            since: number,
+            ..self
         }
     }
 
@@ -105,7 +202,19 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
-        format!("{} -> {}", K::TYPE_NAME, V::TYPE_NAME)
+        type_names(K::TYPE_NAME, V::TYPE_NAME)
+    }
+
+    /// The names of the types that the table was created with: its keys' and its values'. They are those of
+    /// `K` and `V` unless the handle is from [`crate::Database::untyped_table`].
+    pub fn type_names(&self) -> (&str, &str) {
+        let types = &self.core.types;
+        types.split_once(ARROW).unwrap_or((types, ""))
+    }
+
+    /// What the table was created with.
+    pub fn options(&self) -> TableOptions {
+        self.core.options
     }
 
     /// The table's present name.

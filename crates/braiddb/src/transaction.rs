@@ -7,6 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::MAX_KEY_LEN;
+use braid_store::ValueRef;
+
+use crate::codec::Codec;
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
 use crate::database::{Inner, PooledContext};
@@ -18,7 +22,6 @@ use crate::scan::{Range, RawRange, View};
 use crate::snapshot::Readable;
 use crate::table::{Table, TableCore};
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
-use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
 /// A read-write transaction; see [`crate::Database::begin`].
 ///
@@ -54,7 +57,7 @@ impl Transaction {
         &self.context().inner
     }
 
-    fn state(&self) -> &RefCell<Box<Context>> {
+    pub(crate) fn state(&self) -> &RefCell<Box<Context>> {
         &self.context().state
     }
 
@@ -66,6 +69,17 @@ impl Transaction {
     // Reading -----------------------------------------------------------------------------------------
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.read_stored(core, key, |value| value.to_bytes())?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    /// What `take` makes of the stored value of a key, which it reads.
+    fn read_stored<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
         let inner = self.inner();
         inner.check_table(core)?;
         let hash = hash_key(core.id, key);
@@ -75,21 +89,26 @@ impl Transaction {
         if !state.writes.is_empty()
             && let Some(own) = state.writes.find(hash, table, key)
         {
-            return Ok(own.map(Bytes::copy_from_slice));
+            return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         if let Some(snapshot) = &state.snapshot {
             state.reads.newest = state.reads.newest.max(snapshot.number());
-            return inner.get_at(core, key, snapshot.number());
+            return inner.read_at(core, key, snapshot.number(), take);
         }
-        let (found, stamp) = core.tree.get(key, |_| true)?;
-        let meta = found.as_ref().map(|found| found.meta);
+        let (found, stamp) = core.tree.read(key, |_| true, take)?;
+        let meta = found.as_ref().map(|(meta, _)| *meta);
         let stripe = inner.locks.stripe_of(hash);
         state.reads.add_point(table, stripe, key, meta, stamp);
-        Ok(found.and_then(|found| found.value))
+        Ok(found.and_then(|(_, value)| value))
     }
 
     /// The newest value of a key, which stays the newest until this transaction ends.
     fn read_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.stored_locked(core, key)?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    fn stored_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         check_key(key)?;
         let hash = hash_key(core.id, key);
         self.lock(core, key, hash)?;
@@ -141,7 +160,8 @@ impl Transaction {
             // First committer wins: what was changed after the snapshot can't be written over.
             let number = snapshot.number();
             let (found, _) = core.tree.get(key, |_| false)?;
-            let newer = found.is_some_and(|found| found.meta.version > number);
+            let newer =
+                number < core.since || found.is_some_and(|found| found.meta.version > number);
             if newer && !braid_rt::mutant!("second_committer_wins") {
                 inner.counters.conflict();
                 return Err(Error::Conflict(ConflictKind::Write));
@@ -152,15 +172,44 @@ impl Transaction {
 
     fn write(&mut self, core: &Arc<TableCore>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_key(key)?;
-        let value_len = value.map_or(0, <[u8]>::len);
-        if value_len > MAX_VALUE_LEN {
-            return Err(Error::ValueTooLong {
-                len: value_len,
-                max: MAX_VALUE_LEN,
-            });
+        core.check_value_len(value.map_or(0, <[u8]>::len))?;
+        match (&core.codec, value) {
+            (Some(codec), Some(value)) => self.write_encoded(core, codec, key, value),
+            _ => self.write_stored(core, key, value),
         }
+    }
+
+    /// Writes to a table that does not store values as they are.
+    fn write_encoded(
+        &mut self,
+        core: &Arc<TableCore>,
+        codec: &Codec,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let clock = &self.inner().clock;
+        let mut stored = {
+            let state = &mut **self.state().borrow_mut();
+            let time = &mut state.time;
+            let now = || *time.get_or_insert_with(|| clock.now());
+            let mut stored = std::mem::take(&mut state.encoded);
+            codec.encode(value, now, &mut stored);
+            stored
+        };
+        let written = self.write_stored(core, key, Some(&stored));
+        stored.clear();
+        self.state().borrow_mut().encoded = stored;
+        written
+    }
+
+    fn write_stored(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
         let max = self.inner().transaction_bytes_max;
-        let needed = key.len() + value_len + redo::OVERHEAD_MAX;
+        let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
         if self.state().borrow().writes.bytes() + needed > max {
             return Err(Error::TransactionTooLarge { max });
         }
@@ -170,6 +219,34 @@ impl Transaction {
         let table = state.table_index(core);
         state.writes.put(hash, table, core.id, key, value);
         Ok(())
+    }
+
+    /// Removes a key if its stored value is one that `which` says and nobody else has the key locked; says
+    /// whether it did.
+    pub(crate) fn remove_stored_if(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        which: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        let stripe = self.inner().locks.stripe_of(hash_key(core.id, key));
+        let owner = self.state().borrow().owner;
+        match self.inner().locks.try_lock(stripe, owner) {
+            Some(Locked::Now) => self.state().borrow_mut().locks.push(stripe),
+            Some(Locked::Already) => {}
+            None => return Ok(false),
+        }
+        let found = self.stored_locked(core, key)?;
+        if !found.is_some_and(|stored| which(&stored)) {
+            return Ok(false);
+        }
+        self.write_stored(core, key, None)?;
+        Ok(true)
+    }
+
+    /// The time of this transaction for tables in which entries have one.
+    fn time(&self, state: &mut Context) -> u64 {
+        *state.time.get_or_insert_with(|| self.inner().clock.now())
     }
 
     /// Sets the value of a key, whether it was there or not. Reads nothing.
@@ -371,11 +448,16 @@ impl Transaction {
             }
             None => (View::Latest, Some((self.state(), table))),
         };
+        let now = match &core.codec {
+            Some(codec) if codec.is_timed() => self.time(&mut state),
+            _ => 0,
+        };
         drop(state);
         Ok(RawRange::new(
             inner,
             core.clone(),
             view,
+            now,
             bounds,
             own,
             tracked,
@@ -383,7 +465,7 @@ impl Transaction {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<()> {
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_LEN {
         return Err(Error::KeyTooLong {
             len: key.len(),
@@ -403,14 +485,27 @@ impl Readable for Transaction {
         found.map(V::from_value_bytes).transpose()
     }
 
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &table.core;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
+    }
+
     fn contains_key<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<bool> {
-        Ok(key
-            .with_key_bytes(|key| self.read(&table.core, key))?
-            .is_some())
+        self.get_with(table, key, |value| value.is_some())
     }
 
     fn range<K: Key, V: Value>(

@@ -306,8 +306,9 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
-/// The bounds of all keys that begin with `prefix`.
-pub(crate) fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+/// The bounds of all encoded keys that begin with `prefix`, for a scan of a [`Table`](crate::Table) of bytes that has
+/// to go on where another one ended; otherwise see [`Readable::prefix`](crate::Readable::prefix).
+pub fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let mut end = prefix.to_vec();
     // The first key after all of them: the prefix with its last byte below 0xff increased.
     while let Some(last) = end.pop() {

@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 /// One overwritten value.
 #[derive(Debug, Default)]
 pub(crate) struct OldVersion {
@@ -63,15 +61,13 @@ impl VersionChain {
     }
 
     /// The value of a key at `snapshot`, if it is an old one.
-    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<Bytes> {
+    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<&[u8]> {
         let of_key = |v: &&OldVersion| {
             v.begin <= snapshot && snapshot < v.end && v.table == table && v.key() == key
         };
         let newer = self.newer.iter().flat_map(|newer| newer.iter());
         let mut versions = self.oldest.iter().chain(newer).map(|v| &**v);
-        versions
-            .find(of_key)
-            .map(|v| Bytes::copy_from_slice(v.value()))
+        versions.find(of_key).map(OldVersion::value)
     }
 
     /// Drops what no snapshot at or above `watermark` can see.
@@ -137,16 +133,16 @@ mod tests {
         chain.push(version(b"k", 5, 9, "five"));
         chain.push(version(b"other", 1, 9, "other"));
         assert_eq!(chain.get(1, b"k", 1), None);
-        assert_eq!(chain.get(1, b"k", 4), Some("two".into()));
-        assert_eq!(chain.get(1, b"k", 5), Some("five".into()));
+        assert_eq!(chain.get(1, b"k", 4), Some(&b"two"[..]));
+        assert_eq!(chain.get(1, b"k", 5), Some(&b"five"[..]));
         assert_eq!(chain.get(1, b"k", 9), None);
         assert_eq!(chain.get(2, b"k", 4), None);
         chain.trim(5, &mut spare);
         assert_eq!(chain.get(1, b"k", 4), None);
-        assert_eq!(chain.get(1, b"k", 5), Some("five".into()));
+        assert_eq!(chain.get(1, b"k", 5), Some(&b"five"[..]));
         chain.push(version(b"k", 9, 12, "nine"));
         chain.trim(11, &mut spare);
-        assert_eq!(chain.get(1, b"k", 9), Some("nine".into()));
+        assert_eq!(chain.get(1, b"k", 9), Some(&b"nine"[..]));
         chain.trim(12, &mut spare);
         assert!(chain.oldest.is_none() && chain.newer.is_none());
         assert_eq!(spare.versions.len(), 4);

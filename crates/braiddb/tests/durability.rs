@@ -42,12 +42,8 @@ fn write(
 /// How many transactions are there: whole ones, from the first on, without a gap.
 fn count(db: &Database, what: &str) -> u64 {
     let t: Table<u64, Bytes> = db.table("t").unwrap();
-    let all: Vec<_> = db
-        .snapshot()
-        .iter(&t)
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
+    let snapshot = db.snapshot();
+    let all: Vec<_> = snapshot.iter(&t).unwrap().map(Result::unwrap).collect();
     for (place, (key, value)) in all.iter().enumerate() {
         assert_eq!(*key, place as u64, "{what}: a gap");
         assert_eq!(value, &vec![(key / 2) as u8; 100], "{what}");

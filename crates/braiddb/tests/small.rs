@@ -46,12 +46,8 @@ fn lives(protocol: Protocol) {
 
     let db = open(&device, protocol);
     let t: Table<u64, Vec<u8>> = db.table("t").unwrap();
-    let all: Vec<_> = db
-        .snapshot()
-        .iter(&t)
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
+    let snapshot = db.snapshot();
+    let all: Vec<_> = snapshot.iter(&t).unwrap().map(Result::unwrap).collect();
     let keys = (0..THREADS * EACH).map(|key| (key, value(key)));
     assert!(all.into_iter().eq(keys.chain([(u64::MAX, large)])));
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid::{
-    Bytes, ConflictKind, Database, Durability, Error, Health, Isolation, MAX_KEY_LEN, Protocol,
-    Readable, Table, TransactionOptions,
+    Builder, BulkLoader, Bytes, Commit, ConflictKind, Database, Durability, Error, Health,
+    Isolation, MAX_KEY_LEN, Protocol, Readable, Savepoint, Snapshot, Stats, Table, TableOptions,
+    Ticket, Transaction, TransactionOptions,
 };
 
 fn both(test: impl Fn(&Database)) {
@@ -495,4 +496,65 @@ fn a_closed_database_says_so() {
     assert!(matches!(other.health(), Health::Closed));
     assert!(matches!(open.commit(), Err(Error::Closed)));
     assert!(matches!(other.get(&t, &1), Err(Error::Closed)));
+}
+
+/// Whoever looks, at whatever kind of value, sees what `get` returns; also from inside of another look.
+#[test]
+fn looking_at_a_value_shows_what_getting_it_returns() {
+    both(|db| {
+        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let value = |key: u64| vec![key as u8; [0, 7, 1_999, 2_001, 40_000][key as usize % 5]];
+        db.transact(|tx| (0..10).try_for_each(|key| tx.insert(&t, &key, &value(key))))
+            .unwrap();
+        let snapshot = db.snapshot();
+        db.transact(|tx| (0..5).try_for_each(|key| tx.insert(&t, &key, &value(key + 1))))
+            .unwrap();
+        let mut tx = db.begin();
+        tx.insert(&t, &9, &value(8)).unwrap();
+        tx.remove(&t, &8).unwrap();
+        for key in 0..12 {
+            let of = |reader: &dyn Fn(&mut dyn FnMut(Option<&[u8]>))| {
+                let mut seen = None;
+                reader(&mut |bytes| {
+                    // The buffer is this look's own.
+                    db.get_with(&t, &3, |other| assert_eq!(other, Some(&value(4)[..])))
+                        .unwrap();
+                    seen = bytes.map(Bytes::copy_from_slice);
+                });
+                seen
+            };
+            let found = of(&|f| db.get_with(&t, &key, f).unwrap());
+            assert_eq!(found, db.get(&t, &key).unwrap());
+            let found = of(&|f| snapshot.get_with(&t, &key, f).unwrap());
+            assert_eq!(found, snapshot.get(&t, &key).unwrap());
+            assert_eq!(found.is_some(), snapshot.contains_key(&t, &key).unwrap());
+            assert_eq!(found, (key < 10).then(|| Bytes::from(value(key))));
+            let found = of(&|f| tx.get_with(&t, &key, f).unwrap());
+            assert_eq!(found, tx.get(&t, &key).unwrap());
+            assert_eq!(found.is_some(), tx.contains_key(&t, &key).unwrap());
+        }
+        tx.commit().unwrap();
+    });
+}
+
+/// What goes between threads, and what is shared by them. Only a range borrows.
+#[test]
+fn handles_go_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    fn future<T: std::future::Future<Output = Result<Commit, Error>> + Unpin>() {}
+    shared::<Database>();
+    shared::<Builder>();
+    shared::<Table<String, u64>>();
+    shared::<Snapshot>();
+    shared::<Savepoint>();
+    shared::<Ticket>();
+    shared::<Commit>();
+    shared::<Error>();
+    shared::<Health>();
+    shared::<Stats>();
+    shared::<TableOptions>();
+    sent::<Transaction>();
+    sent::<BulkLoader<u64, Bytes>>();
+    future::<Ticket>();
 }

@@ -13,11 +13,19 @@ pub(crate) mod broken;
 mod fjall;
 #[cfg(feature = "peer-lmdb")]
 mod lmdb;
+#[cfg(all(feature = "peer-postgres", unix))]
+mod postgres;
+#[cfg(feature = "peer-raft-engine")]
+mod raft_engine;
 #[cfg(feature = "peer-redb")]
 mod redb;
+#[cfg(all(feature = "peer-redis", unix))]
+mod redis;
 mod registry;
 #[cfg(all(feature = "peer-rocksdb", peer_rocksdb))]
 mod rocksdb;
+#[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
+mod server;
 #[cfg(feature = "peer-sqlite")]
 mod sqlite;
 #[cfg(all(feature = "peer-wiredtiger", peer_wiredtiger))]
@@ -26,7 +34,7 @@ mod wiredtiger;
 pub use self::braid::BraidEngine;
 pub use self::registry::{PeerInfo, open, peers};
 
-use crate::BenchError;
+use crate::{BenchError, Usage};
 
 /// A table, as its place in the list of names that the engine was opened with.
 pub type TableId = usize;
@@ -94,6 +102,17 @@ impl Abilities {
     pub(crate) const BATCHES: Abilities = Abilities {
         updates: false,
         ..Abilities::UPDATES
+    };
+    /// Single keys and transactions of them, but no order.
+    pub(crate) const KEYS: Abilities = Abilities {
+        scans: false,
+        ..Abilities::SERIALIZABLE
+    };
+    /// A log alone.
+    pub(crate) const LOG: Abilities = Abilities {
+        reads: false,
+        scans: false,
+        ..Abilities::BATCHES
     };
 }
 
@@ -197,6 +216,12 @@ pub trait KvEngine: Send + Sync {
     /// How it was opened, for reports.
     fn setting(&self) -> Setting {
         Setting::default()
+    }
+
+    /// What the processes of an engine that is a server have used since they were started; `None` for an
+    /// engine inside this process, whose use is this process's.
+    fn server_usage(&self) -> Option<Usage> {
+        None
     }
 }
 

@@ -39,7 +39,8 @@ pub fn peers() -> &'static [PeerInfo] {
 }
 
 /// Opens the engine called `name` in the directory `dir`, which is created if it is missing, with the tables
-/// called `tables`, which are created, too. What an earlier run left in `dir` is still there.
+/// called `tables`, which are created, too. What an earlier run left in `dir` is still there, if the tables are
+/// the same in the same order.
 ///
 /// `cache_bytes` is the memory for the engine's own cache, in bytes; an engine that leaves caching to the
 /// system ignores it. All other settings are those that the engine's documentation advises, see
@@ -79,9 +80,11 @@ pub fn open(
     match row.part {
         Part::Here { open, version } => {
             version().map_err(unavailable)?;
-            std::fs::create_dir_all(dir)
+            // A server has another working directory.
+            let dir = std::path::absolute(dir)
+                .and_then(|dir| std::fs::create_dir_all(&dir).map(|()| dir))
                 .map_err(|error| BenchError::io("making the engine's directory", error))?;
-            open(dir, tables, cache_bytes)
+            open(&dir, tables, cache_bytes)
         }
         _ => Err(unavailable(row.part.version().err().unwrap_or_default())),
     }
@@ -106,6 +109,8 @@ enum Part {
     NoFeature(&'static str),
     /// The feature was, but the machine that built this lacks the library, which is in this Debian package.
     NoLibrary(&'static str),
+    /// The server would be reached by a Unix socket, which the system does not have.
+    NotUnix,
 }
 
 impl Part {
@@ -115,6 +120,7 @@ impl Part {
             Part::NoFeature(feature) => Err(format!(
                 "built without it; build with `--features {feature}`"
             )),
+            Part::NotUnix => Err("it is reached by a Unix socket only".to_owned()),
             Part::NoLibrary(package) => Err(format!(
                 "built where its library is missing; install {package} and build again"
             )),
@@ -130,6 +136,22 @@ macro_rules! part {
             version: super::$module::version,
             open: super::$module::open,
         };
+        #[cfg(not(feature = $feature))]
+        let part = Part::NoFeature($feature);
+        part
+    }};
+}
+
+/// The engine of a module, if this build has its feature and is for a system with Unix sockets.
+macro_rules! server_part {
+    ($module:ident, $feature:literal) => {{
+        #[cfg(all(feature = $feature, unix))]
+        let part = Part::Here {
+            version: super::$module::version,
+            open: super::$module::open,
+        };
+        #[cfg(all(feature = $feature, not(unix)))]
+        let part = Part::NotUnix;
         #[cfg(not(feature = $feature))]
         let part = Part::NoFeature($feature);
         part
@@ -152,7 +174,7 @@ macro_rules! system_part {
     }};
 }
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 12] = [
     Row {
         name: "braid",
         about: "this project: B+-tree, optimistic transactions, parallel log",
@@ -233,5 +255,23 @@ const ROWS: [Row; 9] = [
             peer_wiredtiger,
             "libwiredtiger-dev"
         ),
+    },
+    Row {
+        name: "redis",
+        about: "server in memory with an append-only file, one thread",
+        abilities: Abilities::KEYS,
+        part: server_part!(redis, "peer-redis"),
+    },
+    Row {
+        name: "raft-engine",
+        about: "a log alone with group commit, nothing to read",
+        abilities: Abilities::LOG,
+        part: part!(raft_engine, "peer-raft-engine"),
+    },
+    Row {
+        name: "postgres",
+        about: "SQL server, serializable snapshot isolation, group commit",
+        abilities: Abilities::SERIALIZABLE,
+        part: server_part!(postgres, "peer-postgres"),
     },
 ];

@@ -33,6 +33,7 @@ fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
     let health = match db.health() {
         Health::Good => "good".to_owned(),
         Health::CheckpointFailing { error } => format!("checkpoints fail: {error}"),
+        Health::OutOfSpace { what } => format!("out of space: {what}"),
         Health::Poisoned { cause } => format!("read-only after a failure: {cause}"),
         other => format!("{other:?}"),
     };

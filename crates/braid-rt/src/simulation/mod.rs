@@ -21,7 +21,7 @@ mod scheduler;
 #[cfg(feature = "simulation")]
 pub use scheduler::{Failure, Options, Report, is_on, point, reach, run, task};
 #[cfg(feature = "simulation")]
-pub(crate) use scheduler::{block, give_way, join, now, random, scatter, spawn, wake};
+pub(crate) use scheduler::{block, elapsed, give_way, join, now, random, scatter, spawn, wake};
 
 /// A task of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

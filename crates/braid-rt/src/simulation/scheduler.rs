@@ -221,6 +221,11 @@ pub(crate) fn now() -> Instant {
     scheduler.base + Duration::from_nanos(scheduler.now.get())
 }
 
+/// Simulated time since the simulation began.
+pub(crate) fn elapsed() -> Duration {
+    Duration::from_nanos(scheduler().now.get())
+}
+
 pub(crate) fn random() -> u64 {
     scheduler().rng.borrow_mut().u64(..)
 }

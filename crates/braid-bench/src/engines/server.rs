@@ -1,0 +1,190 @@
+//! Peers that are servers: started for the benchmark in its directory, reached by a Unix socket, stopped when
+//! they are dropped.
+
+use std::fs::File;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::BenchError;
+
+/// How long a server may take to answer, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A user and a group to run a server as.
+#[derive(Clone, Copy)]
+pub(super) struct Account {
+    uid: u32,
+    gid: u32,
+}
+
+impl Account {
+    /// Whoever is not root runs servers as themselves (`None`); root runs them as the user that the server's
+    /// package made, or as nobody. PostgreSQL refuses to run as root, and no benchmark has to.
+    pub(super) fn for_server(user: &str) -> Option<Self> {
+        if !geteuid().is_root() {
+            return None;
+        }
+        [user, "nobody"].iter().find_map(|user| {
+            Some(Account {
+                uid: id("-u", user)?,
+                gid: id("-g", user)?,
+            })
+        })
+    }
+
+    /// Makes a directory that belongs to the account.
+    pub(super) fn create_dir(account: Option<Self>, dir: &Path) -> Result<(), BenchError> {
+        let what = "making the server's directory";
+        std::fs::create_dir_all(dir).map_err(|error| BenchError::io(what, error))?;
+        if let Some(Account { uid, gid }) = account {
+            chown(dir, Some(uid), Some(gid)).map_err(|error| BenchError::io(what, error))?;
+        }
+        Ok(())
+    }
+
+    /// A command that the account runs in a directory.
+    pub(super) fn command(account: Option<Self>, program: &Path, dir: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).current_dir(dir);
+        if let Some(Account { uid, gid }) = account {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+}
+
+/// The number of a user or a group, which the system may look up elsewhere than in a file.
+fn id(option: &str, user: &str) -> Option<u32> {
+    let output = Command::new("id").args([option, user]).output().ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+/// The first of some paths that is a program; those without a slash are looked for in `PATH`.
+pub(super) fn find_program(candidates: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    candidates.into_iter().find_map(|candidate| {
+        if candidate.is_absolute() {
+            return candidate.is_file().then_some(candidate);
+        }
+        std::env::split_paths(&path)
+            .map(|dir| dir.join(&candidate))
+            .find(|program| program.is_file())
+    })
+}
+
+/// What `program --version` says.
+pub(super) fn version_text(program: &Path) -> Result<String, String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .map_err(|error| format!("{} does not run: {error}", program.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A server's process and the directory of its socket, whose path must be short.
+pub(super) struct Server {
+    name: &'static str,
+    child: Child,
+    stop: Signal,
+    log: PathBuf,
+    _sockets: tempfile::TempDir,
+}
+
+/// What starts a server.
+pub(super) struct Start<'a> {
+    pub(super) name: &'static str,
+    pub(super) account: Option<Account>,
+    /// The signal that makes it stop cleanly without waiting for its clients.
+    pub(super) stop: Signal,
+    /// The server's directory, which belongs to the account.
+    pub(super) dir: &'a Path,
+}
+
+impl Server {
+    /// Starts what `command` makes of the socket's directory, and waits until `connect`, given the same, has a
+    /// connection.
+    pub(super) fn start<T>(
+        start: &Start<'_>,
+        command: impl FnOnce(&Path) -> Command,
+        connect: impl Fn(&Path) -> Result<T, String>,
+    ) -> Result<(Self, T, PathBuf), BenchError> {
+        let what = "starting a server";
+        let io = |error| BenchError::io(what, error);
+        let sockets = tempfile::Builder::new()
+            .prefix("braid-")
+            .tempdir()
+            .map_err(io)?;
+        Account::create_dir(start.account, sockets.path())?;
+        let log = start.dir.join("server.log");
+        let output = File::create(&log).map_err(io)?;
+        let mut command = command(sockets.path());
+        command
+            .stdout(output.try_clone().map_err(io)?)
+            .stderr(output);
+        let path = sockets.path().to_owned();
+        let mut server = Server {
+            name: start.name,
+            child: command.spawn().map_err(io)?,
+            stop: start.stop,
+            log,
+            _sockets: sockets,
+        };
+        let begun = Instant::now();
+        loop {
+            let error = match connect(&path) {
+                Ok(connection) => return Ok((server, connection, path)),
+                Err(error) => error,
+            };
+            if let Some(status) = server.child.try_wait().map_err(io)? {
+                return Err(server.failure(&format!("ended with {status}")));
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(server.failure(&format!("does not answer: {error}")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// An error with the end of what the server said.
+    fn failure(&self, what: &str) -> BenchError {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        BenchError::peer(self.name, with_tail(&format!("the server {what}"), &said))
+    }
+
+    /// The server's process; the processes that work for it are its children.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// A text and the last lines of another.
+pub(super) fn with_tail(text: &str, said: &str) -> String {
+    let lines: Vec<_> = said.trim().lines().collect();
+    let tail = &lines[lines.len().saturating_sub(10)..];
+    format!("{text}\n{}", tail.join("\n"))
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id())
+            && let Some(pid) = Pid::from_raw(pid)
+        {
+            // An error means that it has ended already.
+            let _ = kill_process(pid, self.stop);
+        }
+        let begun = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            if begun.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Building a tree from ascending records: full pages, written once, from left to right.
+//!
+//! Pages go from a buffer straight to free blocks, past the pool, while the next ones are being filled.
+//! Until [`TreeLoader::attach`] nothing refers to them, neither the page map nor a checkpoint: a crash, or
+//! dropping the loader, leaves free space. From then on they are pages like others, clean and not in memory,
+//! and the next checkpoint makes them durable.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_io::AlignedBuf;
+use braid_rt::Mutex;
+use braid_rt::thread::JoinHandle;
+
+use crate::MAX_KEY_LEN;
+use crate::error::StoreError;
+use crate::node::{
+    Contents, Entry, FIRST_SLOT, FLAG_OVERFLOW, INLINE_MAX, KIND_INNER, KIND_LEAF, Node,
+    shortest_separator, words_of,
+};
+use crate::overflow;
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
+use crate::store::{Store, StoreInner};
+use crate::sync::AtomicU64;
+use crate::tree::Tree;
+
+/// Pages written at once.
+const BATCH: usize = (2 << 20) / PAGE_SIZE;
+
+/// Batches under way at once: the medium has work while a thread that has ended waits for a processor.
+const IN_FLIGHT: usize = 3;
+
+/// Pages whose places are known.
+type Placed = Vec<(PageId, u64)>;
+
+/// Pages that follow each other in a buffer.
+struct Batch {
+    ids: Vec<PageId>,
+    buf: AlignedBuf,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            ids: Vec::with_capacity(BATCH),
+            buf: AlignedBuf::new(BATCH * PAGE_SIZE),
+        }
+    }
+
+    /// Writes it and empties it.
+    fn write(&mut self, store: &StoreInner) -> Result<Placed, StoreError> {
+        let ids = std::mem::take(&mut self.ids);
+        let pages = &mut self.buf[..ids.len() * PAGE_SIZE];
+        let written = store.pool.file.write_run(&ids, pages);
+        match written {
+            Ok(places) => Ok(ids.into_iter().zip(places).collect()),
+            Err(error) => {
+                store.pool.ids.lock().free.extend(ids);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A batch that was written, or not.
+type Written = (Batch, Result<Placed, StoreError>);
+
+/// A batch that is being written.
+struct InFlight {
+    thread: JoinHandle,
+    outcome: Arc<Mutex<Option<Written>>>,
+}
+
+/// Pages on their way to the medium: one batch is filled while others are written.
+struct Writer {
+    store: Arc<StoreInner>,
+    background: bool,
+    filling: Batch,
+    /// The oldest first.
+    in_flight: VecDeque<InFlight>,
+    placed: Placed,
+    scratch: Box<[AtomicU64; WORDS]>,
+}
+
+impl Writer {
+    fn new(store: Arc<StoreInner>, background: bool) -> Self {
+        Self {
+            store,
+            background,
+            filling: Batch::new(),
+            in_flight: VecDeque::new(),
+            placed: Vec::new(),
+            scratch: private(),
+        }
+    }
+
+    fn take_id(&self) -> Result<PageId, StoreError> {
+        self.store.pool.ids.lock().take()
+    }
+
+    /// Adds a page that `fill` makes. The id is the writer's from now on, whatever happens.
+    fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) -> Result<(), StoreError> {
+        let page = Page(&self.scratch);
+        page.0.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+        fill(page);
+        let at = self.filling.ids.len() * PAGE_SIZE;
+        page.copy_to(&mut self.filling.buf[at..at + PAGE_SIZE]);
+        self.filling.ids.push(id);
+        match self.filling.ids.len() < BATCH {
+            true => Ok(()),
+            false => self.send(),
+        }
+    }
+
+    /// Begins to write what was filled.
+    fn send(&mut self) -> Result<(), StoreError> {
+        if !self.background {
+            let placed = self.filling.write(&self.store)?;
+            self.placed.extend(placed);
+            return Ok(());
+        }
+        let empty = match self.in_flight.len() < IN_FLIGHT {
+            true => Batch::new(),
+            false => self.wait()?.unwrap_or_else(Batch::new),
+        };
+        let mut batch = std::mem::replace(&mut self.filling, empty);
+        let ids = batch.ids.clone();
+        let outcome = Arc::new(Mutex::new(None));
+        let (store, result) = (self.store.clone(), outcome.clone());
+        // A thread a batch: starting one takes microseconds, writing the batch milliseconds.
+        let thread = braid_rt::thread::spawn("braid-bulk", move || {
+            let written = batch.write(&store);
+            *result.lock() = Some((batch, written));
+        });
+        match thread {
+            Ok(thread) => {
+                self.in_flight.push_back(InFlight { thread, outcome });
+                Ok(())
+            }
+            Err(error) => {
+                self.store.pool.ids.lock().free.extend(ids);
+                Err(StoreError::io("starting a thread that writes", error))
+            }
+        }
+    }
+
+    /// Waits for the oldest batch under way, and returns its buffer.
+    fn wait(&mut self) -> Result<Option<Batch>, StoreError> {
+        let Some(InFlight { thread, outcome }) = self.in_flight.pop_front() else {
+            return Ok(None);
+        };
+        let _ = thread.join();
+        let (batch, written) = outcome.lock().take().ok_or_else(|| StoreError::Poisoned {
+            cause: "a thread that writes pages panicked".into(),
+        })?;
+        self.placed.extend(written?);
+        Ok(Some(batch))
+    }
+
+    /// Writes everything.
+    fn finish(&mut self) -> Result<(), StoreError> {
+        while self.wait()?.is_some() {}
+        let placed = self.filling.write(&self.store)?;
+        self.placed.extend(placed);
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    /// Gives everything back that was not taken.
+    fn drop(&mut self) {
+        while !self.in_flight.is_empty() {
+            // What failed has given its own back.
+            let _ = self.wait();
+        }
+        let blocks: Vec<u64> = self.placed.iter().map(|(_, place)| *place).collect();
+        self.store.pool.file.free(&blocks);
+        let mut ids = self.store.pool.ids.lock();
+        ids.free.append(&mut self.filling.ids);
+        ids.free.extend(self.placed.iter().map(|(id, _)| *id));
+    }
+}
+
+/// Builds a new tree from records in ascending order of their keys; see [`Store::load`].
+///
+/// After an error it is to be dropped, which gives everything back.
+pub struct TreeLoader {
+    writer: Writer,
+    tree: u32,
+    /// The node that is being filled, of each level from the leaves up.
+    levels: Vec<Contents>,
+    /// The words that the leaf's records take if all keys share as much as the leaf's first and last do.
+    leaf_words: usize,
+    leaf_prefix: usize,
+    root: Option<PageId>,
+}
+
+impl TreeLoader {
+    /// Adds a record, whose key is above all before.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
+    ///
+    /// # Panics
+    /// In debug builds, if the key is not above the one before.
+    pub fn append(&mut self, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
+        let is_large = value.len() > INLINE_MAX;
+        let (flags, stored) = match is_large {
+            true => (
+                FLAG_OVERFLOW,
+                self.write_overflow(value)?.to_le_bytes().to_vec(),
+            ),
+            false => (0, value.to_vec()),
+        };
+        let entry = Entry {
+            key: key.to_vec(),
+            head: version,
+            lengths: flags << 32 | value.len() as u64,
+            stored,
+        };
+        let last = self.levels[0].entries.last();
+        debug_assert!(last.is_none_or(|last| last.key < entry.key), "keys ascend");
+        self.place(vec![entry])
+    }
+
+    /// Puts entries into leaves; the last of them comes first.
+    fn place(&mut self, mut waiting: Vec<Entry>) -> Result<(), StoreError> {
+        while let Some(entry) = waiting.pop() {
+            if self.fits(&entry) {
+                self.push(entry);
+            } else {
+                let carried = self.seal_leaf(&entry.key)?;
+                waiting.push(entry);
+                waiting.extend(carried);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that an entry's key shares with the leaf's lower fence, and so at best with all of the leaf.
+    fn shared_with_fence(&self, key: &[u8]) -> usize {
+        let lower = self.levels[0].lower.as_deref().unwrap_or_default();
+        lower.iter().zip(key).take_while(|(a, b)| a == b).count()
+    }
+
+    /// The words of the leaf's records with a prefix of this length.
+    fn words_with_prefix(&self, prefix: usize) -> usize {
+        let leaf = &self.levels[0];
+        match prefix == self.leaf_prefix {
+            true => self.leaf_words,
+            false => (leaf.entries.iter())
+                .map(|entry| leaf.entry_words(entry, prefix))
+                .sum(),
+        }
+    }
+
+    /// Whether the leaf is likely to hold one more. What its upper fence will be is not known yet: it may
+    /// be a byte longer than the key, and share less with the lower one.
+    fn fits(&self, entry: &Entry) -> bool {
+        let leaf = &self.levels[0];
+        let prefix = self.shared_with_fence(&entry.key);
+        let fences = leaf.lower.as_ref().map_or(0, |lower| words_of(lower.len()))
+            + words_of(entry.key.len() + 1);
+        let records = self.words_with_prefix(prefix) + leaf.entry_words(entry, prefix);
+        leaf.entries.is_empty() || FIRST_SLOT + fences + records <= WORDS
+    }
+
+    fn push(&mut self, entry: Entry) {
+        let prefix = self.shared_with_fence(&entry.key);
+        let leaf_words = self.words_with_prefix(prefix);
+        let leaf = &mut self.levels[0];
+        self.leaf_words = leaf_words + leaf.entry_words(&entry, prefix);
+        self.leaf_prefix = prefix;
+        leaf.entries.push(entry);
+    }
+
+    /// Writes the leaf, all of whose keys are below `next`. Returns those of its last entries that find no
+    /// room after all, from the end.
+    fn seal_leaf(&mut self, next: &[u8]) -> Result<Vec<Entry>, StoreError> {
+        let leaf = &mut self.levels[0];
+        let mut carried: Vec<Entry> = Vec::new();
+        loop {
+            let last = leaf.entries.last().expect("a leaf that is sealed has one");
+            let next = carried.last().map_or(next, |entry| &entry.key[..]);
+            leaf.upper = Some(shortest_separator(&last.key, next));
+            if leaf.words() <= WORDS {
+                break;
+            }
+            carried.extend(leaf.entries.pop());
+        }
+        let upper = leaf.upper.clone();
+        let fresh = Contents {
+            kind: KIND_LEAF,
+            lower: upper.clone(),
+            ..Contents::default()
+        };
+        let leaf = std::mem::replace(leaf, fresh);
+        (self.leaf_words, self.leaf_prefix) = (0, 0);
+        let id = self.write_node(&leaf)?;
+        self.add_child(1, id, upper)?;
+        Ok(carried)
+    }
+
+    fn write_node(&mut self, contents: &Contents) -> Result<PageId, StoreError> {
+        let id = self.writer.take_id()?;
+        self.writer.add(id, |page| contents.write(Node(page)))?;
+        Ok(id)
+    }
+
+    /// Writes a large value; returns its first page.
+    fn write_overflow(&mut self, value: &[u8]) -> Result<PageId, StoreError> {
+        let first = self.writer.take_id()?;
+        let mut id = first;
+        let mut parts = overflow::parts(value).peekable();
+        while let Some(part) = parts.next() {
+            // Each page names the one after it.
+            let next = match parts.peek() {
+                Some(_) => self.writer.take_id(),
+                None => Ok(0),
+            };
+            let next = next.inspect_err(|_| self.writer.store.pool.ids.lock().free.push(id))?;
+            self.writer
+                .add(id, |page| overflow::write_part(page, part, next))
+                .inspect_err(|_| {
+                    if next != 0 {
+                        self.writer.store.pool.ids.lock().free.push(next);
+                    }
+                })?;
+            id = next;
+        }
+        Ok(first)
+    }
+
+    /// Adds a node that ends at `upper` to its level's parent.
+    fn add_child(
+        &mut self,
+        level: usize,
+        child: PageId,
+        upper: Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        if level == self.levels.len() {
+            self.levels.push(Contents {
+                kind: KIND_INNER,
+                ..Contents::default()
+            });
+        }
+        let node = &mut self.levels[level];
+        if let Some(upper) = &upper {
+            let entry = Entry {
+                key: upper.clone(),
+                head: child,
+                lengths: 0,
+                stored: Vec::new(),
+            };
+            // Room for any upper fence is kept, which the next separator here can take later.
+            let words = node.words() + node.entry_words(&entry, 0) + words_of(MAX_KEY_LEN);
+            if words <= WORDS {
+                node.entries.push(entry);
+                return Ok(());
+            }
+        }
+        node.rightmost = child;
+        node.upper = upper.clone();
+        let fresh = Contents {
+            kind: KIND_INNER,
+            lower: upper.clone(),
+            ..Contents::default()
+        };
+        let node = std::mem::replace(node, fresh);
+        let id = self.write_node(&node)?;
+        if node.lower.is_none() && upper.is_none() {
+            self.root = Some(id);
+            return Ok(());
+        }
+        self.add_child(level + 1, id, upper)
+    }
+
+    /// Writes what is left. To be called once, before [`TreeLoader::attach`].
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        // The last leaf has no upper fence, and its keys no prefix: they may not fit any more.
+        while self.levels[0].words() > WORDS {
+            let entries = &mut self.levels[0].entries;
+            let mut waiting = entries.split_off(entries.len() / 2);
+            let next = waiting[0].key.clone();
+            waiting.reverse();
+            waiting.extend(self.seal_leaf(&next)?);
+            self.place(waiting)?;
+        }
+        let leaf = std::mem::take(&mut self.levels[0]);
+        let is_root = leaf.lower.is_none();
+        let id = self.write_node(&leaf)?;
+        if is_root {
+            self.root = Some(id);
+        } else {
+            self.add_child(1, id, None)?;
+        }
+        self.writer.finish()
+    }
+
+    /// Makes the tree one of the store's, which the next checkpoint makes durable. A modifying call.
+    ///
+    /// # Panics
+    /// If [`TreeLoader::finish`] has not succeeded, or the store has a tree of this number by now.
+    pub fn attach(mut self) -> Tree {
+        let root = self.root.expect("a tree is finished before it is attached");
+        let store = self.writer.store.clone();
+        for (id, place) in std::mem::take(&mut self.writer.placed) {
+            store.pool.appear(id, place);
+        }
+        let before = store.trees.write().insert(self.tree, root);
+        assert!(before.is_none(), "a loaded tree is new");
+        Tree::new(store.pool.clone(), root)
+    }
+}
+
+impl std::fmt::Debug for TreeLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TreeLoader")
+            .field("tree", &self.tree)
+            .field("pages", &self.writer.placed.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Begins to build a tree of a new number from ascending records. It is no part of the store before it
+    /// is attached. With `background` a thread writes while the caller fills pages.
+    pub fn load(&self, tree: u32, background: bool) -> TreeLoader {
+        TreeLoader {
+            writer: Writer::new(self.inner.clone(), background),
+            tree,
+            levels: vec![Contents {
+                kind: KIND_LEAF,
+                ..Contents::default()
+            }],
+            leaf_words: 0,
+            leaf_prefix: 0,
+            root: None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Trees that were built from ascending records are like those that grew.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use braid_io::{MemoryDevice, SimDevice};
+use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
+use bytes::Bytes;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const SMALL_POOL: StoreOptions = StoreOptions {
+    pool_bytes: 512 << 10,
+};
+
+const TREE: u32 = 5;
+
+fn content(tree: &Tree) -> Model {
+    let mut model = Model::new();
+    let mut from = Bound::Unbounded;
+    loop {
+        let lower = from.as_ref().map(|key: &Bytes| &key[..]);
+        let leaf = tree
+            .scan_leaf(lower, Bound::Unbounded, Direction::Forward)
+            .unwrap();
+        for record in leaf.records {
+            assert_eq!(record.meta.version, 7);
+            model.insert(record.key.to_vec(), record.value.to_vec());
+        }
+        match leaf.next {
+            Some(next) => from = next,
+            None => return model,
+        }
+    }
+}
+
+fn checkpoint(store: &Store) -> Result<(), StoreError> {
+    let mut checkpoint = store.begin_checkpoint(Vec::new())?;
+    checkpoint.write(&|_| {})?;
+    checkpoint.publish().map(drop)
+}
+
+fn findings(store: &Store) -> Vec<String> {
+    let mut findings = Vec::new();
+    store
+        .verify(&mut |damage| findings.push(damage.what))
+        .unwrap();
+    findings
+}
+
+/// Records of a kind: short keys or long ones with much in common, small values or some large ones.
+fn records(rng: &mut fastrand::Rng) -> Model {
+    let most = [1, 30, 3_000][rng.usize(..3)];
+    let count = rng.usize(0..most);
+    let common = vec![b'c'; [0, 3, 900][rng.usize(..3)]];
+    let values = [1, 100, 1_500, 30_000][rng.usize(..4)];
+    let mut model = Model::new();
+    for _ in 0..count {
+        let mut key = match rng.u8(..) < 250 {
+            true => common.clone(),
+            // Far from the others: fences that share nothing.
+            false => vec![rng.u8(..)],
+        };
+        key.extend((0..rng.usize(1..9)).map(|_| rng.u8(..)));
+        let len = match rng.u8(..) < 20 {
+            true => rng.usize(..values),
+            false => rng.usize(..values.min(200)),
+        };
+        model.insert(key, vec![rng.u8(..); len]);
+    }
+    model
+}
+
+#[test]
+fn a_loaded_tree_holds_what_was_loaded_and_grows_on() {
+    for seed in 0..150 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let device = Arc::new(MemoryDevice::new());
+        let store = Store::create(device.clone(), SMALL_POOL).unwrap();
+        let mut model = records(&mut rng);
+        let mut loader = store.load(TREE, seed.is_multiple_of(2));
+        for (key, value) in &model {
+            loader.append(key, 7, value).unwrap();
+        }
+        loader.finish().unwrap();
+        if rng.bool() {
+            checkpoint(&store).unwrap();
+        }
+        let mut tree = loader.attach();
+        assert!(content(&tree) == model, "seed {seed}");
+        let mut store = store;
+        if rng.bool() {
+            checkpoint(&store).unwrap();
+            drop((tree, store));
+            store = Store::open(device.clone(), SMALL_POOL).unwrap().0;
+            tree = store.tree(TREE).unwrap();
+            assert_eq!(findings(&store), [""; 0], "seed {seed}");
+            assert!(content(&tree) == model, "seed {seed}");
+        }
+        let more = records(&mut rng);
+        for (key, value) in more {
+            let version = 7;
+            let value = &value[..];
+            tree.modify(&key, |_| (Change::Put { version, value }, ()))
+                .unwrap();
+            model.insert(key, value.to_vec());
+        }
+        let removed: Vec<Vec<u8>> = model.keys().filter(|_| rng.bool()).cloned().collect();
+        for key in removed {
+            tree.modify(&key, |_| (Change::Remove, ())).unwrap();
+            model.remove(&key);
+        }
+        assert!(content(&tree) == model, "seed {seed}");
+        checkpoint(&store).unwrap();
+        drop((tree, store));
+        let store = Store::open(device, SMALL_POOL).unwrap().0;
+        assert_eq!(findings(&store), [""; 0], "seed {seed}");
+        assert!(content(&store.tree(TREE).unwrap()) == model, "seed {seed}");
+    }
+}
+
+/// Pages are full but for what a record more would take, and none is written twice.
+#[test]
+fn pages_are_full() {
+    let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+    let mut loader = store.load(TREE, true);
+    for i in 0..50_000u64 {
+        loader.append(&i.to_be_bytes(), 7, &[1; 84]).unwrap();
+    }
+    loader.finish().unwrap();
+    loader.attach();
+    // 8 bytes of slot, 16 of head, 8 of key, 88 of value; behind 7 words, and two fences.
+    let in_leaf = (8192 - 9 * 8) / (8 + 16 + 8 + 88);
+    let (leaves, pages) = (50_000 / in_leaf + 1, store.stats().pages);
+    assert!(pages < leaves + 8, "{pages} for {leaves} leaves");
+}
+
+#[test]
+fn what_is_not_attached_leaves_nothing_behind() {
+    let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+    store.tree(1).unwrap();
+    checkpoint(&store).unwrap();
+    for finishes in [false, true] {
+        let mut loader = store.load(TREE, true);
+        for i in 0..20_000u64 {
+            loader.append(&i.to_be_bytes(), 7, &[1; 100]).unwrap();
+        }
+        loader.append(&[9; 9], 7, &vec![1; 1 << 20]).unwrap();
+        if finishes {
+            loader.finish().unwrap();
+        }
+        drop(loader);
+        assert_eq!(store.stats().pages, 1);
+        checkpoint(&store).unwrap();
+        assert_eq!(findings(&store), [""; 0]);
+        assert_eq!(store.tree_ids(), [1]);
+        assert!(store.stats().file_bytes < 100_000);
+    }
+}
+
+/// The medium fails, or is full, at any moment.
+#[test]
+fn a_failure_leaves_the_store_as_it_was() {
+    let mut failed = 0;
+    for seed in 0..60 {
+        let device = SimDevice::new(seed);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        store.tree(1).unwrap();
+        checkpoint(&store).unwrap();
+        match seed % 2 {
+            0 => device.fail_write_after(seed / 2 % 8),
+            _ => device.set_capacity(Some((2 + seed) << 17)),
+        }
+        let mut loader = store.load(TREE, false);
+        let loaded = (0..4_000u64)
+            .try_for_each(|i| loader.append(&i.to_be_bytes(), 7, &[1; 1_000]))
+            .and_then(|()| loader.finish());
+        failed += u32::from(loaded.is_err());
+        drop(loader);
+        device.set_capacity(None);
+        device.mend();
+        assert_eq!(store.stats().pages, 1, "seed {seed}");
+        checkpoint(&store).unwrap();
+        assert_eq!(findings(&store), [""; 0], "seed {seed}");
+    }
+    assert!(failed > 10, "{failed}");
+}

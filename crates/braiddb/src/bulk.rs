@@ -1,0 +1,237 @@
+//! Loading a table from sorted entries, past the log.
+//!
+//! The table's tree is built in the data file, beside everything else, and nothing leads to it. Then, in
+//! this order: a checkpoint makes it durable, as a tree that belongs to no table; and one logged commit
+//! gives it its name. A crash before that commit leaves a tree without a table, which the next opening
+//! frees, or pages that nothing refers to, which are free space anyway.
+//!
+//! The records carry the number of the commit that drew the table's number, since that of the last one is
+//! not known when they are written. What lies between the two is made good by [`TableCore::since`]: for
+//! snapshots from before, the table is empty.
+//!
+//! [`TableCore::since`]: crate::table::TableCore::since
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use braid_store::TreeLoader;
+
+use crate::MAX_VALUE_LEN;
+use crate::codec::{Codec, TableOptions};
+use crate::database::{Database, Inner};
+use crate::error::{Error, Result};
+use crate::table::Table;
+use crate::transaction::check_key;
+use crate::types::{AsKey, AsValue, Key, Value};
+
+/// Builds a table from entries in ascending order of their keys; see [`Database::bulk_load`].
+///
+/// Dropping it before [`BulkLoader::finish`] leaves nothing behind.
+#[must_use = "the table is there once the loader is finished"]
+pub struct BulkLoader<K: Key, V: Value> {
+    inner: Arc<Inner>,
+    tree: TreeLoader,
+    id: u32,
+    name: String,
+    version: u64,
+    entries: u64,
+    /// The encoded key before, of whose place only the first one has none.
+    last: Vec<u8>,
+    options: TableOptions,
+    codec: Option<Codec>,
+    encoded: Vec<u8>,
+    /// When the entries are written, if they have a time.
+    time: u64,
+    /// Why nothing can be added any more.
+    failed: Option<Error>,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K: Key, V: Value> BulkLoader<K, V> {
+    /// Adds an entry. Its key must be above all before, in the order of the table, that of the encoded keys.
+    ///
+    /// # Errors
+    /// [`Error::OutOfOrder`], [`Error::KeyTooLong`] or [`Error::ValueTooLong`], after which the loader can be
+    /// used as if the entry had not been offered; [`Error::OutOfSpace`] or [`Error::Io`], after which it
+    /// can only be dropped; [`Error::Closed`].
+    pub fn insert(
+        &mut self,
+        key: &(impl AsKey<K> + ?Sized),
+        value: &(impl AsValue<V> + ?Sized),
+    ) -> Result<()> {
+        key.with_key_bytes(|key| value.with_value_bytes(|value| self.append(key, value)))
+    }
+
+    fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.check_usable()?;
+        check_key(key)?;
+        let max = self.codec.map_or(MAX_VALUE_LEN, |_| Codec::VALUE_LEN_MAX);
+        if value.len() > max {
+            let len = value.len();
+            return Err(Error::ValueTooLong { len, max });
+        }
+        if self.entries > 0 && *key <= self.last[..] {
+            return Err(Error::OutOfOrder {
+                key: key.escape_ascii().to_string(),
+                before: self.last.escape_ascii().to_string(),
+            });
+        }
+        let stored = match &self.codec {
+            Some(codec) => {
+                codec.encode(value, || self.time, &mut self.encoded);
+                &self.encoded[..]
+            }
+            None => value,
+        };
+        if let Err(error) = self.tree.append(key, self.version, stored) {
+            let error = Error::from(error);
+            self.failed = Some(error.clone());
+            return Err(error);
+        }
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None => self.inner.check_writable(),
+        }
+    }
+
+    /// Adds entries, as [`BulkLoader::insert`] does each.
+    ///
+    /// # Errors
+    /// The first one of [`BulkLoader::insert`]; what came before is added.
+    pub fn extend<Q: AsKey<K>, W: AsValue<V>>(
+        &mut self,
+        entries: impl IntoIterator<Item = (Q, W)>,
+    ) -> Result<()> {
+        let mut entries = entries.into_iter();
+        entries.try_for_each(|(key, value)| self.insert(&key, &value))
+    }
+
+    /// How many entries were added.
+    pub fn len(&self) -> u64 {
+        self.entries
+    }
+
+    /// Whether none was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Makes everything durable, with a checkpoint, and then visible, all at once: the table is there when
+    /// this returns, and no snapshot from before sees anything of it.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`] if a table got the name meanwhile, [`Error::OutOfSpace`], [`Error::Io`],
+    /// [`Error::Poisoned`] or [`Error::Closed`]. There is no table then, unless the error is `Poisoned`:
+    /// that is known only after reopening.
+    pub fn finish(mut self) -> Result<Table<K, V>> {
+        self.check_usable()?;
+        let Self {
+            inner,
+            id,
+            name,
+            options,
+            ..
+        } = self;
+        inner.check_name_is_free(&name)?;
+        self.tree.finish()?;
+        let tree = {
+            let _gate = inner.page_gate.read();
+            self.tree.attach()
+        };
+        let types = Table::<K, V>::types();
+        let named =
+            (inner.checkpoint()).and_then(|()| inner.name_loaded(&name, id, tree, types, options));
+        let core = named.inspect_err(|error| {
+            // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
+            if !matches!(error, Error::Poisoned { .. }) {
+                let _gate = inner.page_gate.read();
+                // Pages that can't be freed now are when the database is opened again.
+                let _ = inner.store.drop_tree(id);
+            }
+        })?;
+        Ok(Table::new(core))
+    }
+}
+
+impl<K: Key, V: Value> fmt::Debug for BulkLoader<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkLoader")
+            .field("table", &self.name)
+            .field("entries", &self.entries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Begins to load a new table from entries in ascending order of their keys, at about the speed at which
+    /// the medium takes a sequential stream: full pages are written once, and the log sees none of it.
+    ///
+    /// The table does not exist before [`BulkLoader::finish`]; other transactions go on meanwhile. To fill a
+    /// table that is there already, load another one and let them change names
+    /// ([`Database::rename_table`]).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::Readable;
+    /// # let db = braid::Database::in_memory()?;
+    /// let mut loader = db.bulk_load::<u64, String>("squares")?;
+    /// for n in 0..10_000u64 {
+    ///     loader.insert(&n, &(n * n).to_string())?;
+    /// }
+    /// let squares = loader.finish()?; // durable, and visible to others
+    /// assert_eq!(db.get(&squares, &99)?.as_deref(), Some("9801"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::TableName`], or what a commit can fail with.
+    pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
+        self.bulk_load_with(name, TableOptions::default())
+    }
+
+    /// Begins to load a new table with options, as [`Database::bulk_load`]. All entries are written at the
+    /// time of this call.
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load`], and [`Error::Options`].
+    pub fn bulk_load_with<K: Key, V: Value>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
+        options.check()?;
+        let inner = self.inner();
+        inner.check_writable()?;
+        let (id, version) = {
+            let _change = inner.catalog_change.lock();
+            inner.check_name_is_free(name)?;
+            let mut tx = inner.begin(Default::default());
+            let id = inner.take_id(&mut tx)?;
+            (id, tx.commit()?.number())
+        };
+        Ok(BulkLoader {
+            inner: inner.clone(),
+            tree: inner.store.load(id, inner.background),
+            id,
+            name: name.to_owned(),
+            version,
+            entries: 0,
+            last: Vec::new(),
+            options,
+            codec: options.codec(),
+            encoded: Vec::new(),
+            time: options.time_to_live.map_or(0, |_| inner.clock.now()),
+            failed: None,
+            types: PhantomData,
+        })
+    }
+}

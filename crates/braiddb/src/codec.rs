@@ -1,0 +1,315 @@
+//! How a table's options change what is stored for a value.
+//!
+//! A table without options stores its values as they are. Others put before each a byte that says what
+//! follows: the time of the write (milliseconds since 1970, u64) if the bit `TIMED` is set; the value's
+//! length (u32) if the bit `LZ4` is set; and the value, or an LZ4 block of it. The write set, the log, the trees
+//! and the old versions hold this form, so nothing below a transaction's reads and writes knows of it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::MAX_VALUE_LEN;
+use crate::error::{Error, Result};
+
+const TIMED: u8 = 1;
+const LZ4: u8 = 2;
+
+/// Shorter values are not worth the try.
+const COMPRESSED_FROM: usize = 32;
+
+/// The most that the stored form is longer than the value.
+const OVERHEAD_MAX: usize = 1 + 8;
+
+/// How a table's values are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// Each value for itself as an LZ4 block, if that makes it smaller: fast, and best for values of a
+    /// hundred bytes and more.
+    Lz4,
+}
+
+/// What is particular about a table, given when it is created and stored with it; see
+/// [`Database::table_with`](crate::Database::table_with).
+///
+/// ```
+/// use std::time::Duration;
+/// use braid::{Compression, Database, Readable, TableOptions};
+///
+/// # fn main() -> braid::Result<()> {
+/// # let db = Database::in_memory()?;
+/// let options = TableOptions {
+///     compression: Compression::Lz4,
+///     time_to_live: Some(Duration::from_secs(30 * 60)),
+/// };
+/// let sessions = db.table_with::<u64, String>("sessions", options)?;
+/// db.transact(|tx| tx.insert(&sessions, &7, "Ada"))?;
+/// assert_eq!(db.get(&sessions, &7)?.as_deref(), Some("Ada")); // for half an hour
+/// assert_eq!(db.table::<u64, String>("sessions")?.options(), options);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableOptions {
+    /// How values are compressed. Keys are not.
+    pub compression: Compression,
+    /// How long an entry lives after it was written last, in whole milliseconds; `None` for ever. After that it
+    /// is not there for reads and scans, and is removed sometime by the maintenance thread or by
+    /// [`Database::remove_expired`](crate::Database::remove_expired).
+    ///
+    /// What counts is the system's clock, or [`Builder::clock`](crate::Builder::clock), when the
+    /// transaction or snapshot first touched a table with a time to live: so entries do not vanish between
+    /// two reads of the same one. A clock that is set back lets entries live longer.
+    pub time_to_live: Option<Duration>,
+}
+
+impl TableOptions {
+    /// That a table can be made with them.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.time_to_live.map(|ttl| ttl.as_millis()) {
+            Some(0) => Err(Error::Options {
+                option: "time_to_live",
+                reason: "at least a millisecond".into(),
+            }),
+            Some(ttl) if ttl > u128::from(u64::MAX) => Err(Error::Options {
+                option: "time_to_live",
+                reason: "at most 2^64 milliseconds; leave it out for ever".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// As they are stored with the table; nothing where nothing is particular.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Some(Codec { lz4, ttl }) = self.codec() else {
+            return Vec::new();
+        };
+        [&[u8::from(lz4)][..], &ttl.to_le_bytes()].concat()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (compression, ttl) = bytes.split_first()?;
+        let compression = match compression {
+            0 => Compression::None,
+            1 => Compression::Lz4,
+            _ => return None,
+        };
+        let ttl = u64::from_le_bytes(ttl.try_into().ok()?);
+        Some(Self {
+            compression,
+            time_to_live: (ttl > 0).then(|| Duration::from_millis(ttl)),
+        })
+    }
+
+    /// The stored form of values, if it is a particular one.
+    pub(crate) fn codec(&self) -> Option<Codec> {
+        let lz4 = self.compression == Compression::Lz4;
+        let ttl = self.time_to_live.map_or(0, |ttl| ttl.as_millis() as u64);
+        (lz4 || ttl > 0).then_some(Codec { lz4, ttl })
+    }
+}
+
+/// The times that entries are written and looked at.
+#[derive(Clone, Default)]
+pub(crate) struct Clock(Option<std::sync::Arc<dyn Fn() -> SystemTime + Send + Sync>>);
+
+impl Clock {
+    pub(crate) fn new(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Some(std::sync::Arc::new(clock)))
+    }
+
+    /// In milliseconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        let now = match &self.0 {
+            Some(clock) => clock(),
+            None => braid_rt::system_time(),
+        };
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A particular stored form; see the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codec {
+    lz4: bool,
+    /// In milliseconds; 0 for ever.
+    ttl: u64,
+}
+
+/// A stored value, taken apart.
+struct Parts<'a> {
+    written: u64,
+    /// The value's length, if it is compressed.
+    len: Option<usize>,
+    bytes: &'a [u8],
+}
+
+impl Codec {
+    /// The longest value that a table with options takes.
+    pub(crate) const VALUE_LEN_MAX: usize = MAX_VALUE_LEN - OVERHEAD_MAX;
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.ttl > 0
+    }
+
+    /// How long a table that was swept is left alone: an eighth of the time to live, at least a second.
+    pub(crate) fn sweep_pause(&self) -> u64 {
+        (self.ttl / 8).max(1_000)
+    }
+
+    /// Makes `out` the stored form of a value that is written at the time `now` says.
+    pub(crate) fn encode(&self, value: &[u8], now: impl FnOnce() -> u64, out: &mut Vec<u8>) {
+        out.clear();
+        out.push(0);
+        if self.is_timed() {
+            out[0] |= TIMED;
+            out.extend(now().to_le_bytes());
+        }
+        let at = out.len();
+        if self.lz4 && value.len() >= COMPRESSED_FROM {
+            let room = lz4_flex::block::get_maximum_output_size(value.len());
+            out.extend((value.len() as u32).to_le_bytes());
+            out.resize(at + 4 + room, 0);
+            let written = lz4_flex::block::compress_into(value, &mut out[at + 4..]);
+            if let Ok(written) = written
+                && written + 4 < value.len()
+            {
+                out[0] |= LZ4;
+                out.truncate(at + 4 + written);
+                return;
+            }
+            out.truncate(at);
+        }
+        out.extend_from_slice(value);
+    }
+
+    fn take_apart<'a>(&self, stored: &'a [u8]) -> Option<Parts<'a>> {
+        let (&kind, mut bytes) = stored.split_first()?;
+        if kind & !(TIMED | LZ4) != 0 || (kind & TIMED != 0) != self.is_timed() {
+            return None;
+        }
+        let written = match kind & TIMED != 0 {
+            true => u64::from_le_bytes(*bytes.split_off(..8)?.first_chunk()?),
+            false => 0,
+        };
+        let len = match kind & LZ4 != 0 {
+            true => Some(u32::from_le_bytes(*bytes.split_off(..4)?.first_chunk()?) as usize),
+            false => None,
+        };
+        // An LZ4 block is at least a 255th of what it holds: no more memory is taken for a length.
+        let fits = len.is_none_or(|len| len <= MAX_VALUE_LEN && len / 256 <= bytes.len());
+        fits.then_some(Parts {
+            written,
+            len,
+            bytes,
+        })
+    }
+
+    fn is_over(&self, written: u64, now: u64) -> bool {
+        self.is_timed() && now.saturating_sub(written) >= self.ttl
+    }
+
+    /// Whether a stored value's time is over. One that makes no sense stays, for whoever reads it.
+    pub(crate) fn is_expired(&self, stored: &[u8], now: u64) -> bool {
+        let parts = self.take_apart(stored);
+        parts.is_some_and(|parts| self.is_over(parts.written, now))
+    }
+
+    /// The value of a stored form, or `None` if its time was over `now`.
+    pub(crate) fn open(&self, stored: &Bytes, now: impl FnOnce() -> u64) -> Result<Option<Bytes>> {
+        let parts = self.take_apart(stored).ok_or_else(nonsense)?;
+        if self.is_timed() && self.is_over(parts.written, now()) {
+            return Ok(None);
+        }
+        match parts.len {
+            None => Ok(Some(stored.slice_ref(parts.bytes))),
+            Some(len) => {
+                let mut value = vec![0; len];
+                let found = lz4_flex::block::decompress_into(parts.bytes, &mut value);
+                match found {
+                    Ok(found) if found == len => Ok(Some(value.into())),
+                    _ => Err(nonsense()),
+                }
+            }
+        }
+    }
+}
+
+#[cold]
+fn nonsense() -> Error {
+    Error::Corrupted {
+        what: "a stored value that is none of a table with these options".into(),
+        location: "a table's values".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options() -> impl Strategy<Value = TableOptions> {
+        (any::<bool>(), prop_oneof![Just(0u64), 1..100_000u64]).prop_map(|(lz4, ttl)| {
+            TableOptions {
+                compression: if lz4 {
+                    Compression::Lz4
+                } else {
+                    Compression::None
+                },
+                time_to_live: (ttl > 0).then(|| Duration::from_millis(ttl)),
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_is_read_back_until_its_time_is_over(
+            options in options(),
+            value in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..200),
+                (any::<u8>(), 0usize..50_000).prop_map(|(byte, len)| vec![byte; len]),
+            ],
+            written in 0u64..1 << 50,
+        ) {
+            prop_assert_eq!(TableOptions::decode(&options.encode()).unwrap_or_default(), options);
+            let Some(codec) = options.codec() else { return Ok(()) };
+            let mut stored = Vec::new();
+            codec.encode(&value, || written, &mut stored);
+            prop_assert!(stored.len() <= value.len() + OVERHEAD_MAX);
+            let stored = Bytes::from(stored);
+            for age in [0, codec.ttl.saturating_sub(1), codec.ttl, 200_000] {
+                let is_over = codec.ttl > 0 && age >= codec.ttl;
+                prop_assert_eq!(codec.is_expired(&stored, written + age), is_over);
+                let found = codec.open(&stored, || written + age).unwrap();
+                prop_assert_eq!(found.as_deref(), (!is_over).then_some(&value[..]));
+            }
+        }
+
+        #[test]
+        fn nonsense_is_an_error_and_takes_no_memory(
+            options in options(),
+            stored in prop::collection::vec(any::<u8>(), 0..60),
+            kind in 0u8..4,
+        ) {
+            let Some(codec) = options.codec() else { return Ok(()) };
+            let _ = codec.open(&Bytes::from(stored.clone()), || 5);
+            let stored = [&[kind][..], &stored].concat();
+            if let Ok(Some(found)) = codec.open(&Bytes::from(stored.clone()), || 5) {
+                prop_assert!(found.len() <= 256 * stored.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_repeats_itself_becomes_small() {
+        let codec = Codec { lz4: true, ttl: 0 };
+        let mut stored = Vec::new();
+        codec.encode(&[7; 10_000], || 0, &mut stored);
+        assert!(stored.len() < 100, "{}", stored.len());
+    }
+}

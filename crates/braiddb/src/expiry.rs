@@ -1,0 +1,171 @@
+//! Removing entries whose time is over.
+//!
+//! Reads pass over them already (see [`crate::codec`]); this gives their space back. There is no index by
+//! time: a table is swept from its first leaf to its last, a few leaves at a time, and then left alone for an
+//! eighth of its entries' life. Entries are removed by transactions like any others, which snapshots of
+//! before do not see.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid_rt::Mutex;
+use bytes::Bytes;
+
+use braid_store::Direction;
+
+use crate::database::{Database, Inner};
+use crate::error::Result;
+use crate::options::{Durability, TransactionOptions};
+use crate::table::TableCore;
+
+/// Leaves that the maintenance thread looks at in one tick.
+const LEAVES_MAX: usize = 64;
+
+/// What is lost of a removal in a crash is removed again.
+const DURABILITY: Durability = Durability::Buffered(Duration::from_secs(1));
+
+/// How far the sweeps of the tables are, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    tables: Mutex<HashMap<u32, Sweep>>,
+    removed: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Sweep {
+    /// Goes on here.
+    At(Bound<Bytes>),
+    /// Begins anew at this time.
+    After(u64),
+}
+
+impl Sweeps {
+    /// Entries removed because their time was over.
+    pub(crate) fn removed(&self) -> u64 {
+        // Relaxed: it orders nothing.
+        self.removed.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    /// A step of the sweep of each table in use.
+    pub(crate) fn sweep_some(self: &Arc<Self>) -> Result<()> {
+        let timed = |core: &&Arc<TableCore>| core.codec.is_some_and(|codec| codec.is_timed());
+        let cores: Vec<Arc<TableCore>> =
+            self.tables.read().values().filter(timed).cloned().collect();
+        if cores.is_empty() || self.is_read_only() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        for core in cores {
+            let from = match self.sweeps.tables.lock().get(&core.id) {
+                None => Bound::Unbounded,
+                Some(Sweep::At(from)) => from.clone(),
+                Some(Sweep::After(time)) if now < *time => continue,
+                Some(Sweep::After(_)) => Bound::Unbounded,
+            };
+            let (_, next) = self.sweep(&core, from, now, LEAVES_MAX)?;
+            let pause = core.codec.map_or(0, |codec| codec.sweep_pause());
+            let sweep = match next {
+                Some(next) => Sweep::At(next),
+                None => Sweep::After(now.saturating_add(pause)),
+            };
+            self.sweeps.tables.lock().insert(core.id, sweep);
+        }
+        Ok(())
+    }
+
+    /// Removes what is over from some leaves; says how much, and where to go on.
+    fn sweep(
+        self: &Arc<Self>,
+        core: &Arc<TableCore>,
+        mut from: Bound<Bytes>,
+        now: u64,
+        leaves: usize,
+    ) -> Result<(u64, Option<Bound<Bytes>>)> {
+        let Some(codec) = core.codec else {
+            return Ok((0, None));
+        };
+        let mut removed = 0;
+        for _ in 0..leaves {
+            let lower = from.as_ref().map(|key| &key[..]);
+            let leaf = core
+                .tree
+                .scan_leaf(lower, Bound::Unbounded, Direction::Forward)?;
+            let is_over = |stored: &[u8]| codec.is_expired(stored, now);
+            let records = leaf.records.iter();
+            let mut over = records.filter(|r| !r.meta.tombstone && is_over(&r.value));
+            if let Some(first) = over.next() {
+                let keys = std::iter::once(first).chain(over).map(|record| &record.key);
+                removed += self.remove_expired(core, keys, is_over)?;
+            }
+            match leaf.next {
+                Some(next) => from = next,
+                None => return Ok((removed, None)),
+            }
+        }
+        Ok((removed, Some(from)))
+    }
+
+    fn remove_expired<'k>(
+        self: &Arc<Self>,
+        core: &Arc<TableCore>,
+        keys: impl Iterator<Item = &'k Bytes>,
+        is_over: impl Fn(&[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut tx = self.begin(TransactionOptions {
+            durability: DURABILITY,
+            ..TransactionOptions::default()
+        });
+        let mut removed = 0;
+        let outcome = (|| {
+            for key in keys {
+                // Unless it was written meanwhile, or somebody is about to.
+                removed += u64::from(tx.remove_stored_if(core, key, &is_over)?);
+            }
+            tx.commit().map(drop)
+        })();
+        match outcome {
+            Ok(()) => {}
+            // The next sweep comes by.
+            Err(error) if error.is_retryable() => return Ok(0),
+            Err(crate::Error::TableDropped { .. }) => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        self.sweeps.removed.fetch_add(removed, Ordering::Relaxed);
+        Ok(removed)
+    }
+}
+
+impl Database {
+    /// Removes all entries whose time is over, from all tables, and says how many; see
+    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread does so
+    /// little by little, for the tables that were asked for since the database was opened. Both leave keys
+    /// alone that a transaction has locked.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// assert_eq!(db.remove_expired()?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What reading or a commit can fail with.
+    pub fn remove_expired(&self) -> Result<u64> {
+        let inner = self.inner();
+        inner.check_writable()?;
+        let now = inner.clock.now();
+        let mut removed = 0;
+        for name in self.table_names()? {
+            if let Some(core) = inner.find_table(&name)? {
+                removed += inner.sweep(&core, Bound::Unbounded, now, usize::MAX)?.0;
+            }
+        }
+        Ok(removed)
+    }
+}

@@ -1,0 +1,116 @@
+//! Snapshots that are found by a name.
+//!
+//! They hold old versions in memory, like all snapshots, and end with the opened database.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, OnceLock, Weak};
+
+use braid_rt::Mutex;
+
+use crate::database::{Database, Inner};
+use crate::error::{Error, Result};
+use crate::horizon::Registration;
+use crate::snapshot::Snapshot;
+
+/// A registration that the name and the opened snapshots share.
+#[derive(Debug)]
+pub(crate) struct NamedHold {
+    /// Weak: the database itself has the names.
+    inner: Weak<Inner>,
+    registration: Registration,
+    /// For entries that have one; the same for all who open it.
+    pub(crate) time: OnceLock<u64>,
+}
+
+impl NamedHold {
+    pub(crate) fn number(&self) -> u64 {
+        self.registration.number()
+    }
+}
+
+impl Drop for NamedHold {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            inner.snapshots.close(&self.registration);
+        }
+    }
+}
+
+/// The named snapshots of an opened database.
+#[derive(Debug, Default)]
+pub(crate) struct NamedSnapshots(Mutex<BTreeMap<String, Arc<NamedHold>>>);
+
+impl Database {
+    /// Takes a snapshot, as [`Database::snapshot`] does, and keeps it under a name until
+    /// [`Database::drop_snapshot`], so that other threads find it.
+    ///
+    /// It does not outlive the opened database: what it sees of the past is kept in memory. For a state
+    /// that lasts, make a backup.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::Readable;
+    /// # let db = braid::Database::in_memory()?;
+    /// let table: braid::Table<u32, u32> = db.table("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, &1))?;
+    /// db.create_snapshot("before the migration")?;
+    /// db.transact(|tx| tx.insert(&table, &1, &2))?;
+    ///
+    /// let before = db.open_snapshot("before the migration")?; // on any thread
+    /// assert_eq!(before.get(&table, &1)?, Some(1));
+    /// db.drop_snapshot("before the migration");
+    /// assert_eq!(before.get(&table, &1)?, Some(1)); // until it is dropped itself
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SnapshotExists`], [`Error::Closed`].
+    pub fn create_snapshot(&self, name: &str) -> Result<Snapshot> {
+        let inner = self.inner();
+        if inner.is_closed() {
+            return Err(Error::Closed);
+        }
+        // Not under the lock, since taking a snapshot may wait for a flush.
+        let hold = Arc::new(NamedHold {
+            inner: Arc::downgrade(inner),
+            registration: inner.open_snapshot(),
+            time: OnceLock::new(),
+        });
+        match inner.named.0.lock().entry(name.to_owned()) {
+            Entry::Occupied(_) => Err(Error::SnapshotExists {
+                name: name.to_owned(),
+            }),
+            Entry::Vacant(free) => {
+                free.insert(hold.clone());
+                Ok(Snapshot::named(inner.clone(), hold))
+            }
+        }
+    }
+
+    /// The snapshot of a name, as it was when it was created.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotMissing`] if there is none, also after the database was opened anew.
+    pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
+        let inner = self.inner();
+        let hold = inner.named.0.lock().get(name).cloned();
+        let hold = hold.ok_or_else(|| Error::SnapshotMissing {
+            name: name.to_owned(),
+        })?;
+        Ok(Snapshot::named(inner.clone(), hold))
+    }
+
+    /// The names of all named snapshots, sorted.
+    pub fn snapshot_names(&self) -> Vec<String> {
+        self.inner().named.0.lock().keys().cloned().collect()
+    }
+
+    /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
+    pub fn drop_snapshot(&self, name: &str) -> bool {
+        // Dropped without the lock.
+        let hold = self.inner().named.0.lock().remove(name);
+        hold.is_some()
+    }
+}

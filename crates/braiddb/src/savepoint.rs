@@ -1,0 +1,121 @@
+//! Points in a transaction that it can return to.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::transaction::Transaction;
+
+/// A point in a transaction; see [`Transaction::savepoint`].
+///
+/// It is a token, and needs no care: a transaction ends whether or not its savepoints are used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "a savepoint is there to be returned to"]
+pub struct Savepoint(u64);
+
+impl fmt::Debug for Savepoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Savepoint").finish_non_exhaustive()
+    }
+}
+
+/// Where a write set was.
+#[derive(Debug)]
+struct Mark {
+    number: u64,
+    writes: usize,
+    redo: usize,
+}
+
+/// The savepoints of a transaction that stand, and what it takes to return to them. Empty, and without
+/// memory of its own, until the first one is made.
+#[derive(Debug, Default)]
+pub(crate) struct Savepoints {
+    marks: Vec<Mark>,
+    /// Since the first savepoint: a write, and the earlier one of the same key that it took the place of.
+    superseded: Vec<(u32, u32)>,
+}
+
+impl Savepoints {
+    /// Notes that a write takes the place of another.
+    #[inline]
+    pub(crate) fn note(&mut self, write: u32, before: usize) {
+        if !self.marks.is_empty() {
+            self.superseded.push((write, before as u32));
+        }
+    }
+
+    /// The write whose place the newest one took, if that was noted.
+    pub(crate) fn take_note(&mut self, write: u32) -> Option<u32> {
+        let note = self.superseded.pop_if(|(later, _)| *later == write);
+        note.map(|(_, before)| before)
+    }
+
+    pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {
+        // Over all transactions, so that one's savepoint is unknown to the others. Relaxed: it orders
+        // nothing.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.marks.push(Mark {
+            number,
+            writes,
+            redo,
+        });
+        number
+    }
+
+    /// Drops the savepoints behind one of these, which stays; says where that is.
+    pub(crate) fn return_to(&mut self, number: u64) -> Option<(usize, usize)> {
+        let at = self.marks.iter().rposition(|mark| mark.number == number)?;
+        self.marks.truncate(at + 1);
+        Some((self.marks[at].writes, self.marks[at].redo))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.marks.clear();
+        self.superseded.clear();
+    }
+}
+
+impl Transaction {
+    /// Marks the present point, to which [`Transaction::rollback_to`] returns. Savepoints nest, and cost
+    /// nothing where none is made.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Readable, Table};
+    /// # let db = braid::Database::in_memory()?;
+    /// let stock: Table<String, u32> = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&stock, "apples", &3)?;
+    /// let before_pears = tx.savepoint();
+    /// tx.insert(&stock, "apples", &2)?;
+    /// tx.insert(&stock, "pears", &7)?;
+    /// tx.rollback_to(&before_pears)?;
+    /// assert_eq!(tx.get(&stock, "apples")?, Some(3));
+    /// assert_eq!(tx.get(&stock, "pears")?, None);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint(self.state().borrow_mut().writes.savepoint())
+    }
+
+    /// Takes back all writes made since a savepoint, and forgets the savepoints made since. The savepoint
+    /// itself stands, and can be returned to again.
+    ///
+    /// What was *read* since stays read: the commit still fails with a conflict if it was overwritten,
+    /// because the decision to return may rest on it. Locks of keys that were written, or read for
+    /// update, stay held until the transaction ends.
+    ///
+    /// # Errors
+    /// [`Error::SavepointGone`] if it is another transaction's, or the transaction returned to a point
+    /// before it. Nothing changes then.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        match self.state().borrow_mut().writes.rollback_to(savepoint.0) {
+            true => Ok(()),
+            false => Err(Error::SavepointGone),
+        }
+    }
+}

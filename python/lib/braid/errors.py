@@ -1,0 +1,104 @@
+"""What can go wrong. Everything that the engine fails with is an :class:`Error`."""
+
+
+class Error(Exception):
+    """The base of all errors of the engine."""
+
+
+class ConflictError(Error):
+    """The transaction lost against a concurrent one and left no trace; run it again.
+
+    ``Database.transact`` does.
+    """
+
+    kind: str = "other"
+    """``"read"``: a key that it read was overwritten; ``"range"``: a range that it scanned was changed;
+    ``"deadlock"``: it and another waited for each other; ``"write"``: under snapshot isolation a key
+    changed after the snapshot."""
+
+
+class CorruptError(Error):
+    """Bytes on disk are not what was written."""
+
+    location: str = ""
+    """File and offset, or page."""
+
+
+class OutOfSpaceError(Error):
+    """The medium, or the configured limit, is full; nothing was written and nothing is lost."""
+
+
+class PoisonedError(Error):
+    """An earlier write or sync failed: the database is read-only until it is opened again."""
+
+
+class ClosedError(Error):
+    """The database or the snapshot was closed, or belongs to the parent process of this one."""
+
+
+class TransactionEndedError(Error):
+    """The transaction was committed or aborted before."""
+
+
+class WouldDeadlockError(Error, RuntimeError):
+    """This thread has an open transaction with locks, for which a second writer could wait for ever."""
+
+
+class IncompatibleError(Error):
+    """The database was written by a version, or with options, that this one can't serve."""
+
+
+class LockedError(Error):
+    """Another process, or another handle of this one, has the database open."""
+
+
+class NotADatabaseError(Error):
+    """There is no database in the directory."""
+
+
+class ReadOnlyError(Error):
+    """The file system does not allow writes."""
+
+
+class LimitError(Error, ValueError):
+    """A key, a value or a transaction's writes are over their limit."""
+
+
+class OptionError(Error, ValueError):
+    """An option is out of its range."""
+
+
+class DecodeError(Error, ValueError):
+    """Stored bytes are no valid key or value of the table's types."""
+
+
+class TableError(Error):
+    """The base of what can be wrong with a table."""
+
+
+class TableMissingError(TableError, LookupError):
+    """There is no table of this name."""
+
+
+class TableExistsError(TableError):
+    """There is already a table of this name."""
+
+
+class TableDroppedError(TableError):
+    """The table was dropped while this handle was held."""
+
+
+class TableNameError(TableError, ValueError):
+    """The name is empty or too long."""
+
+
+class TableTypeError(TableError, TypeError):
+    """The table holds other types than those asked for."""
+
+
+class ForeignTableError(TableError, ValueError):
+    """The table belongs to another database."""
+
+
+class IoError(Error, OSError):
+    """The operating system refused an operation; ``errno`` says why, if it is known."""

@@ -1,0 +1,138 @@
+"""What a database tells about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class LogStats:
+    """Counters of the log since the database was opened."""
+
+    written_bytes: int
+    """Bytes written to the device, with headers and padding."""
+    chunk_bytes: int
+    """Of these, without the padding."""
+    payload_bytes: int
+    """Of these, what transactions logged."""
+    flushes: int
+    """Durable writes."""
+    chunks: int
+    """Chunks written."""
+    pieces: int
+    """Pieces written: one a transaction, more for a large one."""
+    consolidated_pieces: int
+    """Pieces that were appended together with others (``aether``)."""
+    segments: int
+    """Segment files that exist."""
+    segments_ready: int
+    """Of these, ready for use."""
+    segments_recycled: int
+    """Segments that were used again."""
+    buffer_waits: int
+    """Times that a commit waited for buffer space."""
+    queue_time: timedelta
+    """Sum over flushes: from the first commit in a buffer until it is sealed."""
+    write_time: timedelta
+    """Sum over flushes: the durable write."""
+    notify_time: timedelta
+    """Sum over flushes: from the write's end until all who waited are told."""
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    """Sizes and counters of the pages."""
+
+    page_size: int
+    """The size of a page in bytes."""
+    pool_pages: int
+    """Pages that memory can hold."""
+    resident_pages: int
+    """Pages in memory."""
+    pages: int
+    """Pages that exist."""
+    page_loads: int
+    """Pages read from the medium."""
+    evictions: int
+    """Pages put out of memory."""
+    eviction_writes: int
+    """Of these, those that had to be written."""
+    checkpoint_copies: int
+    """Pages copied because a checkpoint still needed their image."""
+    file_bytes: int
+    """The data file's length in bytes."""
+    file_free_bytes: int
+    """Of these, free."""
+    checkpoint_sequence: int
+    """The number of the newest checkpoint."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the database was opened, and present sizes."""
+
+    protocol: str
+    """The commit protocol in use."""
+    commits: int
+    """Committed transactions, those without writes included."""
+    conflicts: int
+    """Transactions that failed with a conflict."""
+    checkpoints: int
+    """Published checkpoints."""
+    snapshots: int
+    """Open snapshots."""
+    oldest_snapshot: int | None
+    """The number of the oldest open snapshot."""
+    garbage: int
+    """Old versions and tombstones that wait to be collected."""
+    durable_horizon: int
+    """The number up to which all transactions are durable."""
+    log: LogStats
+    store: StoreStats
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a database can be written to."""
+
+    status: Literal["good", "checkpoint failing", "poisoned", "closed", "other"]
+    """``"good"``; ``"checkpoint failing"``: commits go on while there is log space; ``"poisoned"``: reads go
+    on, writes fail until the database is opened again; ``"closed"``."""
+    cause: str | None
+    """What failed first."""
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What opening a database had to recover."""
+
+    log_bytes: int
+    """Bytes of log read."""
+    transactions: int
+    """Transactions replayed."""
+    discarded: int
+    """Whole transactions behind a gap, none of which can have been acknowledged."""
+    scan: timedelta
+    """The time that reading the log took."""
+    duration: timedelta
+    """The time that opening took."""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` looked at, and what it found."""
+
+    pages: int
+    """Pages of the data file."""
+    records: int
+    """Records in them, those of removed keys included."""
+    tables: int
+    """Tables, the table of tables included."""
+    log_bytes: int
+    """Bytes of log behind the newest checkpoint."""
+    log_transactions: int
+    """Transactions in it."""
+    findings: list[str]
+    """What is damaged; empty if nothing is."""

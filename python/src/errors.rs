@@ -1,0 +1,94 @@
+//! The engine's errors as exceptions of `braid.errors`.
+
+use braid::{ConflictKind, Error as EngineError};
+use pyo3::prelude::*;
+
+macro_rules! exceptions {
+    ($($name:ident)*) => {$(pyo3::import_exception!(braid.errors, $name);)*};
+}
+exceptions! {
+    ClosedError ConflictError CorruptError DecodeError Error ForeignTableError IncompatibleError IoError LimitError
+    LockedError NotADatabaseError OptionError OutOfSpaceError PoisonedError ReadOnlyError TableDroppedError
+    TableExistsError TableMissingError TableNameError TableTypeError TransactionEndedError WouldDeadlockError
+}
+/// The result of an operation of the engine, as Python has it.
+pub(crate) trait IntoPyResult<T> {
+    fn py(self) -> PyResult<T>;
+}
+
+impl<T> IntoPyResult<T> for braid::Result<T> {
+    #[inline]
+    fn py(self) -> PyResult<T> {
+        self.map_err(exception)
+    }
+}
+
+/// The exception that stands for an error.
+#[cold]
+pub(crate) fn exception(error: EngineError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        EngineError::Conflict(kind) => {
+            with(ConflictError::new_err(message), "kind", kind_name(kind))
+        }
+        EngineError::Corrupted { location, .. } => {
+            with(CorruptError::new_err(message), "location", location)
+        }
+        EngineError::OutOfSpace { .. } => OutOfSpaceError::new_err(message),
+        EngineError::Poisoned { .. } => PoisonedError::new_err(message),
+        EngineError::Incompatible { .. } => IncompatibleError::new_err(message),
+        EngineError::Locked { .. } => LockedError::new_err(message),
+        EngineError::NotADatabase { .. } => NotADatabaseError::new_err(message),
+        EngineError::ReadOnly { .. } => ReadOnlyError::new_err(message),
+        EngineError::KeyTooLong { .. }
+        | EngineError::ValueTooLong { .. }
+        | EngineError::TransactionTooLarge { .. } => LimitError::new_err(message),
+        EngineError::TableMissing { .. } => TableMissingError::new_err(message),
+        EngineError::TableExists { .. } => TableExistsError::new_err(message),
+        EngineError::TableDropped { .. } => TableDroppedError::new_err(message),
+        EngineError::TableName { .. } => TableNameError::new_err(message),
+        EngineError::TableType { .. } => TableTypeError::new_err(message),
+        EngineError::ForeignTable { .. } => ForeignTableError::new_err(message),
+        EngineError::Decode { .. } => DecodeError::new_err(message),
+        EngineError::Options { .. } => OptionError::new_err(message),
+        EngineError::Closed => ClosedError::new_err(message),
+        EngineError::Io { source, .. } => match source.raw_os_error() {
+            Some(errno) => IoError::new_err((errno, message)),
+            None => IoError::new_err(message),
+        },
+        _ => Error::new_err(message),
+    }
+}
+
+fn kind_name(kind: ConflictKind) -> &'static str {
+    match kind {
+        ConflictKind::Read => "read",
+        ConflictKind::Range => "range",
+        ConflictKind::Deadlock => "deadlock",
+        ConflictKind::Write => "write",
+        _ => "other",
+    }
+}
+
+fn with<T>(error: PyErr, name: &str, value: T) -> PyErr
+where
+    T: for<'py> IntoPyObject<'py>,
+{
+    Python::attach(|py| {
+        // An exception without the attribute says the same in its message.
+        let _ = error.value(py).setattr(name, value);
+    });
+    error
+}
+
+/// A use of a transaction after its end.
+#[cold]
+pub(crate) fn ended(how: &str) -> PyErr {
+    TransactionEndedError::new_err(format!("the transaction was {how}; begin another one"))
+}
+
+/// What a panic that left a lock behind is told as, to the next one who comes.
+#[cold]
+pub(crate) fn broken() -> PyErr {
+    Error::new_err("an earlier call failed with a panic; close and reopen the database")
+}

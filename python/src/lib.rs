@@ -1,0 +1,60 @@
+//! `braid._braid`, the compiled part of the Python package `braid`; see docs/python.md.
+//!
+//! Three rules keep it free of deadlocks:
+//!
+//! - whatever may wait for another thread is called without the interpreter's lock (`Python::detach`);
+//! - a mutex is waited for without that lock, too (`MutexExt::lock_py_attached`);
+//! - the engine's threads never take that lock: what they have to tell goes through [`notifier`].
+
+mod database;
+mod errors;
+mod fork;
+mod notifier;
+mod options;
+mod reading;
+mod reports;
+mod residency;
+mod scan;
+mod snapshot;
+mod table;
+mod ticket;
+mod transaction;
+mod types;
+mod writers;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _braid {
+    use super::*;
+
+    #[pymodule_export]
+    use super::database::{Database, in_memory, open};
+    #[pymodule_export]
+    use super::reports::verify;
+    #[pymodule_export]
+    use super::scan::Entries;
+    #[pymodule_export]
+    use super::snapshot::Snapshot;
+    #[pymodule_export]
+    use super::table::Table;
+    #[pymodule_export]
+    use super::ticket::Ticket;
+    #[pymodule_export]
+    use super::transaction::Transaction;
+    #[pymodule_export]
+    use super::types::Type;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        for column in types::ColumnType::NUMBERS {
+            module.add(column.name(), Type(column))?;
+        }
+        module.add("MAX_KEY_LEN", braid::MAX_KEY_LEN)?;
+        module.add("MAX_VALUE_LEN", braid::MAX_VALUE_LEN)?;
+        module.add("MAX_TABLE_NAME_LEN", braid::MAX_TABLE_NAME_LEN)?;
+        fork::watch(py)?;
+        notifier::stop_at_exit(py)
+    }
+}

@@ -1,0 +1,214 @@
+//! From the thread that completes a flush to the event loop that awaits it.
+//!
+//! The thread that completes a flush must not wait for the interpreter's lock: whoever holds that lock may wait
+//! for the flush. So it only puts what is due into a channel. A thread of this module's own takes it out, takes the
+//! interpreter's lock, and calls the event loop, once for all that has gathered meanwhile.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::{self, JoinHandle};
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::errors::{Error, IntoPyResult};
+use crate::fork;
+use crate::ticket::Ticket;
+
+/// A future that waits for a ticket.
+struct Job {
+    ticket: Py<Ticket>,
+    event_loop: Py<PyAny>,
+    future: Py<PyAny>,
+}
+
+enum Message {
+    Due(Job),
+    Stop,
+}
+
+struct Notifier {
+    sender: Sender<Message>,
+    thread: JoinHandle<()>,
+    /// The process's, which has the thread.
+    generation: u64,
+}
+
+/// The process's notifier, from the first time that a ticket is awaited. Only touched with the interpreter's lock.
+static NOTIFIER: Mutex<Option<Notifier>> = Mutex::new(None);
+
+fn sender() -> PyResult<Sender<Message>> {
+    let mut notifier = NOTIFIER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = &*notifier {
+        if running.generation == fork::generation() {
+            return Ok(running.sender.clone());
+        }
+        // The thread stayed in the parent process; its end of the channel is not this process's to drop.
+        std::mem::forget(notifier.take());
+    }
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::Builder::new()
+        .name("braid-notifier".into())
+        .spawn(move || run(&receiver))?;
+    *notifier = Some(Notifier {
+        sender: sender.clone(),
+        thread,
+        generation: fork::generation(),
+    });
+    Ok(sender)
+}
+
+/// Sees to it that the notifier ends before the interpreter: afterwards it would never get its lock.
+pub(crate) fn stop_at_exit(py: Python<'_>) -> PyResult<()> {
+    let stop = wrap_pyfunction!(stop, py)?;
+    py.import("atexit")?.call_method1("register", (stop,))?;
+    Ok(())
+}
+
+/// Ends the notifier. What is awaited later starts another one.
+#[pyfunction]
+fn stop(py: Python<'_>) {
+    let notifier = NOTIFIER
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    let Some(notifier) = notifier else { return };
+    if notifier.generation != fork::generation() {
+        std::mem::forget(notifier);
+        return;
+    }
+    let _ = notifier.sender.send(Message::Stop);
+    // It may be about to take the interpreter's lock.
+    let _ = py.detach(|| notifier.thread.join());
+}
+
+/// What is registered with the engine for a [`Job`].
+pub(crate) struct Waiter(Arc<Pending>);
+
+struct Pending {
+    job: Mutex<Option<Job>>,
+    notifier: Sender<Message>,
+}
+
+impl Waiter {
+    pub(crate) fn new(
+        ticket: &Bound<'_, Ticket>,
+        event_loop: &Bound<'_, PyAny>,
+        future: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let job = Job {
+            ticket: ticket.clone().unbind(),
+            event_loop: event_loop.clone().unbind(),
+            future: future.clone().unbind(),
+        };
+        Ok(Self(Arc::new(Pending {
+            job: Mutex::new(Some(job)),
+            notifier: sender()?,
+        })))
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.0.clone().into()
+    }
+
+    /// Forgets the job.
+    pub(crate) fn cancel(&self) {
+        drop(self.0.take());
+    }
+}
+
+impl Pending {
+    fn take(&self) -> Option<Job> {
+        self.job
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    fn send(&self) {
+        if let Some(job) = self.take() {
+            // After the interpreter's exit nobody listens, and nobody awaits.
+            let _ = self.notifier.send(Message::Due(job));
+        }
+    }
+}
+
+impl Wake for Pending {
+    fn wake(self: Arc<Self>) {
+        self.send();
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Whatever becomes of the engine's side, who awaits is told.
+        self.send();
+    }
+}
+
+fn run(receiver: &Receiver<Message>) {
+    while let Ok(first) = receiver.recv() {
+        let mut jobs = Vec::new();
+        let mut stop = false;
+        for message in std::iter::once(first).chain(receiver.try_iter()) {
+            match message {
+                Message::Due(job) => jobs.push(job),
+                Message::Stop => stop = true,
+            }
+        }
+        Python::try_attach(|py| deliver(py, jobs));
+        if stop {
+            return;
+        }
+    }
+}
+
+/// Hands all that is due to the event loops, each of which is called once.
+fn deliver(py: Python<'_>, jobs: Vec<Job>) {
+    type Due = Vec<(Py<PyAny>, Py<Ticket>)>;
+    let mut loops: HashMap<usize, (Py<PyAny>, Due)> = HashMap::new();
+    for job in jobs {
+        let key = job.event_loop.as_ptr() as usize;
+        let (_, due) = loops
+            .entry(key)
+            .or_insert_with(|| (job.event_loop, Vec::new()));
+        due.push((job.future, job.ticket));
+    }
+    for (event_loop, due) in loops.into_values() {
+        let called = PyList::new(py, due).and_then(|due| {
+            let resolve = wrap_pyfunction!(resolve_all, py)?;
+            event_loop.call_method1(py, "call_soon_threadsafe", (resolve, due))
+        });
+        // A loop that is closed has nobody left who awaits.
+        drop(called);
+    }
+}
+
+/// Resolves futures whose tickets have an outcome; runs in the event loop.
+#[pyfunction]
+fn resolve_all(py: Python<'_>, due: Vec<(Bound<'_, PyAny>, Bound<'_, Ticket>)>) -> PyResult<()> {
+    for (future, ticket) in due {
+        let outcome = match ticket.get().outcome(py)? {
+            Some(outcome) => outcome.py(),
+            None => Err(Error::new_err(
+                "nothing is known of the transaction any more",
+            )),
+        };
+        resolve(&future, outcome)?;
+    }
+    Ok(())
+}
+
+/// Gives a future its outcome, unless it was cancelled.
+pub(crate) fn resolve(future: &Bound<'_, PyAny>, outcome: PyResult<u64>) -> PyResult<()> {
+    if future.call_method0("done")?.extract()? {
+        return Ok(());
+    }
+    match outcome {
+        Ok(number) => future.call_method1("set_result", (number,))?,
+        Err(error) => future.call_method1("set_exception", (error,))?,
+    };
+    Ok(())
+}

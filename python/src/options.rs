@@ -1,0 +1,159 @@
+//! Keyword arguments as the engine's options.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid::{Builder, Durability, Isolation, TransactionOptions};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDelta, PyDict, PyString};
+
+use crate::errors::OptionError;
+
+/// The names of the options of `braid.open`, for the message about an unknown one.
+const NAMES: &str = "checkpoint_log_bytes, create_if_missing, device, discard, durability, epoch, \
+    flushes_in_flight, group_size, lanes, max_log_bytes, pool_bytes, protocol, segment_bytes, strands, \
+    transaction_bytes_max";
+
+/// What `braid.open` was given.
+pub(crate) struct OpenOptions {
+    pub(crate) builder: Builder,
+    /// Of the transactions that name none.
+    pub(crate) durability: Durability,
+}
+
+fn wrong(option: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let given = given.get_type();
+    let given = given
+        .name()
+        .map_or(String::from("?"), |name| name.to_string());
+    PyTypeError::new_err(format!("option {option}: {wanted}, not {given}"))
+}
+
+fn integer<T>(option: &str, value: &Bound<'_, PyAny>) -> PyResult<T>
+where
+    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    if value.is_instance_of::<PyBool>() {
+        return Err(wrong(option, "an int", value));
+    }
+    value.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
+            return OptionError::new_err(format!("option {option}: {value} is out of range"));
+        }
+        wrong(option, "an int", value)
+    })
+}
+
+fn boolean(option: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    value
+        .extract()
+        .map_err(|_| wrong(option, "True or False", value))
+}
+
+fn text<'a>(option: &str, value: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    match value.cast::<PyString>() {
+        Ok(text) => text.to_str(),
+        Err(_) => Err(wrong(option, "a str", value)),
+    }
+}
+
+fn parsed<T: FromStr<Err: std::fmt::Display>>(
+    option: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<T> {
+    let parsed = text(option, value)?.parse();
+    parsed.map_err(|error: T::Err| OptionError::new_err(format!("option {option}: {error}")))
+}
+
+fn duration(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    if !value.is_instance_of::<PyDelta>() {
+        return Err(wrong(option, "a datetime.timedelta", value));
+    }
+    value
+        .extract()
+        .map_err(|_| OptionError::new_err(format!("option {option}: {value} is negative")))
+}
+
+fn durability(value: &Bound<'_, PyAny>) -> PyResult<Durability> {
+    const OPTION: &str = "durability";
+    if value.is_instance_of::<PyDelta>() {
+        return Ok(Durability::Buffered(duration(OPTION, value)?));
+    }
+    if !value.is_instance_of::<PyString>() {
+        return Err(wrong(
+            OPTION,
+            "\"immediate\", \"none\" or a datetime.timedelta",
+            value,
+        ));
+    }
+    match text(OPTION, value)? {
+        "immediate" => Ok(Durability::Immediate),
+        "none" => Ok(Durability::None),
+        other => Err(OptionError::new_err(format!(
+            "option {OPTION}: \"immediate\", \"none\" or a datetime.timedelta, not {other:?}"
+        ))),
+    }
+}
+
+impl OpenOptions {
+    pub(crate) fn of(options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut b = Builder::default();
+        let mut default_durability = Durability::Immediate;
+        for (name, value) in options.into_iter().flatten() {
+            let name: String = name.extract()?;
+            let (n, v) = (name.as_str(), &value);
+            b = match n {
+                "protocol" => b.protocol(parsed(n, v)?),
+                "strands" => b.strands(integer(n, v)?),
+                "lanes" => b.lanes(integer(n, v)?),
+                "epoch" => b.epoch(duration(n, v)?),
+                "device" => b.device(parsed(n, v)?),
+                "pool_bytes" => b.pool_bytes(integer(n, v)?),
+                "segment_bytes" => b.segment_bytes(integer(n, v)?),
+                "checkpoint_log_bytes" => b.checkpoint_log_bytes(integer(n, v)?),
+                "max_log_bytes" => b.max_log_bytes(integer(n, v)?),
+                "transaction_bytes_max" => b.transaction_bytes_max(integer(n, v)?),
+                "flushes_in_flight" => b.flushes_in_flight(integer(n, v)?),
+                "group_size" => b.group_size(integer(n, v)?),
+                "create_if_missing" => b.create_if_missing(boolean(n, v)?),
+                "discard" => b.discard(boolean(n, v)?),
+                "durability" => {
+                    default_durability = durability(v)?;
+                    b
+                }
+                _ => {
+                    return Err(PyTypeError::new_err(format!(
+                        "there is no option {name:?}; there are {NAMES}"
+                    )));
+                }
+            };
+        }
+        Ok(Self {
+            builder: b,
+            durability: default_durability,
+        })
+    }
+}
+
+/// The options of a transaction, from `isolation` and `durability` as they were given.
+pub(crate) fn transaction_options(
+    isolation: Option<&str>,
+    given: Option<&Bound<'_, PyAny>>,
+    default_durability: Durability,
+) -> PyResult<TransactionOptions> {
+    let isolation = match isolation {
+        None | Some("serializable") => Isolation::Serializable,
+        Some("snapshot") => Isolation::Snapshot,
+        Some(other) => {
+            return Err(OptionError::new_err(format!(
+                "option isolation: \"serializable\" or \"snapshot\", not {other:?}"
+            )));
+        }
+    };
+    let durability = given.map_or(Ok(default_durability), durability)?;
+    Ok(TransactionOptions {
+        isolation,
+        durability,
+    })
+}

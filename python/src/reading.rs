@@ -1,0 +1,156 @@
+//! Reading keys from a transaction or a snapshot.
+
+use std::ops::Bound as KeyBound;
+
+use braid::{Bytes, Readable};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use crate::table::Table;
+use crate::types::ColumnType;
+
+/// The encoded bounds of a range of keys.
+pub(crate) type Bounds = (KeyBound<Vec<u8>>, KeyBound<Vec<u8>>);
+
+/// A transaction or a snapshot while it is being read.
+pub(crate) enum View<'a> {
+    // Mutable, since a transaction can't be shared by threads.
+    Transaction(&'a mut braid::Transaction),
+    Snapshot(&'a braid::Snapshot),
+}
+
+impl View<'_> {
+    fn get(&self, table: &braid::Table, key: &[u8]) -> braid::Result<Option<Bytes>> {
+        match self {
+            View::Transaction(transaction) => transaction.get(table, key),
+            View::Snapshot(snapshot) => snapshot.get(table, key),
+        }
+    }
+
+    fn contains(&self, table: &braid::Table, key: &[u8]) -> braid::Result<bool> {
+        match self {
+            View::Transaction(transaction) => transaction.contains_key(table, key),
+            View::Snapshot(snapshot) => snapshot.contains_key(table, key),
+        }
+    }
+
+    pub(crate) fn range(
+        &self,
+        table: &braid::Table,
+        bounds: Bounds,
+    ) -> braid::Result<braid::Range<'_, Bytes, Bytes>> {
+        match self {
+            View::Transaction(transaction) => transaction.range(table, bounds),
+            View::Snapshot(snapshot) => snapshot.range(table, bounds),
+        }
+    }
+}
+
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Key,
+    Range,
+}
+
+/// What can be read.
+pub(crate) trait Source {
+    /// Reads one key, or without the interpreter's lock more than one.
+    ///
+    /// # Errors
+    /// What `read` fails with, and what tells that the source was ended or closed.
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        extent: Extent,
+        read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
+    ) -> PyResult<T>;
+
+    /// Changes whenever what was read ahead may no longer be what there is.
+    fn generation(&self) -> u64;
+}
+
+pub(crate) fn get<'py>(
+    source: &impl Source,
+    table: &Bound<'py, Table>,
+    key: &Bound<'py, PyAny>,
+    default: Option<Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let (py, table) = (table.py(), table.get());
+    let key = table.schema.encode_key(key)?;
+    match source.read(py, Extent::Key, |view| view.get(&table.table, &key))? {
+        Some(value) => table.schema.decode_value(py, value).map(Some),
+        None => Ok(default),
+    }
+}
+
+pub(crate) fn contains_key<'py>(
+    source: &impl Source,
+    table: &Bound<'py, Table>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let (py, table) = (table.py(), table.get());
+    let key = table.schema.encode_key(key)?;
+    source.read(py, Extent::Key, |view| view.contains(&table.table, &key))
+}
+
+/// An entry as a tuple.
+pub(crate) type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// The entry at one end of a table.
+pub(crate) fn end<'py>(
+    source: &impl Source,
+    table: &Bound<'py, Table>,
+    last: bool,
+) -> PyResult<Option<Entry<'py>>> {
+    let (py, table) = (table.py(), table.get());
+    let found = source.read(py, Extent::Range, |view| {
+        let mut range = view.range(&table.table, (KeyBound::Unbounded, KeyBound::Unbounded))?;
+        if last {
+            range.next_back()
+        } else {
+            range.next()
+        }
+        .transpose()
+    })?;
+    let Some((key, value)) = found else {
+        return Ok(None);
+    };
+    let schema = table.schema;
+    Ok(Some((
+        schema.decode_key(py, key)?,
+        schema.decode_value(py, value)?,
+    )))
+}
+
+/// The bounds of `range(table, start, stop)`.
+pub(crate) fn range_bounds(
+    table: &Table,
+    start: Option<&Bound<'_, PyAny>>,
+    stop: Option<&Bound<'_, PyAny>>,
+    include_stop: bool,
+) -> PyResult<Bounds> {
+    let encoded = |key: &Bound<'_, PyAny>| -> PyResult<Vec<u8>> {
+        Ok(table.schema.encode_key(key)?.to_vec())
+    };
+    let lower = match start {
+        None => KeyBound::Unbounded,
+        Some(start) => KeyBound::Included(encoded(start)?),
+    };
+    let upper = match stop {
+        None => KeyBound::Unbounded,
+        Some(stop) if include_stop => KeyBound::Included(encoded(stop)?),
+        Some(stop) => KeyBound::Excluded(encoded(stop)?),
+    };
+    Ok((lower, upper))
+}
+
+/// The bounds of `prefix(table, prefix)`.
+pub(crate) fn prefix_bounds(table: &Table, prefix: &Bound<'_, PyAny>) -> PyResult<Bounds> {
+    if !matches!(table.schema.key, ColumnType::Bytes | ColumnType::String) {
+        return Err(PyTypeError::new_err(
+            "only keys that are bytes or str have prefixes; take range",
+        ));
+    }
+    Ok(braid::prefix_bounds(&table.schema.encode_key(prefix)?))
+}

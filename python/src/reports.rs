@@ -1,0 +1,106 @@
+//! What a database tells about itself, as the classes of `braid.reports`.
+
+use std::path::PathBuf;
+
+use braid::{Health, RecoveryReport, Stats};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::IntoPyResult;
+
+/// An instance of a class of `braid.reports`.
+macro_rules! report {
+    ($py:expr, $class:literal, $($field:ident: $value:expr),* $(,)?) => {{
+        let fields = PyDict::new($py);
+        $(fields.set_item(stringify!($field), $value)?;)*
+        $py.import("braid.reports")?.getattr($class)?.call((), Some(&fields))
+    }};
+}
+
+pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
+    let Stats { log, store, .. } = stats;
+    let log = report!(py, "LogStats",
+        written_bytes: log.written_bytes,
+        chunk_bytes: log.chunk_bytes,
+        payload_bytes: log.payload_bytes,
+        flushes: log.flushes,
+        chunks: log.chunks,
+        pieces: log.pieces,
+        consolidated_pieces: log.consolidated_pieces,
+        segments: log.segments,
+        segments_ready: log.segments_ready,
+        segments_recycled: log.segments_recycled,
+        buffer_waits: log.buffer_waits,
+        queue_time: log.queue_time,
+        write_time: log.write_time,
+        notify_time: log.notify_time,
+    )?;
+    let store = report!(py, "StoreStats",
+        page_size: store.page_size,
+        pool_pages: store.pool_pages,
+        resident_pages: store.resident_pages,
+        pages: store.pages,
+        page_loads: store.page_loads,
+        evictions: store.evictions,
+        eviction_writes: store.eviction_writes,
+        checkpoint_copies: store.checkpoint_copies,
+        file_bytes: store.file_bytes,
+        file_free_bytes: store.file_free_bytes,
+        checkpoint_sequence: store.checkpoint_sequence,
+    )?;
+    report!(py, "Stats",
+        protocol: stats.protocol.to_string(),
+        commits: stats.commits,
+        conflicts: stats.conflicts,
+        checkpoints: stats.checkpoints,
+        snapshots: stats.snapshots,
+        oldest_snapshot: stats.oldest_snapshot,
+        garbage: stats.garbage,
+        durable_horizon: stats.durable_horizon,
+        log: log,
+        store: store,
+    )
+}
+
+pub(crate) fn health<'py>(py: Python<'py>, health: &Health) -> PyResult<Bound<'py, PyAny>> {
+    let (status, cause) = match health {
+        Health::Good => ("good", None),
+        Health::CheckpointFailing { error } => ("checkpoint failing", Some(error.to_string())),
+        Health::Poisoned { cause } => ("poisoned", Some(cause.clone())),
+        Health::Closed => ("closed", None),
+        other => ("other", Some(format!("{other:?}"))),
+    };
+    report!(py, "Health", status: status, cause: cause)
+}
+
+pub(crate) fn recovery<'py>(
+    py: Python<'py>,
+    report: &RecoveryReport,
+) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "RecoveryReport",
+        log_bytes: report.log_bytes,
+        transactions: report.transactions,
+        discarded: report.discarded,
+        scan: report.scan,
+        duration: report.duration,
+    )
+}
+
+/// Checks a database that nobody has open.
+#[pyfunction]
+pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    let mut findings = Vec::new();
+    let report = py
+        .detach(|| braid::verify(&path, &mut |finding| findings.push(finding)))
+        .py()?;
+    let findings = findings.into_bound_py_any(py)?;
+    report!(py, "VerifyReport",
+        pages: report.pages,
+        records: report.records,
+        tables: report.tables,
+        log_bytes: report.log_bytes,
+        log_transactions: report.log_transactions,
+        findings: findings,
+    )
+}

@@ -1,0 +1,198 @@
+//! Iterating over a range of a table.
+//!
+//! The engine's iterators borrow what they read from, which Python can't express, and to take the interpreter's
+//! lock for each entry costs more than the entry. So entries are fetched by the batch, and each batch goes on
+//! behind the last entry that was given out.
+
+use std::collections::VecDeque;
+use std::ops::Bound as KeyBound;
+use std::sync::Mutex;
+
+use braid::Bytes;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+
+use crate::errors::broken;
+use crate::reading::{Bounds, Extent, Source, View};
+use crate::snapshot::Snapshot;
+use crate::table::Table;
+use crate::transaction::Transaction;
+use crate::types::Schema;
+
+/// Entries of the first batch. Small: what a transaction reads ahead can be what it conflicts on.
+const FIRST_BATCH: usize = 8;
+/// Entries of the largest; each is twice the one before.
+const LARGEST_BATCH: usize = 256;
+/// A batch ends with the entry that takes it over so many bytes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What is iterated over.
+pub(crate) enum Origin {
+    Snapshot(Py<Snapshot>),
+    Transaction(Py<Transaction>),
+}
+
+impl Origin {
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.get().read(py, Extent::Range, read),
+            Origin::Transaction(transaction) => transaction.get().read(py, Extent::Range, read),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.get().generation(),
+            Origin::Transaction(transaction) => transaction.get().generation(),
+        }
+    }
+}
+
+/// What an iterator gives out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Items {
+    Keys,
+    Entries,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    /// What is left.
+    bounds: Bounds,
+    batch: VecDeque<(Bytes, Bytes)>,
+    /// Entries of the next batch.
+    next_batch: usize,
+    /// The last key given out since the last batch.
+    given: Option<Bytes>,
+    /// The origin's when the batch was fetched.
+    generation: u64,
+    /// There is nothing behind the batch.
+    last: bool,
+    done: bool,
+}
+
+/// An iterator over entries of a table.
+#[pyclass(frozen, generic, module = "braid")]
+pub(crate) struct Entries {
+    origin: Origin,
+    table: braid::Table,
+    schema: Schema,
+    items: Items,
+    reverse: bool,
+    cursor: Mutex<Cursor>,
+}
+
+impl Entries {
+    pub(crate) fn new(
+        origin: Origin,
+        table: &Table,
+        bounds: Bounds,
+        items: Items,
+        reverse: bool,
+    ) -> Self {
+        let cursor = Cursor {
+            bounds,
+            batch: VecDeque::new(),
+            next_batch: FIRST_BATCH,
+            given: None,
+            generation: origin.generation(),
+            last: false,
+            done: false,
+        };
+        Self {
+            origin,
+            table: table.table.clone(),
+            schema: table.schema,
+            items,
+            reverse,
+            cursor: Mutex::new(cursor),
+        }
+    }
+
+    fn fetch(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<()> {
+        if let Some(given) = cursor.given.take() {
+            let behind = KeyBound::Excluded(given.to_vec());
+            if self.reverse {
+                cursor.bounds.1 = behind;
+            } else {
+                cursor.bounds.0 = behind;
+            }
+        }
+        cursor.batch.clear();
+        let (limit, bounds) = (cursor.next_batch, cursor.bounds.clone());
+        // Before the read: what is written meanwhile by another thread is seen or makes it fetch again.
+        cursor.generation = self.origin.generation();
+        let batch = &mut cursor.batch;
+        let reverse = self.reverse;
+        cursor.last = self.origin.read(py, |view| {
+            let mut range = view.range(&self.table, bounds)?;
+            let mut bytes = 0;
+            while batch.len() < limit && bytes < BATCH_BYTES {
+                let next = if reverse {
+                    range.next_back()
+                } else {
+                    range.next()
+                };
+                let Some(entry) = next.transpose()? else {
+                    return Ok(true);
+                };
+                bytes += entry.0.len() + entry.1.len();
+                batch.push_back(entry);
+            }
+            Ok(false)
+        })?;
+        cursor.next_batch = (limit * 2).min(LARGEST_BATCH);
+        Ok(())
+    }
+
+    fn advance(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<Option<(Bytes, Bytes)>> {
+        if cursor.done {
+            return Ok(None);
+        }
+        if cursor.generation != self.origin.generation() {
+            cursor.last = false;
+            cursor.next_batch = 1;
+            self.fetch(py, cursor)?;
+        } else if cursor.batch.is_empty() && !cursor.last {
+            self.fetch(py, cursor)?;
+        }
+        let entry = cursor.batch.pop_front();
+        match &entry {
+            Some((key, _)) => cursor.given = Some(key.clone()),
+            None => cursor.done = true,
+        }
+        Ok(entry)
+    }
+}
+
+#[pymethods]
+impl Entries {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let mut cursor = self.cursor.lock_py_attached(py).map_err(|_| broken())?;
+        let entry = self.advance(py, &mut cursor).and_then(|entry| {
+            let Some((key, value)) = entry else {
+                return Ok(None);
+            };
+            let key = self.schema.decode_key(py, key)?;
+            match self.items {
+                Items::Keys => Ok(Some(key)),
+                Items::Entries => {
+                    let value = self.schema.decode_value(py, value)?;
+                    (key, value).into_bound_py_any(py).map(Some)
+                }
+            }
+        });
+        // As an iterator of the engine: after an error it ends.
+        cursor.done |= entry.is_err();
+        entry
+    }
+}

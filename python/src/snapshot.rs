@@ -1,0 +1,165 @@
+//! Read-only views.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+
+use crate::database::Handle;
+use crate::errors::{ClosedError, IntoPyResult, broken};
+use crate::fork::Own;
+use crate::reading::{self, Entry, Extent, Source, View};
+use crate::scan::{Entries, Items, Origin};
+use crate::table::Table;
+
+type Open = Arc<Own<braid::Snapshot>>;
+
+/// A consistent, read-only view of the database.
+#[pyclass(frozen, weakref, module = "braid")]
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    handle: Arc<Handle>,
+    number: u64,
+    /// There until it is closed.
+    state: Mutex<Option<Open>>,
+    generation: AtomicU64,
+}
+
+impl Snapshot {
+    pub(crate) fn take(py: Python<'_>, handle: &Arc<Handle>) -> PyResult<Self> {
+        let database = handle.open()?;
+        // Under some protocols a snapshot waits for a flush.
+        let snapshot = py.detach(|| database.snapshot());
+        Ok(Self {
+            handle: handle.clone(),
+            number: snapshot.number(),
+            state: Mutex::new(Some(Arc::new(Own::new(snapshot)))),
+            generation: AtomicU64::new(0),
+        })
+    }
+
+    fn state(&self, py: Python<'_>) -> PyResult<std::sync::MutexGuard<'_, Option<Open>>> {
+        self.state.lock_py_attached(py).map_err(|_| broken())
+    }
+
+    fn open(&self, py: Python<'_>) -> PyResult<Open> {
+        let open = self.state(py)?.clone();
+        open.ok_or_else(|| ClosedError::new_err("the snapshot is closed"))
+    }
+}
+
+impl Source for Snapshot {
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        extent: Extent,
+        read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        let open = self.open(py)?;
+        let snapshot = open.get()?;
+        let read = || read(View::Snapshot(snapshot));
+        match extent {
+            Extent::Key => self.handle.read_key(py, read)?.py(),
+            Extent::Range => py.detach(read).py(),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        // Relaxed: whoever iterates while another thread closes it may come before or after.
+        self.generation.load(Ordering::Relaxed)
+    }
+}
+
+#[pymethods]
+impl Snapshot {
+    /// The number of the newest transaction that it sees.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The value of a key, or `default`.
+    #[pyo3(signature = (table, key, default = None))]
+    fn get<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        reading::get(self, table, key, default)
+    }
+
+    /// Whether a key is there.
+    fn contains_key(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        reading::contains_key(self, table, key)
+    }
+
+    /// The entry with the smallest key, or None.
+    fn first<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
+        reading::end(self, table, false)
+    }
+
+    /// The entry with the largest key, or None.
+    fn last<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
+        reading::end(self, table, true)
+    }
+
+    /// The entries from `start` up to `stop`, in order.
+    #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false, reverse = false))]
+    fn range(
+        slf: &Bound<'_, Self>,
+        table: &Bound<'_, Table>,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        include_stop: bool,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        slf.get().open(slf.py())?;
+        let table = table.get();
+        let bounds = reading::range_bounds(table, start, stop, include_stop)?;
+        let origin = Origin::Snapshot(slf.clone().unbind());
+        Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
+    }
+
+    /// The entries whose keys begin with `prefix`, in order.
+    #[pyo3(signature = (table, prefix, *, reverse = false))]
+    fn prefix(
+        slf: &Bound<'_, Self>,
+        table: &Bound<'_, Table>,
+        prefix: &Bound<'_, PyAny>,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        slf.get().open(slf.py())?;
+        let table = table.get();
+        let bounds = reading::prefix_bounds(table, prefix)?;
+        let origin = Origin::Snapshot(slf.clone().unbind());
+        Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
+    }
+
+    /// Lets go of the versions that are kept for it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let open = self.state(py)?.take();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        drop(open);
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let closed = if self.state(py)?.is_some() {
+            ""
+        } else {
+            ", closed"
+        };
+        Ok(format!("<braid.Snapshot {}{closed}>", self.number))
+    }
+}

@@ -1,0 +1,400 @@
+//! Tables: what names one in a transaction, and a mapping whose every operation is a transaction of its own.
+
+use std::ops::Bound as KeyBound;
+use std::sync::Arc;
+
+use braid::{Bytes, Readable, Transaction, TransactionOptions};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple};
+
+use crate::database::Handle;
+use crate::errors::IntoPyResult;
+use crate::reading::{self, Bounds, Entry};
+use crate::scan::{Entries, Items, Origin};
+use crate::snapshot::Snapshot;
+use crate::types::{ColumnType, Schema, Type};
+
+/// A table of ordered keys with values.
+#[pyclass(frozen, generic, mapping, weakref, module = "braid")]
+pub(crate) struct Table {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) table: braid::Table,
+    pub(crate) schema: Schema,
+}
+
+const ALL: Bounds = (KeyBound::Unbounded, KeyBound::Unbounded);
+
+impl Table {
+    pub(crate) fn new(handle: Arc<Handle>, table: braid::Table, schema: Schema) -> Self {
+        Self {
+            handle,
+            table,
+            schema,
+        }
+    }
+
+    /// The durable value of a key.
+    fn find(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
+        let database = self.handle.open()?;
+        let key = self.schema.encode_key(key)?;
+        self.handle
+            .read_key(py, || database.get(&self.table, &key[..]))?
+            .py()
+    }
+
+    /// A transaction for one operation, which locks no more than one key and so is in no deadlock.
+    fn write<T: Send>(
+        &self,
+        py: Python<'_>,
+        write: impl FnOnce(&mut Transaction) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let options = TransactionOptions {
+            durability: self.handle.durability,
+            ..TransactionOptions::default()
+        };
+        let run = || {
+            let mut transaction = database.begin_with(options);
+            let result = write(&mut transaction)?;
+            transaction.commit()?;
+            Ok(result)
+        };
+        py.detach(run).py()
+    }
+
+    /// The same for an operation that can conflict with others.
+    fn write_many<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut write: impl FnMut(&mut Transaction) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let run = || {
+            database.transact(|transaction| {
+                transaction.set_durability(self.handle.durability);
+                write(transaction)
+            })
+        };
+        py.detach(run).py()
+    }
+
+    fn iterate(
+        &self,
+        py: Python<'_>,
+        bounds: Bounds,
+        items: Items,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        let snapshot = Py::new(py, Snapshot::take(py, &self.handle)?)?;
+        let origin = Origin::Snapshot(snapshot);
+        Ok(Entries::new(origin, self, bounds, items, reverse))
+    }
+
+    fn view<'py>(slf: &Bound<'py, Self>, class: &str) -> PyResult<Bound<'py, PyAny>> {
+        let views = slf.py().import("braid._views")?;
+        views.getattr(class)?.call1((slf,))
+    }
+
+    /// The argument of `update` as encoded entries.
+    fn encode_entries(
+        &self,
+        entries: &Bound<'_, PyAny>,
+        encoded: &mut Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> PyResult<()> {
+        let mut push = |key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>| -> PyResult<()> {
+            let key = self.schema.encode_key(key)?.to_vec();
+            encoded.push((key, self.schema.encode_value(value)?.to_vec()));
+            Ok(())
+        };
+        if entries.hasattr("keys")? {
+            for key in entries.call_method0("keys")?.try_iter()? {
+                let key = key?;
+                push(&key, &entries.get_item(&key)?)?;
+            }
+            return Ok(());
+        }
+        for (at, entry) in entries.try_iter()?.enumerate() {
+            let entry: Vec<Bound<'_, PyAny>> = entry?.try_iter()?.collect::<PyResult<_>>()?;
+            let [key, value] = &entry[..] else {
+                return Err(PyValueError::new_err(format!(
+                    "entry {at} of the update has {} items; an entry is a key and a value",
+                    entry.len()
+                )));
+            };
+            push(key, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// What names a column's type in Python.
+fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match column {
+        ColumnType::Bytes => py.get_type::<PyBytes>().into_any(),
+        ColumnType::String => py.get_type::<PyString>().into_any(),
+        ColumnType::I64 => py.get_type::<PyInt>().into_any(),
+        ColumnType::F64 => py.get_type::<PyFloat>().into_any(),
+        number => Bound::new(py, Type(number))?.into_any(),
+    })
+}
+
+#[pymethods]
+impl Table {
+    // A mapping ---------------------------------------------------------------------------------------
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match self.find(key.py(), key)? {
+            Some(value) => self.schema.decode_value(key.py(), value),
+            None => Err(PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    /// The value of a key, or `default`.
+    #[pyo3(signature = (key, default = None))]
+    fn get<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.find(key.py(), key)? {
+            Some(value) => self.schema.decode_value(key.py(), value).map(Some),
+            None => Ok(default),
+        }
+    }
+
+    fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.find(key.py(), key)?.is_some())
+    }
+
+    fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = key.py();
+        let key = self.schema.encode_key(key)?;
+        let value = self.schema.encode_value(value)?;
+        self.write(py, |tx| tx.insert(&self.table, &key[..], &value[..]))
+    }
+
+    fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = key.py();
+        let encoded = self.schema.encode_key(key)?;
+        if self.write(py, |tx| tx.remove(&self.table, &encoded[..]))? {
+            Ok(())
+        } else {
+            Err(PyKeyError::new_err(key.clone().unbind()))
+        }
+    }
+
+    /// Removes a key and returns its value.
+    #[pyo3(signature = (key, *default))]
+    fn pop<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if default.len() > 1 {
+            return Err(PyTypeError::new_err("pop takes a key and one default"));
+        }
+        let py = key.py();
+        let encoded = self.schema.encode_key(key)?;
+        match self.write(py, |tx| tx.take(&self.table, &encoded[..]))? {
+            Some(value) => self.schema.decode_value(py, value),
+            None => default
+                .get_item(0)
+                .map_err(|_| PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    /// Removes the entry with the largest key and returns it.
+    fn popitem<'py>(&self, py: Python<'py>) -> PyResult<Entry<'py>> {
+        let found = self.write_many(py, |tx| {
+            let last = tx.last(&self.table)?;
+            if let Some((key, _)) = &last {
+                tx.remove(&self.table, key)?;
+            }
+            Ok(last)
+        })?;
+        let (key, value) = found.ok_or_else(|| PyKeyError::new_err("the table is empty"))?;
+        Ok((
+            self.schema.decode_key(py, key)?,
+            self.schema.decode_value(py, value)?,
+        ))
+    }
+
+    /// The value of a key, which is set to `default` first if it is not there.
+    #[pyo3(signature = (key, default))]
+    fn setdefault<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        let key = self.schema.encode_key(key)?;
+        let encoded = self.schema.encode_value(default)?;
+        let before = self.write(py, |tx| {
+            let before = tx.get_for_update(&self.table, &key[..])?;
+            if before.is_none() {
+                tx.insert(&self.table, &key[..], &encoded[..])?;
+            }
+            Ok(before)
+        })?;
+        match before {
+            Some(value) => self.schema.decode_value(py, value),
+            None => Ok(default.clone()),
+        }
+    }
+
+    /// Sets many keys in one transaction.
+    #[pyo3(signature = (other = None, /, **entries))]
+    fn update(
+        &self,
+        py: Python<'_>,
+        other: Option<&Bound<'_, PyAny>>,
+        entries: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let mut encoded = Vec::new();
+        if let Some(other) = other {
+            self.encode_entries(other, &mut encoded)?;
+        }
+        if let Some(entries) = entries {
+            self.encode_entries(entries, &mut encoded)?;
+        }
+        self.write_many(py, |tx| {
+            encoded
+                .iter()
+                .try_for_each(|(key, value)| tx.insert(&self.table, key, value))
+        })
+    }
+
+    /// Removes all entries in one transaction.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.write_many(py, |tx| {
+            let keys: Vec<Bytes> = tx
+                .iter(&self.table)?
+                .map(|entry| entry.map(|(key, _)| key))
+                .collect::<braid::Result<_>>()?;
+            keys.iter().try_for_each(|key| {
+                tx.remove(&self.table, key)?;
+                Ok(())
+            })
+        })
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let database = self.handle.open()?;
+        let count = || {
+            let snapshot = database.snapshot();
+            snapshot
+                .iter(&self.table)?
+                .try_fold(0, |count, entry| entry.map(|_| count + 1))
+        };
+        py.detach(count).py()
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        let database = self.handle.open()?;
+        py.detach(|| database.snapshot().first(&self.table))
+            .py()
+            .map(|first| first.is_some())
+    }
+
+    fn __iter__(&self, py: Python<'_>) -> PyResult<Entries> {
+        self.iterate(py, ALL, Items::Keys, false)
+    }
+
+    fn __reversed__(&self, py: Python<'_>) -> PyResult<Entries> {
+        self.iterate(py, ALL, Items::Keys, true)
+    }
+
+    /// The keys, as a view.
+    fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::view(slf, "TableKeys")
+    }
+
+    /// The values, as a view.
+    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::view(slf, "TableValues")
+    }
+
+    /// The entries, as a view.
+    fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::view(slf, "TableItems")
+    }
+
+    fn __eq__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mapping = slf.py().import("collections.abc")?.getattr("Mapping")?;
+        mapping.call_method1("__eq__", (slf, other))
+    }
+
+    // Ordered -----------------------------------------------------------------------------------------
+
+    /// The entry with the smallest key, or None.
+    fn first<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Entry<'py>>> {
+        let snapshot = Snapshot::take(slf.py(), &slf.get().handle)?;
+        reading::end(&snapshot, slf, false)
+    }
+
+    /// The entry with the largest key, or None.
+    fn last<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Entry<'py>>> {
+        let snapshot = Snapshot::take(slf.py(), &slf.get().handle)?;
+        reading::end(&snapshot, slf, true)
+    }
+
+    /// The entries from `start` up to `stop`, in order.
+    #[pyo3(signature = (start = None, stop = None, *, include_stop = false, reverse = false))]
+    fn range(
+        &self,
+        py: Python<'_>,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        include_stop: bool,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        let bounds = reading::range_bounds(self, start, stop, include_stop)?;
+        self.iterate(py, bounds, Items::Entries, reverse)
+    }
+
+    /// The entries whose keys begin with `prefix`, in order.
+    #[pyo3(signature = (prefix, *, reverse = false))]
+    fn prefix(
+        &self,
+        py: Python<'_>,
+        prefix: &Bound<'_, PyAny>,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        let bounds = reading::prefix_bounds(self, prefix)?;
+        self.iterate(py, bounds, Items::Entries, reverse)
+    }
+
+    /// The table's present name.
+    #[getter]
+    fn name(&self) -> String {
+        self.table.name()
+    }
+
+    /// The type of its keys.
+    #[getter]
+    fn key_type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        class_of(py, self.schema.key)
+    }
+
+    /// The type of its values.
+    #[getter]
+    fn value_type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        class_of(py, self.schema.value)
+    }
+
+    fn __repr__(&self) -> String {
+        let Schema { key, value } = self.schema;
+        format!(
+            "<braid.Table {:?}: {} -> {}>",
+            self.table.name(),
+            key.name(),
+            value.name()
+        )
+    }
+}

@@ -1,0 +1,101 @@
+//! The promise that a transaction becomes durable.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::RwLock;
+use std::task::{Context, Poll};
+
+use pyo3::prelude::*;
+use pyo3::sync::RwLockExt;
+
+use crate::errors::{IntoPyResult, broken};
+use crate::fork::Own;
+use crate::notifier::{self, Waiter};
+
+/// Tells when a transaction is durable.
+#[pyclass(frozen, weakref, module = "braid")]
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    number: u64,
+    /// Written to only to be polled, which never blocks.
+    ticket: RwLock<Own<braid::Ticket>>,
+}
+
+impl Ticket {
+    pub(crate) fn new(ticket: braid::Ticket) -> Self {
+        Self {
+            number: ticket.number(),
+            ticket: RwLock::new(Own::new(ticket)),
+        }
+    }
+
+    /// The outcome if it is known.
+    pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Option<braid::Result<u64>>> {
+        let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
+        let ticket = ticket.get()?;
+        let outcome = py.detach(|| ticket.try_wait());
+        Ok(outcome.map(|outcome| outcome.map(|commit| commit.number())))
+    }
+
+    /// The outcome if it is known; otherwise `waiter` is woken once it is.
+    fn register(&self, py: Python<'_>, waiter: &Waiter) -> PyResult<Option<braid::Result<u64>>> {
+        let mut ticket = self.ticket.write_py_attached(py).map_err(|_| broken())?;
+        let ticket = ticket.get_mut()?;
+        let waker = waiter.waker();
+        let poll = py.detach(|| Pin::new(ticket).poll(&mut Context::from_waker(&waker)));
+        Ok(match poll {
+            Poll::Ready(outcome) => Some(outcome.map(|commit| commit.number())),
+            Poll::Pending => None,
+        })
+    }
+}
+
+#[pymethods]
+impl Ticket {
+    /// The transaction's place in the serial order.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the transaction is durable; fails if it is known that it will not be.
+    fn poll(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.outcome(py)? {
+            Some(outcome) => outcome.py().map(|_| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Blocks until the transaction is durable; returns its number.
+    fn wait(&self, py: Python<'_>) -> PyResult<u64> {
+        let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
+        let ticket = ticket.get()?;
+        Ok(py.detach(|| ticket.wait()).py()?.number())
+    }
+
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let ticket = slf.get();
+        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
+        let future = event_loop.call_method0("create_future")?;
+        let known = match ticket.outcome(py)? {
+            Some(outcome) => Some(outcome),
+            None => {
+                let waiter = Waiter::new(slf, &event_loop, &future)?;
+                let outcome = ticket.register(py, &waiter)?;
+                if outcome.is_some() {
+                    waiter.cancel();
+                }
+                outcome
+            }
+        };
+        if let Some(outcome) = known {
+            notifier::resolve(&future, outcome.py())?;
+        }
+        future.call_method0("__await__")
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<braid.Ticket {}>", self.number)
+    }
+}

@@ -1,0 +1,388 @@
+//! Read-write transactions.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use braid::Bytes;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+
+use crate::database::Handle;
+use crate::errors::{IntoPyResult, broken, ended};
+use crate::fork::Own;
+use crate::reading::{self, Entry, Extent, Source, View};
+use crate::scan::{Entries, Items, Origin};
+use crate::table::Table;
+use crate::ticket::Ticket;
+
+#[derive(Debug)]
+enum State {
+    Open(Own<braid::Transaction>),
+    /// How it ended.
+    Ended(&'static str),
+}
+
+impl State {
+    fn open(&mut self) -> PyResult<&mut braid::Transaction> {
+        match self {
+            State::Open(transaction) => transaction.get_mut(),
+            State::Ended(how) => Err(ended(how)),
+        }
+    }
+}
+
+/// A read-write transaction; see `Database.begin`.
+#[pyclass(frozen, weakref, module = "braid")]
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    handle: Arc<Handle>,
+    /// Among the transactions of the handle.
+    number: u64,
+    /// One thread at a time. Held while a call waits, but never while one waits for the interpreter's lock with
+    /// something of the engine's locked that a thread of the engine needs.
+    state: Mutex<State>,
+    /// Counts writes and the end.
+    generation: AtomicU64,
+}
+
+impl Transaction {
+    pub(crate) fn new(handle: Arc<Handle>, number: u64, transaction: braid::Transaction) -> Self {
+        Self {
+            handle,
+            number,
+            state: Mutex::new(State::Open(Own::new(transaction))),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
+        self.state.lock_py_attached(py).map_err(|_| broken())
+    }
+
+    /// Calls what takes locks of the engine, and may wait for them.
+    fn write<T: Send>(
+        &self,
+        py: Python<'_>,
+        write: impl FnOnce(&mut braid::Transaction) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        let mut state = self.state(py)?;
+        let transaction = state.open()?;
+        self.handle.writers.enter(self.number)?;
+        // Relaxed: iterators of another thread may come before or after.
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        py.detach(|| write(transaction)).py()
+    }
+
+    /// Ends the transaction with `end`.
+    fn end<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut state: MutexGuard<'_, State>,
+        how: &'static str,
+        end: impl FnOnce(braid::Transaction) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        state.open()?;
+        let transaction = match std::mem::replace(&mut *state, State::Ended(how)) {
+            State::Open(transaction) => transaction.into_inner()?,
+            State::Ended(how) => return Err(ended(how)),
+        };
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        let outcome = py.detach(|| end(transaction));
+        self.handle.writers.leave(self.number);
+        if outcome.is_err() {
+            *state = State::Ended("aborted by an error");
+        }
+        outcome.py()
+    }
+
+    /// Commits if nobody has ended it.
+    pub(crate) fn commit_if_open(&self, py: Python<'_>) -> PyResult<()> {
+        let state = self.state(py)?;
+        if matches!(*state, State::Open(_)) {
+            self.end(py, state, "committed", braid::Transaction::commit)?;
+        }
+        Ok(())
+    }
+
+    /// Aborts if nobody has ended it.
+    pub(crate) fn abort_if_open(&self, py: Python<'_>) -> PyResult<()> {
+        let state = self.state(py)?;
+        if matches!(*state, State::Open(_)) {
+            self.end(py, state, "aborted", |transaction| {
+                transaction.abort();
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Source for Transaction {
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        extent: Extent,
+        read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        let mut state = self.state(py)?;
+        let transaction = state.open()?;
+        let read = || read(View::Transaction(transaction));
+        match extent {
+            Extent::Key => self.handle.read_key(py, read)?.py(),
+            Extent::Range => py.detach(read).py(),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
+        // In a child made by fork another thread of the parent may hold the writers' mutex for ever.
+        if let State::Open(transaction) = state
+            && transaction.is_own()
+        {
+            *state = State::Ended("aborted");
+            self.handle.writers.leave(self.number);
+        }
+    }
+}
+
+#[pymethods]
+impl Transaction {
+    // Reading -----------------------------------------------------------------------------------------
+
+    /// The value of a key, or `default`.
+    #[pyo3(signature = (table, key, default = None))]
+    fn get<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        reading::get(self, table, key, default)
+    }
+
+    /// Whether a key is there.
+    fn contains_key(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        reading::contains_key(self, table, key)
+    }
+
+    /// The entry with the smallest key, or None.
+    fn first<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
+        reading::end(self, table, false)
+    }
+
+    /// The entry with the largest key, or None.
+    fn last<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
+        reading::end(self, table, true)
+    }
+
+    /// The entries from `start` up to `stop`, in order.
+    #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false, reverse = false))]
+    fn range(
+        slf: &Bound<'_, Self>,
+        table: &Bound<'_, Table>,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        include_stop: bool,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        slf.get().state(slf.py())?.open()?;
+        let table = table.get();
+        let bounds = reading::range_bounds(table, start, stop, include_stop)?;
+        let origin = Origin::Transaction(slf.clone().unbind());
+        Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
+    }
+
+    /// The entries whose keys begin with `prefix`, in order.
+    #[pyo3(signature = (table, prefix, *, reverse = false))]
+    fn prefix(
+        slf: &Bound<'_, Self>,
+        table: &Bound<'_, Table>,
+        prefix: &Bound<'_, PyAny>,
+        reverse: bool,
+    ) -> PyResult<Entries> {
+        slf.get().state(slf.py())?.open()?;
+        let table = table.get();
+        let bounds = reading::prefix_bounds(table, prefix)?;
+        let origin = Origin::Transaction(slf.clone().unbind());
+        Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
+    }
+
+    /// The value of a key, or `default`, locked against other writers until the transaction ends.
+    #[pyo3(signature = (table, key, default = None))]
+    fn get_for_update<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        let found: Option<Bytes> =
+            self.write(py, |tx| tx.get_for_update(&table.table, &key[..]))?;
+        match found {
+            Some(value) => table.schema.decode_value(py, value).map(Some),
+            None => Ok(default),
+        }
+    }
+
+    // Writing -----------------------------------------------------------------------------------------
+
+    /// Sets the value of a key.
+    fn insert(
+        &self,
+        table: &Bound<'_, Table>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        let value = table.schema.encode_value(value)?;
+        self.write(py, |tx| tx.insert(&table.table, &key[..], &value[..]))
+    }
+
+    /// Sets the value of a key and returns the one before, or None.
+    fn replace<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        let value = table.schema.encode_value(value)?;
+        let before = self.write(py, |tx| tx.replace(&table.table, &key[..], &value[..]))?;
+        let before = before.map(|before| table.schema.decode_value(py, before));
+        before.transpose()
+    }
+
+    /// Sets the value of a key that is not there; says whether it did.
+    fn insert_if_absent(
+        &self,
+        table: &Bound<'_, Table>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        let value = table.schema.encode_value(value)?;
+        self.write(py, |tx| {
+            tx.insert_if_absent(&table.table, &key[..], &value[..])
+        })
+    }
+
+    /// Removes a key; says whether it was there.
+    fn remove(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        self.write(py, |tx| tx.remove(&table.table, &key[..]))
+    }
+
+    /// Removes a key and returns its value, or `default`.
+    #[pyo3(signature = (table, key, default = None))]
+    fn take<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        match self.write(py, |tx| tx.take(&table.table, &key[..]))? {
+            Some(value) => table.schema.decode_value(py, value).map(Some),
+            None => Ok(default),
+        }
+    }
+
+    /// Sets, or removes with None, a key if its value is `expected` (None: it is not there); says whether it did.
+    fn compare_and_set(
+        &self,
+        table: &Bound<'_, Table>,
+        key: &Bound<'_, PyAny>,
+        expected: Option<&Bound<'_, PyAny>>,
+        new: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let (py, table) = (table.py(), table.get());
+        let key = table.schema.encode_key(key)?;
+        let encoded = |value: &Bound<'_, PyAny>| -> PyResult<Bytes> {
+            Ok(Bytes::copy_from_slice(&table.schema.encode_value(value)?))
+        };
+        let expected = expected.map(encoded).transpose()?;
+        let new = new.map(encoded).transpose()?;
+        self.write(py, |tx| {
+            tx.compare_and_set(&table.table, &key[..], expected.as_ref(), new.as_ref())
+        })
+    }
+
+    /// Replaces the value of a key by what `update` makes of it and returns the value before; None: not there.
+    fn fetch_update<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        key: &Bound<'py, PyAny>,
+        update: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        // Not the engine's method of this name: `update` may use this transaction.
+        let before = self.get_for_update(table, key, None)?;
+        let new = update.call1((before.as_ref(),))?;
+        if !new.is_none() {
+            self.insert(table, key, &new)?;
+        } else if before.is_some() {
+            self.remove(table, key)?;
+        }
+        Ok(before)
+    }
+
+    // Ending ------------------------------------------------------------------------------------------
+
+    /// Makes the writes visible and durable, together or not at all; returns the place in the serial order.
+    fn commit(&self, py: Python<'_>) -> PyResult<u64> {
+        let state = self.state(py)?;
+        let commit = self.end(py, state, "committed", braid::Transaction::commit)?;
+        Ok(commit.number())
+    }
+
+    /// Makes the writes visible and returns a ticket that tells when they are durable.
+    fn commit_async(&self, py: Python<'_>) -> PyResult<Ticket> {
+        let state = self.state(py)?;
+        let ticket = self.end(py, state, "committed", braid::Transaction::commit_async)?;
+        Ok(Ticket::new(ticket))
+    }
+
+    /// Ends the transaction without a trace.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.state(py)?.open()?;
+        self.abort_if_open(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().state(slf.py())?.open()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (kind, _exception, _traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<&Bound<'_, PyAny>>,
+        _exception: Option<&Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        match kind {
+            None => self.commit_if_open(py),
+            Some(_) => self.abort_if_open(py),
+        }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(match &*self.state(py)? {
+            State::Open(_) => "<braid.Transaction open>".to_owned(),
+            State::Ended(how) => format!("<braid.Transaction {how}>"),
+        })
+    }
+}

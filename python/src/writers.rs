@@ -1,0 +1,70 @@
+//! One writing transaction a thread.
+//!
+//! A write waits while another transaction has the lock of its key, or of one that shares the lock's stripe. If
+//! that transaction is a sister on the same thread, which sleeps, nobody will ever end it: an easy mistake where
+//! `table[key] = value` stands inside a `with db.begin()`, or where two tasks of one event loop have a transaction
+//! each. So the second one gets an exception.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use pyo3::prelude::*;
+
+use crate::errors::WouldDeadlockError;
+
+/// Which transaction with locks each thread has open, by the transaction's number.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    holders: Mutex<HashMap<ThreadId, u64>>,
+    /// The length of `holders`.
+    len: AtomicUsize,
+}
+
+impl Writers {
+    fn holders(&self) -> MutexGuard<'_, HashMap<ThreadId, u64>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if this thread has an open transaction with locks.
+    #[inline]
+    pub(crate) fn check_none(&self) -> PyResult<()> {
+        // Relaxed: a thread sees its own entries.
+        if self.len.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        match self.holders().get(&thread::current().id()) {
+            None => Ok(()),
+            Some(_) => Err(would_deadlock()),
+        }
+    }
+
+    /// Notes that this thread is about to take locks for a transaction; fails if it has another one with locks.
+    pub(crate) fn enter(&self, transaction: u64) -> PyResult<()> {
+        let mut holders = self.holders();
+        let holder = *holders.entry(thread::current().id()).or_insert(transaction);
+        self.len.store(holders.len(), Ordering::Relaxed);
+        if holder == transaction {
+            Ok(())
+        } else {
+            Err(would_deadlock())
+        }
+    }
+
+    /// Notes that a transaction ended.
+    pub(crate) fn leave(&self, transaction: u64) {
+        let mut holders = self.holders();
+        // It may have written from several threads.
+        holders.retain(|_, holder| *holder != transaction);
+        self.len.store(holders.len(), Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn would_deadlock() -> PyErr {
+    WouldDeadlockError::new_err(
+        "this thread has an open transaction that has written or locked keys, and a second writer could wait for it \
+         for ever; write through that transaction, or end it first",
+    )
+}

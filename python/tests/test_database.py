@@ -1,0 +1,223 @@
+"""Opening, closing, options, reports."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import braid
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"protocol": "serial"},
+        {"protocol": "gsn", "strands": 2, "lanes": 2},
+        {"protocol": "epoch", "epoch": timedelta(milliseconds=1)},
+        {"device": "file", "segment_bytes": 1 << 20, "discard": True},
+        {"device": "memory"},
+        {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28},
+        {"durability": "none"},
+        {"durability": timedelta(milliseconds=1), "flushes_in_flight": 2, "group_size": 4},
+    ],
+)
+def test_options(path: Path, options: Any) -> None:
+    with braid.open(path, **options) as db:
+        table = db.table("t", key=str, value=int)
+        table["a"] = 1
+        db.sync()
+        assert table["a"] == 1
+        assert db.stats().protocol == options.get("protocol", "glsn")
+        assert db.path == path
+        assert str(path) in repr(db)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"protocol": "best"}, braid.OptionError, 'unknown commit protocol "best"; there are serial'),
+        ({"protocol": 5}, TypeError, "option protocol: a str, not int"),
+        ({"device": "tape"}, braid.OptionError, "there are auto, uring"),
+        ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: at least 1 MiB"),
+        ({"pool_bytes": -5}, braid.OptionError, "pool_bytes: -5 is out of range"),
+        ({"pool_bytes": "big"}, TypeError, "option pool_bytes: an int, not str"),
+        ({"pool_bytes": True}, TypeError, "option pool_bytes: an int, not bool"),
+        ({"pool_bytes": 1e9}, TypeError, "option pool_bytes: an int, not float"),
+        ({"strands": 1000}, braid.OptionError, "strands: from 1 to 256"),
+        ({"lanes": 0}, braid.OptionError, "lanes"),
+        ({"epoch": 5}, TypeError, "option epoch: a datetime.timedelta, not int"),
+        ({"epoch": timedelta(days=1)}, braid.OptionError, "epoch: from 10"),
+        ({"durability": timedelta(seconds=-1)}, braid.OptionError, "negative"),
+        ({"durability": "sometimes"}, braid.OptionError, '"immediate", "none"'),
+        ({"durability": 5}, TypeError, "option durability"),
+        ({"create_if_missing": "yes"}, TypeError, "True or False"),
+        ({"cache": 5}, TypeError, 'there is no option "cache"; there are checkpoint_log_bytes'),
+    ],
+)
+def test_wrong_options(path: Path, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        braid.open(path, **options)
+    with pytest.raises(error, match=message):
+        braid.in_memory(**options)
+    assert not path.exists()
+
+
+def test_wrong_options_of_a_transaction(db: braid.Database) -> None:
+    wrong: list[Any] = [{"isolation": "none"}, {"durability": "maybe"}]
+    for options in wrong:
+        with pytest.raises(braid.OptionError):
+            db.begin(**options)
+        with pytest.raises(ValueError):
+            db.transact(lambda tx: None, **options)
+
+
+def test_the_stub_names_every_option() -> None:
+    stub = (Path(braid.__file__).parent / "_braid.pyi").read_text()
+    with pytest.raises(TypeError) as error:
+        braid.in_memory(nonsense=1)  # type: ignore[call-arg]
+    for option in str(error.value).split("there are ")[1].split(", "):
+        assert f"    {option}: " in stub
+
+
+def test_opening_what_is_not_there(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(braid.NotADatabaseError, match="does not exist"):
+        braid.open(path, create_if_missing=False)
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(braid.NotADatabaseError):
+        braid.open(file)
+    with pytest.raises(braid.NotADatabaseError):
+        braid.verify(path)
+    with pytest.raises(TypeError):
+        braid.open(5)  # type: ignore[arg-type]
+    with pytest.raises((braid.Error, ValueError)):
+        braid.open("a\0b")
+
+
+def test_opening_twice(path: Path) -> None:
+    with braid.open(path):
+        with pytest.raises(braid.LockedError, match="close it first"):
+            braid.open(path)
+        with pytest.raises(braid.LockedError):
+            braid.verify(path)
+    with braid.open(str(path)):
+        pass
+
+
+def test_a_closed_database_refuses_everything(path: Path) -> None:
+    db = braid.open(path)
+    table = db.table("t", key=str, value=int)
+    table["a"] = 1
+    tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
+    assert not db.closed
+    db.close()
+    db.close()
+    assert db.closed and repr(db).endswith("closed>")
+    uses: list[Any] = [
+        lambda: table["a"],
+        lambda: table.get("a"),
+        lambda: "a" in table,
+        lambda: len(table),
+        lambda: bool(table),
+        lambda: list(table),
+        lambda: table.first(),
+        lambda: table.__setitem__("a", 1),
+        lambda: table.pop("a"),
+        lambda: table.popitem(),
+        lambda: table.clear(),
+        lambda: table.update(a=1),
+        lambda: tx.get(table, "a"),
+        lambda: tx.insert(table, "a", 1),
+        lambda: snapshot.get(table, "a"),
+        lambda: list(iterator),
+        lambda: db.table("t", key=str, value=int),
+        lambda: db.existing_table("t"),
+        lambda: db.table_names(),
+        lambda: db.drop_table("t"),
+        lambda: db.begin(),
+        lambda: db.snapshot(),
+        lambda: db.transact(lambda tx: None),
+        lambda: db.sync(),
+        lambda: db.checkpoint(),
+    ]
+    for at, use in enumerate(uses):
+        with pytest.raises(braid.ClosedError):
+            print(at, use())
+    assert db.health().status == "closed"
+    assert db.stats().commits >= 1
+
+
+def test_a_database_closes_with_its_last_object(path: Path) -> None:
+    table = braid.open(path).table("t")
+    gc.collect()
+    table[b"a"] = b""
+    with pytest.raises(braid.LockedError):
+        braid.open(path)
+    del table
+    gc.collect()
+    with braid.open(path) as db:
+        assert db.recovery().transactions == 0, "it was closed cleanly"
+
+
+def test_a_block_closes_on_an_exception(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), braid.open(path) as db:
+        raise ZeroDivisionError
+    assert db.closed
+
+
+def test_reports(path: Path) -> None:
+    with braid.open(path) as db:
+        assert db.health() == braid.Health("good", None)
+        table = db.table("t", key=str, value=int)
+        for i in range(10):
+            table[str(i)] = i
+        stats = db.stats()
+        assert stats.commits == 11
+        assert stats.log.flushes >= 11
+        assert stats.log.write_time > timedelta()
+        assert stats.store.page_size >= 4096
+        with db.snapshot() as snapshot:
+            assert db.stats().snapshots == 1
+            assert db.stats().oldest_snapshot == snapshot.number
+        before = db.stats().checkpoints
+        db.checkpoint()
+        assert db.stats().checkpoints == before + 1
+        assert db.recovery().transactions == 0
+    report = braid.verify(path)
+    assert report.findings == []
+    assert (report.tables, report.records) == (2, 12)
+
+
+def test_verify_tells_of_damage(path: Path) -> None:
+    with braid.open(path) as db:
+        db.table("t", key=int, value=bytes).update((i, bytes(100)) for i in range(1000))
+    data = path / "data.braid"
+    contents = bytearray(data.read_bytes())
+    size = 8192
+    used = [at for at in range(2 * size, len(contents), size) if any(contents[at : at + size])]
+    for at in used:
+        contents[at + size // 2] ^= 1
+    data.write_bytes(contents)
+    report = braid.verify(path)
+    assert report.findings
+    with pytest.raises(braid.CorruptError, match="braid verify") as error:
+        with braid.open(path) as db:
+            print(dict(db.table("t", key=int, value=bytes)))
+    assert error.value.location
+
+
+def test_errors_have_one_base_and_can_be_pickled() -> None:
+    errors = [value for value in vars(braid).values() if inspect.isclass(value)]
+    errors = [value for value in errors if issubclass(value, BaseException)]
+    assert len(errors) == 23
+    assert all(issubclass(error, braid.Error) for error in errors)
+    error = braid.ConflictError("message")
+    error.kind = "range"
+    assert pickle.loads(pickle.dumps(error)).kind == "range"
+    assert braid.IoError(5, "broken").errno == 5

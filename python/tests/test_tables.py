@@ -1,0 +1,244 @@
+"""Tables, their types, and what Rust makes of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import braid
+
+INTEGERS: list[tuple[braid.Type[int], int, int]] = [
+    (braid.u8, 0, 2**8 - 1),
+    (braid.u16, 0, 2**16 - 1),
+    (braid.u32, 0, 2**32 - 1),
+    (braid.u64, 0, 2**64 - 1),
+    (braid.u128, 0, 2**128 - 1),
+    (braid.i8, -(2**7), 2**7 - 1),
+    (braid.i16, -(2**15), 2**15 - 1),
+    (braid.i32, -(2**31), 2**31 - 1),
+    (braid.i64, -(2**63), 2**63 - 1),
+    (braid.i128, -(2**127), 2**127 - 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), INTEGERS, ids=lambda x: str(x))
+def test_integers_keep_their_order_and_range(
+    db: braid.Database, kind: braid.Type[int], low: int, high: int
+) -> None:
+    table = db.table("t", key=kind, value=kind)
+    numbers = sorted({low, low + 1, -1 if low else 1, 0, 1, high - 1, high})
+    for number in reversed(numbers):
+        table[number] = number
+    assert list(table) == numbers
+    assert list(table.values()) == numbers
+    for outside in (low - 1, high + 1):
+        with pytest.raises(OverflowError, match=kind.name):
+            table[outside] = 0
+        with pytest.raises(OverflowError, match=kind.name):
+            table[0] = outside
+    assert list(table) == numbers
+
+
+def test_floats(db: braid.Database) -> None:
+    exact = db.table("f64", key=str, value=float)
+    for value in (0.1, -1e300, math.inf, 5e-324):
+        exact["x"] = value
+        assert exact["x"] == value
+    exact["nan"] = math.nan
+    assert math.isnan(exact["nan"])
+    exact["int"] = 3
+    assert exact["int"] == 3.0
+    short = db.table("f32", key=str, value=braid.f32)
+    short["x"] = 0.5
+    assert short["x"] == 0.5
+
+
+def test_bytes_come_from_what_holds_bytes(db: braid.Database) -> None:
+    table = db.table("t")
+    table[bytearray(b"a")] = memoryview(b"xyz")[::2]  # type: ignore[index, assignment]
+    assert dict(table) == {b"a": b"xz"}
+    table[b""] = b""
+    assert table.first() == (b"", b"")
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, None, 1.5, [b"a"], object()])
+def test_wrong_types_are_type_errors(db: braid.Database, wrong: Any) -> None:
+    table: Any = db.table("t", key=bytes, value=bytes)
+    for use in (
+        lambda: table[wrong],
+        lambda: table.get(wrong),
+        lambda: wrong in table,
+        lambda: table.__setitem__(wrong, b""),
+        lambda: table.__setitem__(b"k", wrong),
+        lambda: table.__delitem__(wrong),
+        lambda: table.prefix(wrong),
+        lambda: table.range(b"a", wrong) if wrong is not None else table[None],
+        lambda: db.begin().insert(table, wrong, b""),
+        lambda: db.begin().insert(wrong, b"k", b""),
+        lambda: db.snapshot().get(wrong, b"k"),
+    ):
+        with pytest.raises(TypeError):
+            use()
+    assert not table
+
+
+def test_strings(db: braid.Database) -> None:
+    table = db.table("t", key=str, value=str)
+    table["Ünïcode 🍣"] = "\0"
+    assert dict(table) == {"Ünïcode 🍣": "\0"}
+    with pytest.raises(UnicodeEncodeError):
+        table["\ud800"] = ""
+    with pytest.raises(TypeError, match="a key of this table is str, not bytes"):
+        table[b"x"] = ""  # type: ignore[index]
+
+
+def test_types_are_compared(db: braid.Database) -> None:
+    db.table("t", key=str, value=braid.u64)
+    with pytest.raises(braid.TableTypeError, match="string -> u64, not string -> bytes") as error:
+        db.table("t", key=str)
+    assert isinstance(error.value, TypeError)
+    table = db.existing_table("t")
+    assert table is not None
+    assert (table.key_type, table.value_type) == (str, braid.u64)
+    assert repr(table) == '<braid.Table "t": string -> u64>'
+    assert db.existing_table("other") is None
+    with pytest.raises(TypeError, match="can't be the type of keys"):
+        db.table("f", key=float)
+    wrong: list[Any] = [list, "u64", 5]
+    for nonsense in wrong:
+        with pytest.raises(TypeError, match="no type of a table"):
+            db.table("f", value=nonsense)
+    assert db.table_names() == ["t"]
+
+
+def test_types_are_values() -> None:
+    assert braid.u64 == pickle.loads(pickle.dumps(braid.u64)) == copy.deepcopy(braid.u64)
+    assert len({braid.u8, braid.u16, braid.u8}) == 2
+
+
+def test_names(db: braid.Database) -> None:
+    table = db.table("a", key=str, value=str)
+    table["k"] = "v"
+    db.rename_table("a", "b")
+    assert (table.name, table["k"]) == ("b", "v")
+    with pytest.raises(braid.TableMissingError):
+        db.rename_table("a", "c")
+    with pytest.raises(braid.TableMissingError) as missing:
+        db.table("a", create=False)
+    assert isinstance(missing.value, LookupError)
+    db.table("c")
+    with pytest.raises(braid.TableExistsError):
+        db.rename_table("b", "c")
+    for name in ("", "x" * (braid.MAX_TABLE_NAME_LEN + 1)):
+        with pytest.raises(braid.TableNameError):
+            db.table(name)
+    assert db.drop_table("b")
+    assert not db.drop_table("b")
+    with pytest.raises(braid.TableDroppedError):
+        table["k"]
+    assert db.table_names() == ["c"]
+
+
+def test_a_table_of_another_database(db: braid.Database) -> None:
+    with braid.in_memory() as other:
+        table = other.table("t")
+        with db.begin() as tx, pytest.raises(braid.ForeignTableError):
+            tx.get(table, b"")
+
+
+def test_limits(db: braid.Database) -> None:
+    table = db.table("t")
+    with pytest.raises(braid.LimitError, match="a key of") as error:
+        table[b"x" * (braid.MAX_KEY_LEN + 1)] = b""
+    assert isinstance(error.value, ValueError)
+    table[b"x" * braid.MAX_KEY_LEN] = b""
+    with braid.in_memory(transaction_bytes_max=1024) as small:
+        tight = small.table("t")
+        with pytest.raises(braid.LimitError, match="split it"):
+            tight.update({bytes([i]): b"x" * 100 for i in range(20)})
+        assert not tight
+
+
+def test_ranges(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=int)
+    table.update((i, i * i) for i in range(1000))
+    assert list(table.range(5, 8)) == [(5, 25), (6, 36), (7, 49)]
+    assert list(table.range(5, 8, include_stop=True))[-1] == (8, 64)
+    assert list(table.range(997)) == [(i, i * i) for i in (997, 998, 999)]
+    assert [k for k, _ in table.range(None, 3, reverse=True)] == [2, 1, 0]
+    assert [k for k, _ in table.range()] == list(range(1000))
+    assert [k for k, _ in table.range(reverse=True)] == list(range(999, -1, -1))
+    assert list(reversed(table)) == list(range(999, -1, -1))
+    assert list(table.range(8, 5)) == []
+    assert list(table.range(5, 5)) == []
+    assert (table.first(), table.last()) == ((0, 0), (999, 999 * 999))
+    with pytest.raises(TypeError, match="prefix"):
+        table.prefix(5)
+
+
+def test_prefixes(db: braid.Database) -> None:
+    table = db.table("t")
+    keys = [b"", b"a", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff\x01"]
+    table.update({key: key for key in keys})
+    for prefix in [b"", b"a", b"a\xff", b"\xff", b"\xff\xff", b"c"]:
+        expected = sorted(key for key in keys if key.startswith(prefix))
+        assert [key for key, _ in table.prefix(prefix)] == expected
+        assert [key for key, _ in table.prefix(prefix, reverse=True)] == expected[::-1]
+
+
+def test_large_values_come_in_small_batches(db: braid.Database) -> None:
+    table = db.table("t", key=int)
+    for i in range(6):
+        table[i] = bytes([i]) * 200_000
+    assert [value[0] for value in table.values()] == list(range(6))
+    assert [len(value) for _, value in table.range(reverse=True)] == [200_000] * 6
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    entries=st.dictionaries(st.binary(max_size=4), st.binary(max_size=8), max_size=40),
+    start=st.none() | st.binary(max_size=4),
+    stop=st.none() | st.binary(max_size=4),
+    include_stop=st.booleans(),
+    reverse=st.booleans(),
+    prefix=st.binary(max_size=2),
+)
+def test_ranges_are_those_of_a_sorted_list(
+    db: braid.Database,
+    entries: dict[bytes, bytes],
+    start: bytes | None,
+    stop: bytes | None,
+    include_stop: bool,
+    reverse: bool,
+    prefix: bytes,
+) -> None:
+    table = db.table("t")
+    table.clear()
+    table.update(entries)
+
+    def fits(key: bytes) -> bool:
+        below = stop is None or key < stop or (include_stop and key == stop)
+        return below and (start is None or key >= start)
+
+    expected = sorted(((k, v) for k, v in entries.items() if fits(k)), reverse=reverse)
+    with db.begin() as tx, db.snapshot() as snapshot:
+        for source in (tx, snapshot):
+            options = {"include_stop": include_stop, "reverse": reverse}
+            assert list(source.range(table, start, stop, **options)) == expected
+    begins = sorted(((k, v) for k, v in entries.items() if k.startswith(prefix)), reverse=reverse)
+    assert list(table.prefix(prefix, reverse=reverse)) == begins
+
+
+def test_what_is_stored_outlives_the_process_that_stored_it(path: Path) -> None:
+    with braid.open(path) as db:
+        db.table("t", key=str, value=int)["a"] = -5
+    with braid.open(path, create_if_missing=False) as db:
+        table = db.existing_table("t")
+        assert table is not None and dict(table) == {"a": -5}
