@@ -79,13 +79,7 @@ impl Driver for Bank {
     }
 
     fn needs(&self) -> Abilities {
-        Abilities {
-            transactions: true,
-            serializable: true,
-            reads: true,
-            scans: true,
-            in_flight: false,
-        }
+        Abilities::SERIALIZABLE
     }
 
     fn load(

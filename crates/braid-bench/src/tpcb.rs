@@ -73,13 +73,7 @@ impl Driver for Tpcb {
     }
 
     fn needs(&self) -> Abilities {
-        Abilities {
-            transactions: true,
-            serializable: true,
-            reads: true,
-            scans: true,
-            in_flight: false,
-        }
+        Abilities::SERIALIZABLE
     }
 
     fn load(

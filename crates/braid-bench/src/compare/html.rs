@@ -90,6 +90,9 @@ fn opening(run: &Run, summary: &Summary) -> Markup {
                 "Every commit of every engine is durable when it is counted."
             }
         }
+        @for violation in &run.violations {
+            p.warn { strong { "A check of the data failed. " } (violation) }
+        }
         @if !run.optimized {
             p.warn { "This is a debug build: the figures say nothing about speed." }
         }
@@ -181,7 +184,7 @@ fn method(run: &Run) -> Markup {
             p {
                 "Latency is that of commits, from the call to durable; for a workload that only reads, that of reads. "
                 "The bare log is a group-commit log of a few lines without tables, checksums or recovery, under the same "
-                "load. Processor time and device bytes are those of the whole process; a server's are not in them."
+                "load. Processor time and device bytes are those of the whole process, and with a server of both."
             }
             p { "The measurements are beside this page in " code { "measurements.csv" } ", what is known of the run in "
                 code { "run.json" } "; " code { "braid bench compare --redraw --out DIR" } " makes the page from them." }

@@ -44,7 +44,7 @@ pub enum Event<'a> {
     },
     /// A measurement is done.
     Measured(&'a Row),
-    /// Something is not measured.
+    /// Something is not measured, or failed while it was.
     LeftOut(&'a LeftOut),
 }
 
@@ -126,6 +126,8 @@ struct Entrant {
     peer: Option<&'static PeerInfo>,
     driver: Box<dyn Driver>,
     loads: Vec<Load>,
+    /// What [`Driver::present`] said when the data had just been loaded.
+    present: Option<u64>,
 }
 
 impl Entrant {
@@ -210,7 +212,11 @@ impl Comparison<'_> {
 
     /// Who takes part in a workload.
     fn entrants(&mut self, workload: Workload) -> Result<Vec<Entrant>, BenchError> {
-        let loads = self.spec.loads();
+        let mut loads = self.spec.loads();
+        if workload.is_read_only() {
+            // Nothing is in flight.
+            loads.truncate(self.spec.threads.len());
+        }
         let Some(&largest) = loads.iter().max_by_key(|load| load.threads) else {
             return Ok(Vec::new());
         };
@@ -222,16 +228,17 @@ impl Comparison<'_> {
                 self.leave_out(peer.name, workload.name(), &format!("it has no {ability}"));
                 continue;
             }
-            let mut loads = loads.clone();
-            loads.retain(|load| load.in_flight == 1 || peer.abilities.in_flight);
-            if loads.len() < self.spec.loads().len() {
+            let mut its = loads.clone();
+            its.retain(|load| load.in_flight == 1 || peer.abilities.in_flight);
+            if its.len() < loads.len() {
                 let why = "several commits in flight: each call waits";
                 self.leave_out(peer.name, workload.name(), why);
             }
             entrants.push(Entrant {
                 peer: Some(peer),
                 driver,
-                loads,
+                loads: its,
+                present: None,
             });
         }
         if !workload.is_read_only() {
@@ -239,6 +246,7 @@ impl Comparison<'_> {
                 peer: None,
                 driver: spec.driver()?,
                 loads,
+                present: None,
             });
         }
         Ok(entrants)
@@ -247,7 +255,7 @@ impl Comparison<'_> {
     fn visit(
         &mut self,
         workload: Workload,
-        entrant: &Entrant,
+        entrant: &mut Entrant,
         repeat: usize,
     ) -> Result<(), BenchError> {
         if entrant.loads.is_empty() {
@@ -262,16 +270,20 @@ impl Comparison<'_> {
         if let Some(info) = self.run.engines.iter_mut().find(|e| e.name == peer.name) {
             info.setting = format!("{}, on {}", setting.protocol, setting.device);
         }
-        entrant.driver.load(&engine, &mut |p| {
+        let driver = entrant.driver.as_ref();
+        driver.load(&engine, &mut |p| {
             (self.progress)(Event::Loading(peer.name, workload, p.loaded, p.records));
         })?;
+        if repeat == 1 {
+            entrant.present = driver.present(&engine)?;
+        }
         (self.progress)(Event::Warming(peer.name, workload));
-        read_all(&engine, entrant.driver.tables().len())?;
+        read_all(&engine, driver.tables().len())?;
         for &load in &entrant.loads {
             let spec = self.spec.spec(workload, load, repeat);
             let (sequence, total) = (self.sequence, self.total);
             let from = Instant::now() + spec.warm_up;
-            let report = crate::run(&engine, entrant.driver.as_ref(), &spec, &mut |p| {
+            let report = crate::run(&engine, driver, &spec, &mut |p| {
                 let part = p.elapsed.as_secs_f64() / p.total.as_secs_f64();
                 (self.progress)(Event::Measuring {
                     engine: peer.name,
@@ -282,6 +294,13 @@ impl Comparison<'_> {
                 });
             })?;
             self.record(repeat, Row::of_report(&report, engine.take(from)))?;
+        }
+        for check in crate::check(&engine, driver, entrant.present)? {
+            if let Some(found) = check.violation {
+                let condition = check.condition;
+                let violation = format!("{}, {workload}: {condition}: {found}", peer.name);
+                self.run.violations.push(violation);
+            }
         }
         Ok(())
     }

@@ -111,9 +111,12 @@ impl CompareSpec {
         if !(1..=1_000).contains(&self.repeats) {
             return wrong("repeat", "from 1 to 1000", self.repeats.to_string());
         }
-        for workload in &self.workloads {
+        for &workload in &self.workloads {
             for load in self.loads() {
-                self.spec(*workload, load, 1).check()?;
+                if self.spec(workload, load, 1).driver()?.is_finite() {
+                    let wanted = "such as run for as long as they are asked to";
+                    return wrong("workloads", wanted, workload.to_string());
+                }
             }
         }
         self.chosen()?;

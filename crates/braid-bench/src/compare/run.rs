@@ -28,6 +28,8 @@ pub struct Run {
     pub workloads: Vec<WorkloadInfo>,
     /// The engines, Braid first.
     pub engines: Vec<EngineInfo>,
+    /// Checks of the data after a visit that found something: the engine, the workload, and what.
+    pub violations: Vec<String>,
     /// What was not measured, and why.
     pub left_out: Vec<LeftOut>,
     /// What the device itself can do, measured before everything else.

@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
 
-use crate::BenchError;
 use crate::engines::{
     Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Session, Setting, Stop, TableId,
     Wait,
 };
+use crate::{BenchError, Usage};
 
 /// One commit in so many is timed.
 const SAMPLE: u64 = 8;
@@ -147,6 +147,10 @@ impl KvEngine for Staged {
 
     fn setting(&self) -> Setting {
         self.inner.setting()
+    }
+
+    fn server_usage(&self) -> Option<Usage> {
+        self.inner.server_usage()
     }
 }
 

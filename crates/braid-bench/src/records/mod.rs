@@ -93,6 +93,10 @@ impl Driver for Records {
                     | Workload::YcsbInsert
                     | Workload::Scan
             ),
+            updates: matches!(
+                self.workload,
+                Workload::YcsbA | Workload::YcsbB | Workload::YcsbF | Workload::YcsbUpdate
+            ),
             reads: !matches!(
                 self.workload,
                 Workload::U1 | Workload::U10 | Workload::Large | Workload::YcsbInsert

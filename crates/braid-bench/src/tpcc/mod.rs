@@ -89,13 +89,7 @@ impl Driver for Tpcc {
     }
 
     fn needs(&self) -> Abilities {
-        Abilities {
-            transactions: true,
-            serializable: true,
-            reads: true,
-            scans: true,
-            in_flight: false,
-        }
+        Abilities::SERIALIZABLE
     }
 
     fn kinds(&self) -> &'static [&'static str] {

@@ -78,21 +78,29 @@ pub(crate) struct CompareArgs {
 }
 
 pub(crate) fn run(args: &CompareArgs, output: &mut Output) -> Result<(), Failure> {
-    if !args.redraw {
-        measure(args, output)?;
-    }
+    let violations = if args.redraw {
+        0
+    } else {
+        measure(args, output)?
+    };
     let written = compare::draw(&args.out)?;
     if let [report, plots @ ..] = &written[..] {
         output.line(format_args!(
-            "{}, and {} plots beside it",
+            "{}, and {} plots beside it as SVG and PNG",
             report.display(),
-            plots.len()
+            plots.len() / 2
         ))?;
+    }
+    if violations > 0 {
+        return Err(Failure::Failed(format!(
+            "{violations} checks of the data failed"
+        )));
     }
     Ok(())
 }
 
-fn measure(args: &CompareArgs, output: &mut Output) -> Result<(), Failure> {
+/// Returns how many checks of the data failed.
+fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
     let mut spec = CompareSpec {
         workloads: args.workloads.clone(),
         engines: args.engines.clone(),
@@ -113,14 +121,18 @@ fn measure(args: &CompareArgs, output: &mut Output) -> Result<(), Failure> {
     spec.dir = scratch.path().to_owned();
     let bar = output::bar_with_time(0, "comparing");
     let mut result = Ok(());
-    compare::compare(&spec, &mut |event| {
+    let run = compare::compare(&spec, &mut |event| {
         if result.is_ok() {
             result = tell(&event, &bar, output);
         }
     })?;
     bar.finish_and_clear();
     result?;
-    scratch.remove()
+    scratch.remove()?;
+    for violation in &run.violations {
+        output.line(format_args!("VIOLATED {violation}"))?;
+    }
+    Ok(run.violations.len())
 }
 
 /// The bar counts thousandths of measurements, so that it moves within one.

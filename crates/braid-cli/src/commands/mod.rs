@@ -2,7 +2,6 @@
 
 pub(crate) mod bench;
 mod bench_compare;
-mod bench_compare;
 mod bench_device;
 mod bench_kill;
 mod bench_paper;
