@@ -64,7 +64,8 @@ pub(super) enum Style {
 impl Style {
     fn color(self) -> RGBColor {
         match self {
-            Style::Engine(place) => COLORS[place % COLORS.len()],
+            Style::Engine(0) => COLORS[0],
+            Style::Engine(place) => COLORS[1 + (place - 1) % (COLORS.len() - 1)],
             Style::Limit => LIMIT_COLOR,
         }
     }
@@ -188,13 +189,10 @@ impl Chart {
         x: &Scale,
         y: &Scale,
     ) -> Drawn<D> {
-        let (color, width) = (series.style.color(), series.style.width());
+        let color = series.style.color();
         let at = |&(px, spread): &(f64, Spread)| (x.place(px), y.place(spread.median));
         let path: Vec<_> = series.points.iter().map(at).collect();
-        match series.style {
-            Style::Limit => pen.dashed(&path, color)?,
-            Style::Engine(_) => pen.line(&path, color.to_rgba(), width)?,
-        }
+        pen.curve(&path, series.style)?;
         for ((px, spread), &place) in series.points.iter().zip(&path) {
             let px = x.place(*px);
             let bar = [(px, y.place(spread.min)), (px, y.place(spread.max))];
@@ -226,9 +224,9 @@ impl Chart {
             highest = *at;
         }
         for (at, series) in names {
-            let (color, from) = (series.style.color(), RIGHT + 14.0);
+            let from = RIGHT + 14.0;
             let stroke = [(from, at), (from + 18.0, at)];
-            pen.line(&stroke, color.to_rgba(), series.style.width())?;
+            pen.curve(&stroke, series.style)?;
             pen.marker(series.style, (from + 9.0, at))?;
             pen.text(&series.name, (from + 25.0, at), 13.0, INK, HPos::Left)?;
         }
@@ -400,12 +398,17 @@ impl<D: DrawingBackend> Pen<'_, D> {
             .draw(&PathElement::new(path, color.stroke_width(width)))
     }
 
-    fn dashed(&self, path: &[(f64, f64)], color: RGBColor) -> Drawn<D> {
+    fn curve(&self, path: &[(f64, f64)], style: Style) -> Drawn<D> {
+        if style != Style::Limit {
+            return self.line(path, style.color().to_rgba(), style.width());
+        }
         let path: Vec<_> = path.iter().map(|&at| self.pixel(at)).collect();
         let length = (6.0 * self.scale) as u32;
-        let style = color.stroke_width((1.6 * self.scale) as u32);
-        self.area
-            .draw(&DashedPathElement::new(path, length, length * 2 / 3, style))
+        let stroke = style
+            .color()
+            .stroke_width((style.width() * self.scale) as u32);
+        let dashes = DashedPathElement::new(path, length, length * 2 / 3, stroke);
+        self.area.draw(&dashes)
     }
 
     fn marker(&self, style: Style, at: (f64, f64)) -> Drawn<D> {

@@ -211,12 +211,13 @@ impl Summary {
             })
     }
 
-    /// Where a peer is better than Braid, the largest factor first.
+    /// Where a peer is better than Braid, metric by metric, the largest factor first.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        let mut losses = Vec::new();
-        for braid in self.points().filter(|p| p.engine == BRAID) {
-            for metric in Metric::COMPARED {
+        let mut losses: Vec<Loss> = Vec::new();
+        for metric in Metric::COMPARED {
+            let first = losses.len();
+            for braid in self.points().filter(|p| p.engine == BRAID) {
                 let Some(own) = self.spread(braid, metric).filter(|s| s.median > 0.0) else {
                     continue;
                 };
@@ -234,8 +235,8 @@ impl Summary {
                     });
                 }
             }
+            losses[first..].sort_by(|a, b| b.factor.total_cmp(&a.factor));
         }
-        losses.sort_by(|a, b| b.factor.total_cmp(&a.factor));
         losses
     }
 }
