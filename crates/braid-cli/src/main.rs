@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, demo, dump, simulate, stat, verify};
+use crate::commands::{backup, bench, changes, demo, dump, simulate, stat, verify};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -48,6 +48,17 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// List the log and the pages of a closed database for people to read
     Dump(dump::DumpArgs),
+    /// Make a backup of a database, full or on top of an earlier one
+    Backup(backup::BackupArgs),
+    /// Restore backups into a new database, up to any point that an archive of the log reaches
+    Restore(backup::RestoreArgs),
+    /// Bring the archive of a database's log up to date
+    ///
+    /// A program that is to be archived while it runs opens its database with `Builder::archive`; this does
+    /// the rest of the work when it could not.
+    Archive(backup::ArchiveArgs),
+    /// Print committed transactions in their order, as lines of JSON; keys and values are hexadecimal
+    Changes(changes::ChangesArgs),
     /// The child process of `demo`
     #[command(hide = true)]
     DemoWorker(demo::WorkerArgs),
@@ -64,6 +75,10 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&args, &mut output),
         Command::Verify(args) => verify::run(&args, &mut output),
         Command::Dump(args) => dump::run(&args, &mut output),
+        Command::Backup(args) => backup::backup(&args, &mut output),
+        Command::Restore(args) => backup::restore(&args, &mut output),
+        Command::Archive(args) => backup::archive(&args, &mut output),
+        Command::Changes(args) => changes::run(&args, &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),
     };
     let result = result.and_then(|()| output.flush());

@@ -183,6 +183,67 @@ fn bench_json_has_every_field() {
 }
 
 #[test]
+fn every_workload_is_in_the_help_with_a_sentence() {
+    let output = braid(&["bench", "--help"]);
+    expect_code(&output, 0);
+    let help = stdout(&output);
+    for workload in braid_bench::Workload::ALL {
+        let line = format!("- {}:", workload.name());
+        let (_, sentence) = help
+            .split_once(&line)
+            .unwrap_or_else(|| panic!("{line} {help}"));
+        assert!(sentence.trim_start().len() > 10, "{line}");
+    }
+}
+
+#[test]
+fn tpcc_is_checked_after_the_run() {
+    let args = ["bench", "tpcc", "--warehouses", "2", "--records", "300"];
+    let rest = [
+        "--threads",
+        "2",
+        "--in-flight",
+        "4",
+        "--seconds",
+        "0.5",
+        "--json",
+    ];
+    let output = braid(&[&args[..], &rest].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(report["checks"].as_u64().unwrap() > 12, "{report}");
+    assert_eq!(report["violations"].as_array().unwrap().len(), 0);
+    assert!(report["response_mean_us"].as_f64().unwrap() > 0.0);
+    let kinds = report["kinds"].as_array().unwrap();
+    assert_eq!(kinds.len(), 5, "{report}");
+    assert!(kinds[0]["done"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_killed_workload_keeps_what_was_acknowledged() {
+    for workload in ["tpcc", "tpcb", "bank"] {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["bench", workload, "--records", "300", "--threads", "2"];
+        let rest = ["--in-flight", "8", "--seconds", "0.5", "--kill", "2"];
+        let output = braid_in(dir.path(), &[&args[..], &rest].concat());
+        expect_code(&output, 0);
+        let text = stdout(&output);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        for line in text.lines() {
+            assert!(line.contains("recovered in"), "{text}");
+        }
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "nothing is left"
+        );
+    }
+    let output = braid(&["bench", "u1", "--records", "100", "--kill"]);
+    expect_code(&output, 2);
+    assert!(stderr(&output).contains("tpcc"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_limit_stands_beside_the_run() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
     expect_code(&output, 0);
@@ -482,4 +543,132 @@ fn simulate_runs_histories_and_tells_a_violation_with_its_seed() {
     ] {
         expect_code(&braid(&[&["simulate"], &nonsense[..]].concat()), 2);
     }
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    let lines = stdout(output);
+    let parse = |line| serde_json::from_str(line).expect("a line is JSON");
+    lines.lines().map(parse).collect()
+}
+
+#[test]
+fn a_database_is_backed_up_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let braid = |args: &[&str]| braid_in(dir.path(), args);
+    make_database(&dir.path().join("db"));
+    expect_code(&braid(&["archive", "db", "archive"]), 0);
+    expect_code(&braid(&["backup", "db", "full"]), 0);
+    let incremental = braid(&["backup", "db", "next", "--incremental-from", "full"]);
+    expect_code(&incremental, 0);
+    let text = stdout(&incremental);
+    assert!(
+        text.contains("next: 0 of ") && text.contains("number"),
+        "{text}"
+    );
+    expect_code(&braid(&["restore", "full", "next", "restored"]), 0);
+    expect_code(&braid(&["verify", "restored"]), 0);
+    let archived = braid(&["restore", "full", "again", "--archive", "archive"]);
+    expect_code(&archived, 0);
+    let stat = |name| {
+        let text = stdout(&braid(&["stat", name]));
+        let is_table = |line: &&str| line.starts_with("              ");
+        text.lines()
+            .filter(is_table)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        !stat("db").is_empty() && stat("db") == stat("restored") && stat("db") == stat("again")
+    );
+    // What is wrong is said, and nothing is begun.
+    for (args, what) in [
+        (&["restore", "next", "x"][..], "incremental backup"),
+        (
+            &["restore", "full", "restored"],
+            "choose an empty or new place",
+        ),
+        (
+            &["restore", "full", "x", "--until-number", "1"],
+            "can't be reached",
+        ),
+        (&["restore", "db/LOCK", "x"], "is no backup"),
+        (&["backup", "db", "full"], "choose an empty or new place"),
+        (&["backup", "missing", "x"], "missing"),
+        (
+            &[
+                "restore",
+                "full",
+                "y",
+                "--archive",
+                "archive",
+                "--until-time",
+                "2001-01-01T00:00:00Z",
+            ],
+            "can't be reached",
+        ),
+    ] {
+        let output = braid(args);
+        expect_code(&output, 1);
+        assert!(
+            stderr(&output).contains(what),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+    assert!(!dir.path().join("x/data.braid").exists());
+    let nonsense = [
+        "restore",
+        "full",
+        "x",
+        "--archive",
+        "a",
+        "--until-time",
+        "noon",
+    ];
+    expect_code(&braid(&nonsense), 2);
+    expect_code(&braid(&["restore", "full"]), 2);
+}
+
+#[test]
+fn changes_are_lines_of_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let braid = |args: &[&str]| braid_in(dir.path(), args);
+    let put = |key: &str, value: u32| {
+        let db = braid::Database::open(&path).unwrap();
+        let table = db.table::<String, u32>("stock").unwrap();
+        db.transact(|tx| tx.insert(&table, key, &value)).unwrap();
+        db.close().unwrap();
+    };
+    put("cups", 1);
+    expect_code(&braid(&["changes", "db", "--feed", "f"]), 0);
+    put("tea", 7);
+    put("pots", 9);
+    let output = braid(&["changes", "db"]);
+    expect_code(&output, 0);
+    let all = json_lines(&output);
+    let keys: Vec<_> = all
+        .iter()
+        .map(|set| set["changes"][0]["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys, ["746561", "706f7473"], "tea, pots");
+    assert_eq!(all[0]["changes"][0]["table"], "stock");
+    assert!(all[0]["changes"][0]["value"].is_string());
+    let number = all[0]["number"].to_string();
+    let behind = json_lines(&braid(&["changes", "db", "--from", &number]));
+    assert_eq!(behind, all[1..]);
+    // The feed is acknowledged with what was printed.
+    assert_eq!(json_lines(&braid(&["changes", "db", "--feed", "f"])), all);
+    assert_eq!(
+        json_lines(&braid(&["changes", "db", "--feed", "f"])),
+        [Value::Null; 0]
+    );
+    let lost = braid(&["changes", "db", "--from", "0"]);
+    expect_code(&lost, 1);
+    assert!(
+        stderr(&lost).contains("not kept any more"),
+        "{}",
+        stderr(&lost)
+    );
+    expect_code(&braid(&["changes", "db", "--follow"]), 2);
 }

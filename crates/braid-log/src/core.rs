@@ -352,7 +352,7 @@ impl Core {
     }
 
     /// Runs what waited for what is acknowledged by now.
-    fn run_callbacks(&self) {
+    pub(crate) fn run_callbacks(&self) {
         let all = self.strands.len();
         match &self.hardening {
             None => self.callbacks.run(self.horizon(), &Ok(())),

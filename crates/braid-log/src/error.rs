@@ -56,6 +56,12 @@ pub enum LogError {
         /// What does not fit.
         what: String,
     },
+    /// The part of the log that was to be read was released.
+    #[error("{file} was released: the log that it held is gone")]
+    Released {
+        /// The segment's name.
+        file: String,
+    },
     /// The options contradict each other or a limit.
     #[error("invalid log options: {what}")]
     Options {

@@ -159,6 +159,7 @@ impl Core {
             offset: start,
             header,
             chunks,
+            end,
             last,
             flush,
         };

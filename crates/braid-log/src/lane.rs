@@ -46,6 +46,8 @@ pub(crate) struct FlushGroup {
     /// The segment's header, if this is its first flush.
     pub(crate) header: Option<AlignedBuf>,
     pub(crate) chunks: Vec<SealedChunk>,
+    /// The place behind the chunks.
+    pub(crate) end: u64,
     pub(crate) last: u64,
     /// Its number, if it has chunks and the protocol numbers flushes.
     pub(crate) flush: u64,
@@ -67,15 +69,25 @@ impl FlushGroup {
             offset: 0,
             header: None,
             chunks: Vec::new(),
+            end: 0,
             last: group,
             flush,
         }
     }
 }
 
+/// How far a lane's chunks are durable without a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DurableEnd {
+    /// Sequence number of the segment.
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+}
+
 /// Finished writes, acknowledged in the order of their groups.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
+    end: DurableEnd,
     /// The last group that was acknowledged.
     acknowledged: u64,
     /// Finished groups behind one that is not.
@@ -83,6 +95,19 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
+    /// Nothing is finished yet, and `end` is where the first group goes.
+    fn new(end: DurableEnd) -> Self {
+        Self {
+            end,
+            ..Self::default()
+        }
+    }
+
+    /// Up to where the chunks are durable. Whatever the horizon covers lies before.
+    pub(crate) fn end(&self) -> DurableEnd {
+        self.end
+    }
+
     /// Adds a finished group; returns those that may now be acknowledged, in order.
     pub(crate) fn finish(&mut self, group: FlushGroup) -> Vec<FlushGroup> {
         let mut ready = Vec::new();
@@ -90,6 +115,12 @@ impl Completion {
         assert!(replaced.is_none(), "a flush group finishes once");
         while let Some(next) = self.waiting.remove(&(self.acknowledged + 1)) {
             self.acknowledged = next.group;
+            if !next.chunks.is_empty() {
+                self.end = DurableEnd {
+                    segment: next.segment.sequence,
+                    offset: next.end,
+                };
+            }
             ready.push(next);
         }
         ready
@@ -167,13 +198,17 @@ impl Lane {
         pool: SegmentPool,
     ) -> Self {
         assert_eq!(seal.group, 1, "groups are counted from 1");
+        let end = DurableEnd {
+            segment: seal.segment.sequence,
+            offset: seal.offset,
+        };
         Self {
             index,
             strands: index..strands,
             step: lanes,
             segment_left: AtomicU64::new(seal.segment.len - seal.offset),
             seal: Mutex::new(seal),
-            completion: Mutex::new(Completion::default()),
+            completion: Mutex::new(Completion::new(end)),
             in_flight: CachePadded::new(AtomicU32::new(0)),
             most_in_flight: most_in_flight as u32,
             last_pieces: AtomicU32::new(0),

@@ -107,6 +107,7 @@ mod error;
 mod event;
 mod fill;
 mod flush;
+mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -132,6 +133,7 @@ mod sync;
 mod ticket;
 
 pub use error::LogError;
+pub use follow::Follower;
 pub use inflight::InFlight;
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};

@@ -84,6 +84,23 @@ impl Log {
     /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
     pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
+        Self::create_behind(device, options, 0)
+    }
+
+    /// Creates a log whose first number comes behind `number`: for a database that was restored as of it.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub fn create_behind(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        number: u64,
+    ) -> Result<Log, LogError> {
+        if number >= crate::chunk::NUMBERS_MAX / 2 {
+            return Err(LogError::Incompatible {
+                what: format!("number {number} is one that no log comes to"),
+            });
+        }
         let options = options.checked()?;
         let entries = device
             .list()
@@ -110,8 +127,8 @@ impl Log {
                 free: Vec::new(),
             })
             .collect();
-        let kept = Kept::Numbers(0);
-        Self::begin(device, options, new_identity(), 1, 0, &kept, lanes)
+        let kept = Kept::Numbers(number);
+        Self::begin(device, options, new_identity(), 1, number, &kept, lanes)
     }
 
     /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the
@@ -257,6 +274,11 @@ impl Log {
         &self.0
     }
 
+    /// The log's own number, drawn when it was created, which its segments carry.
+    pub fn identity(&self) -> u128 {
+        self.core().id
+    }
+
     /// The options in effect.
     pub fn options(&self) -> &LogOptions {
         &self.core().options
@@ -390,6 +412,35 @@ impl Log {
         let core = self.core();
         let hardened = core.hardening.as_ref().map_or(0, Hardening::greatest);
         hardened.max(core.horizon())
+    }
+
+    /// How many kinds of progress there are, see [`Log::on_progress`]: one, or with `gsn` one a lane and one
+    /// of all.
+    pub fn progress_kinds(&self) -> usize {
+        let core = self.core();
+        1 + core.hardening.as_ref().map_or(0, |_| core.lanes.len())
+    }
+
+    /// Calls `f` once anything above `number` is acknowledged as a progress of that kind, or the log has
+    /// failed. Asks for no flush. Whoever registers for all kinds is called when there is progress at all.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn on_progress(&self, kind: usize, number: u64, f: impl FnOnce() + Send + 'static) {
+        assert!(kind < self.progress_kinds(), "one of the kinds");
+        let core = self.core();
+        // The shard of those who wait for everything, or one that follows a lane.
+        let shard = match kind {
+            0 => core.strands.len(),
+            lane => lane - 1,
+        };
+        let action = Action::Call(Box::new(move |_| f()));
+        core.callbacks.add(shard, number + 1, action);
+        if let Some(error) = core.poison() {
+            core.callbacks.run(u64::MAX, &Err(error));
+        } else if self.acknowledged() > number {
+            core.run_callbacks();
+        }
     }
 
     /// Every number below this is finished: the least of an entry in flight, or else the next one to be

@@ -268,6 +268,13 @@ impl SegmentPool {
         }
     }
 
+    /// A segment with log in it that was not released.
+    pub(crate) fn find(&self, sequence: u64) -> Option<Segment> {
+        let state = self.state.lock();
+        let found = state.live.iter().find(|live| live.sequence == sequence);
+        found.cloned()
+    }
+
     /// The oldest live segment's sequence number.
     #[cfg(test)]
     pub(crate) fn oldest(&self) -> u64 {

@@ -59,6 +59,7 @@ pub struct Recovered {
     lanes: Vec<LaneScan>,
     segments: Vec<Segments>,
     discarded: u64,
+    retained: Option<LogStart>,
 }
 
 impl fmt::Debug for Recovered {
@@ -372,6 +373,7 @@ impl Recovered {
             lanes,
             segments,
             discarded,
+            retained: None,
         })
     }
 
@@ -529,6 +531,23 @@ impl Recovered {
         })
     }
 
+    /// Keeps the log from an earlier position on, too, until it is [released](Log::release).
+    ///
+    /// # Errors
+    /// [`LogError::Incompatible`] if it is no earlier position of this log.
+    pub fn retain(&mut self, from: LogStart) -> Result<(), LogError> {
+        let lanes = from.lanes.iter().zip(&self.start.lanes);
+        let is_before = from.lanes.len() == self.start.lanes.len()
+            && lanes.into_iter().all(|(a, b)| a.segment <= b.segment);
+        if !is_before {
+            return Err(LogError::Incompatible {
+                what: "the log to be kept does not lie before that to be recovered".to_owned(),
+            });
+        }
+        self.retained = Some(from);
+        Ok(())
+    }
+
     /// Begins a new incarnation and goes on with the log. What lies behind the cut is dead from here on.
     ///
     /// # Errors
@@ -544,8 +563,10 @@ impl Recovered {
             kept,
             lanes,
             segments,
+            retained,
             ..
         } = self;
+        let kept_from = retained.as_ref().unwrap_or(&start);
         if incarnation + 1 >= INCARNATIONS_MAX {
             return Err(LogError::Incompatible {
                 what: "the log was opened as often as it can be; copy what it holds to a new one"
@@ -559,7 +580,7 @@ impl Recovered {
         let starts = lanes
             .iter()
             .zip(segments)
-            .zip(&start.lanes)
+            .zip(&kept_from.lanes)
             .map(|((scan, segments), position)| {
                 lane_start(&*device, &options, scan, segments, position)
             })

@@ -55,6 +55,19 @@ impl LogStart {
     /// # Errors
     /// [`LogError::Incompatible`] if the length does not fit, or a number is one that no log comes to.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
+        match Self::decode_first(bytes)? {
+            (start, []) => Ok(start),
+            _ => Err(LogError::Incompatible {
+                what: "bytes behind a log start position".to_owned(),
+            }),
+        }
+    }
+
+    /// Reads what [`LogStart::encode`] wrote at the beginning of `bytes`; returns the rest, too.
+    ///
+    /// # Errors
+    /// As [`LogStart::decode`].
+    pub fn decode_first(bytes: &[u8]) -> Result<(Self, &[u8]), LogError> {
         let wrong = || LogError::Incompatible {
             what: "malformed log start position".to_owned(),
         };
@@ -62,15 +75,18 @@ impl LogStart {
         let (flush, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let count = u32::from_le_bytes(*count) as usize;
-        if count > crate::LogOptions::MAX_LANES || rest.len() != count * LANE_BYTES {
+        if count > crate::LogOptions::MAX_LANES {
             return Err(wrong());
         }
+        let (lanes, rest) = rest
+            .split_at_checked(count * LANE_BYTES)
+            .ok_or_else(wrong)?;
         let word = |lane: &[u8], at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&lane[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let lanes = rest
+        let lanes = lanes
             .chunks_exact(LANE_BYTES)
             .map(|lane| {
                 let tail = word(lane, 24);
@@ -94,7 +110,7 @@ impl LogStart {
         if start.number.max(start.flush) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible) {
             return Err(wrong());
         }
-        Ok(start)
+        Ok((start, rest))
     }
 }
 

@@ -21,5 +21,5 @@ pub use lock::{
 #[doc(hidden)]
 pub use mutant::is_chosen;
 pub use simulation::{point, reach};
-pub use time::{entropy, now, sleep, system_time};
+pub use time::{entropy, now, sleep, wall_clock};
 pub use word::{wait, wake_all, wake_one};

@@ -14,14 +14,6 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The time of day, which may be set back. Under a simulation it begins in 1970.
-pub fn system_time() -> SystemTime {
-    if simulation::is_on() {
-        return UNIX_EPOCH + simulation::elapsed();
-    }
-    SystemTime::now()
-}
-
 /// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
     if simulation::is_on() {
@@ -30,6 +22,16 @@ pub fn sleep(time: Duration) {
     } else {
         std::thread::sleep(time);
     }
+}
+
+/// The time of day, since 1970. Nothing may depend on its order: people and other programs change it. Under a
+/// simulation it passes as [`now`] does.
+pub fn wall_clock() -> Duration {
+    if simulation::is_on() {
+        return Duration::from_secs(1 << 30) + simulation::elapsed();
+    }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    time.unwrap_or(Duration::ZERO)
 }
 
 /// A number that no other call returned before, here or on another machine.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::StoreError;
-use crate::file::{DataFile, LEAF_PLACES, Root};
+use crate::file::{DataFile, LEAF_PLACES, Root, block_of, map_entry};
 use crate::page::PageId;
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::store::StoreInner;
@@ -214,9 +214,15 @@ impl Checkpoint {
         let pool = &store.pool;
         let places = self.frozen_places();
         let old_root = store.root.lock().clone();
-        let (leaf_places, map_blocks_written, new_blocks) = self.write_map(&places, &old_root)?;
+        let sequence = old_root.sequence + 1;
+        let entry = |(id, &place)| match pool.file.durable_entry(id) {
+            same if block_of(same) == place => same,
+            _ => map_entry(place, sequence),
+        };
+        let entries: Vec<u64> = (0..).zip(&places).map(entry).collect();
+        let (leaf_places, map_blocks_written, new_blocks) = self.write_map(&entries, &old_root)?;
         let mut root = Root {
-            sequence: old_root.sequence + 1,
+            sequence,
             next_page: self.next_page,
             leaf_places,
             trees: std::mem::take(&mut self.trees),
@@ -255,11 +261,9 @@ impl Checkpoint {
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         for id in 1..old_len {
             let new = place_in(id);
-            let old = pool
-                .file
-                .durable
-                .get_or_make(id)
-                .swap(new, Ordering::AcqRel);
+            let entry = entries.get(id as usize).copied().unwrap_or(0);
+            let durable = pool.file.durable.get_or_make(id);
+            let old = block_of(durable.swap(entry, Ordering::AcqRel));
             if old != new && old != ABSENT && pool.place(id) != old {
                 freed.push(old);
             }
@@ -273,7 +277,6 @@ impl Checkpoint {
         }
         drop(checkpoint);
         self.closed = true;
-        let sequence = root.sequence;
         *store.root.lock() = root;
         // The checkpoint is published; a file that stays long for now takes nothing from it.
         let _ = pool.file.trim();
@@ -306,17 +309,17 @@ impl Checkpoint {
     /// Writes the leaves of the page map that changed. Returns all leaves' places and the new blocks.
     fn write_map(
         &self,
-        places: &[u64],
+        entries: &[u64],
         old: &Root,
     ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
         let mut leaf_places = Vec::new();
         let mut new_blocks = Vec::new();
-        for (index, leaf) in places.chunks(LEAF_PLACES).enumerate() {
+        for (index, leaf) in entries.chunks(LEAF_PLACES).enumerate() {
             let first = (index * LEAF_PLACES) as u64;
             let is_same =
-                |(i, &place): (usize, &u64)| place == pool.file.durable_place(first + i as u64);
+                |(i, &entry): (usize, &u64)| entry == pool.file.durable_entry(first + i as u64);
             let old_place = old.leaf_places.get(index).copied();
             // The part of the old leaf behind the new end must not hide a change.
             let same_len = first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_PLACES;
@@ -329,8 +332,8 @@ impl Checkpoint {
                 continue;
             }
             let mut buf = pool.file.buffer();
-            for (place, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
-                word.copy_from_slice(&place.to_le_bytes());
+            for (entry, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&entry.to_le_bytes());
             }
             let written = pool
                 .file

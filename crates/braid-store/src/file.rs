@@ -5,7 +5,7 @@
 //!                block, length][0..]
 //! other blocks   [crc u32 | sequence u32][identity u64] and then
 //!                  a page      identity = page id                   (see `node`)
-//!                  a map leaf  identity = MAP | index               1022 places of pages
+//!                  a map leaf  identity = MAP | index               1022 entries: places of pages, births
 //!                  a blob      identity = BLOB | position in it     [next block u64][bytes]
 //! ```
 //!
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use braid_io::{AlignedBuf, Device, File, WriteOp};
+use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
 use braid_rt::Mutex;
 
 use crate::error::StoreError;
@@ -36,7 +36,10 @@ use crate::table::{PAGES_MAX, PageTable};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
+
+/// The format before: its map leaves say no births.
+const FORMAT_WITHOUT_BIRTHS: u64 = 2;
 
 const MAP: u64 = 1 << 62;
 const BLOB: u64 = 1 << 63;
@@ -47,6 +50,24 @@ const RUN_MAX: usize = (1 << 20) / PAGE_SIZE;
 /// Places in one map leaf.
 pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
 const BLOB_BYTES: usize = PAGE_SIZE - 24;
+
+/// Bits of a map entry that hold the block; those above hold the page's birth.
+const BLOCK_BITS: u32 = 36;
+
+/// An entry of the page map: a block, and the low bits of the number of the checkpoint that wrote it there.
+/// Blocks are used again, but a page's entry is another one whenever its contents are: that is how an
+/// incremental backup knows what changed without reading it.
+pub(crate) fn map_entry(block: u64, born: u64) -> u64 {
+    match block {
+        0 => 0,
+        block => born << BLOCK_BITS | block,
+    }
+}
+
+/// The block of a map entry.
+pub(crate) fn block_of(entry: u64) -> u64 {
+    entry & ((1 << BLOCK_BITS) - 1)
+}
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
@@ -73,6 +94,11 @@ fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str>
         return Err("it is newer than the superblock that leads to it; the newest one is lost");
     }
     Ok(())
+}
+
+/// Whether a block that was read elsewhere is whole, and that page.
+pub(crate) fn check_copied(block: &[u8], id: PageId) -> Result<(), &'static str> {
+    check(block, id, u64::from(u32::MAX))
 }
 
 /// What the newest superblock leads to.
@@ -138,7 +164,7 @@ pub(crate) struct DataFile {
     device: Arc<dyn Device>,
     file: Arc<dyn File>,
     pub(crate) space: Mutex<Space>,
-    /// Places as of the durable superblock.
+    /// The page map as of the durable superblock.
     pub(crate) durable: PageTable,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
@@ -213,11 +239,16 @@ impl DataFile {
             let what = format!("tree {tree} has no root");
             return Err(damaged(&what, format!("data.braid, page {page}")));
         }
-        for (id, &place) in places.iter().enumerate().filter(|(_, place)| **place != 0) {
+        for (id, place) in places
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, place)| **place != 0)
+        {
             this.durable
                 .get_or_make(id as u64)
-                .store(place, Ordering::Relaxed);
-            used.push(place);
+                .store(*place, Ordering::Relaxed);
+            *place = block_of(*place);
+            used.push(*place);
         }
         let blocks = this.len_blocks()?;
         if let Some(block) = used
@@ -251,10 +282,16 @@ impl DataFile {
         Ok(len / PAGE_SIZE as u64)
     }
 
+    /// Where a page lies as of the durable superblock.
     pub(crate) fn durable_place(&self, id: PageId) -> u64 {
+        block_of(self.durable_entry(id))
+    }
+
+    /// A page's entry in the map of the durable superblock.
+    pub(crate) fn durable_entry(&self, id: PageId) -> u64 {
         self.durable
             .get(id)
-            .map_or(0, |place| place.load(Ordering::Acquire))
+            .map_or(0, |entry| entry.load(Ordering::Acquire))
     }
 
     fn read_block(
@@ -292,6 +329,28 @@ impl DataFile {
         let durable = self.sequence.load(Ordering::Acquire);
         let newest = if is_durable { durable } else { durable + 1 };
         self.read_block(id, place, newest, buf)
+    }
+
+    /// Reads pages of the checkpoint of a sequence number from their blocks, in one batch, and checks them.
+    pub(crate) fn read_pages(
+        &self,
+        pages: &mut [(PageId, u64, &mut AlignedBuf)],
+        sequence: u64,
+    ) -> Result<(), StoreError> {
+        let mut ops: Vec<ReadOp<'_>> = pages
+            .iter_mut()
+            .map(|(_, block, buf)| ReadOp {
+                buf,
+                offset: *block * PAGE_SIZE as u64,
+            })
+            .collect();
+        let read = self.file.read_batch(&mut ops);
+        read.map_err(|e| StoreError::io("reading pages of data.braid", e))?;
+        for (id, block, buf) in pages {
+            let location = || format!("data.braid, block {block} (page {id})");
+            check(buf, *id, sequence).map_err(|what| damaged(what, location()))?;
+        }
+        Ok(())
     }
 
     /// The checkpoint that blocks written now belong to.
@@ -483,7 +542,7 @@ impl DataFile {
         check(&buf, u64::from_le_bytes(MAGIC), u64::MAX)
             .map_err(|what| damaged(what, location()))?;
         let format = u64_at(&buf, 16);
-        if format != FORMAT {
+        if format != FORMAT && format != FORMAT_WITHOUT_BIRTHS {
             return Err(StoreError::Incompatible {
                 what: format!(
                     "data.braid has format {format}, this build reads {FORMAT}; use a matching version"

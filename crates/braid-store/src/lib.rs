@@ -33,6 +33,7 @@
 
 mod bulk;
 mod checkpoint;
+mod copy;
 mod error;
 mod file;
 mod frames;
@@ -56,6 +57,7 @@ mod verify;
 
 pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
+pub use copy::{PinnedCheckpoint, StoreWriter};
 pub use error::StoreError;
 pub use page::{PAGE_SIZE, PageId};
 pub use store::{Store, StoreOptions, StoreStats};

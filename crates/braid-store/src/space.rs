@@ -12,6 +12,25 @@ pub(crate) struct Space {
     end: u64,
     /// No block comes free any more.
     frozen: bool,
+    pins: Vec<Pin>,
+    /// Blocks that come free once no pin holds them.
+    held: Vec<u64>,
+}
+
+/// Blocks that must keep their contents though nothing new refers to them: those of a checkpoint that
+/// somebody copies.
+#[derive(Debug)]
+struct Pin {
+    number: u64,
+    /// A bit a block.
+    blocks: Vec<u64>,
+}
+
+impl Pin {
+    fn holds(&self, block: u64) -> bool {
+        let word = self.blocks.get((block / 64) as usize);
+        word.is_some_and(|word| word >> (block % 64) & 1 != 0)
+    }
 }
 
 impl Space {
@@ -21,6 +40,8 @@ impl Space {
             free: BTreeSet::new(),
             end: FIRST_BLOCK,
             frozen: false,
+            pins: Vec::new(),
+            held: Vec::new(),
         };
         let mut used: Vec<u64> = used.collect();
         used.sort_unstable();
@@ -50,9 +71,36 @@ impl Space {
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"
         );
-        if !self.frozen {
+        if self.pins.iter().any(|pin| pin.holds(block)) && !braid_rt::mutant!("ignore_pins") {
+            self.held.push(block);
+        } else if !self.frozen {
             assert!(self.free.insert(block), "block {block} is freed once");
         }
+    }
+
+    /// Keeps used blocks from being used again, whatever is freed, until [`Space::unpin`] with the number
+    /// that this returns.
+    pub(crate) fn pin(&mut self, blocks: impl Iterator<Item = u64>) -> u64 {
+        let mut bits = vec![0; self.end.div_ceil(64) as usize];
+        blocks.for_each(|block| bits[(block / 64) as usize] |= 1 << (block % 64));
+        let number = self.pins.last().map_or(0, |pin| pin.number + 1);
+        self.pins.push(Pin {
+            number,
+            blocks: bits,
+        });
+        number
+    }
+
+    pub(crate) fn unpin(&mut self, number: u64) {
+        self.pins.retain(|pin| pin.number != number);
+        for block in std::mem::take(&mut self.held) {
+            self.free(block);
+        }
+    }
+
+    /// Whether blocks are held that are neither used nor free.
+    pub(crate) fn is_pinned(&self) -> bool {
+        !self.pins.is_empty()
     }
 
     /// Drops the free blocks at the end; returns the file's length in blocks.
@@ -102,6 +150,24 @@ mod tests {
         space.freeze();
         space.free(2);
         assert_eq!((space.allocate(), space.allocate()), (3, 5));
+    }
+
+    #[test]
+    fn pinned_blocks_come_free_with_their_last_pin() {
+        let mut space = Space::new([2, 3, 200].into_iter());
+        let free = space.free_blocks();
+        let first = space.pin([2, 200].into_iter());
+        let second = space.pin([2].into_iter());
+        for block in [2, 3, 200] {
+            space.free(block);
+        }
+        assert_eq!(space.free_blocks(), free + 1, "only 3 is nobody's");
+        assert_eq!(space.trim(), 201, "the tail is pinned");
+        space.unpin(first);
+        assert!(space.is_free(200) && !space.is_free(2) && space.is_pinned());
+        space.unpin(second);
+        assert!(space.is_free(2) && !space.is_pinned());
+        assert_eq!(space.trim(), FIRST_BLOCK);
     }
 
     #[test]

@@ -95,13 +95,14 @@ impl Store {
     }
 
     /// Blocks that are neither free nor used, or both, or used twice. Says nothing while a checkpoint is
-    /// open, which keeps blocks of its own, or after a failure that made freeing blocks unsafe.
+    /// open or pinned, which keeps blocks of its own, or after a failure that made freeing blocks unsafe.
     fn space_damage(&self) -> Vec<String> {
         let mut found = Vec::new();
         let pool = &self.inner.pool;
         let root = self.inner.root.lock().clone();
         let checkpoint = pool.checkpoint.lock();
-        if checkpoint.is_some() || self.inner.is_poisoned() {
+        let pinned = pool.file.space.lock().is_pinned();
+        if checkpoint.is_some() || pinned || self.inner.is_poisoned() {
             return found;
         }
         let mut users: HashMap<u64, String> = HashMap::new();

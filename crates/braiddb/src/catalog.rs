@@ -78,7 +78,26 @@ impl CatalogEntry {
     }
 }
 
+/// The number and name of the table that an entry is of, if it is one of a table.
+pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String)> {
+    let (&NAMES, name) = key.split_first()? else {
+        return None;
+    };
+    let id = u32::from_le_bytes(*value.first_chunk()?);
+    Some((id, String::from_utf8_lossy(name).into_owned()))
+}
+
 impl Inner {
+    /// The numbers and names of all tables that exist.
+    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<Vec<(u32, String)>> {
+        let tx = self.begin(Default::default());
+        let names = tx.prefix(&self.catalog_table(), &[NAMES])?;
+        names
+            .map(|entry| entry.map(|(key, value): (Bytes, Bytes)| table_of_entry(&key, &value)))
+            .filter_map(Result::transpose)
+            .collect()
+    }
+
     /// The numbers of all tables that exist.
     pub(crate) fn table_ids(self: &Arc<Self>) -> Result<Vec<u32>> {
         let tx = self.begin(Default::default());
@@ -88,7 +107,7 @@ impl Inner {
             .collect()
     }
 
-    fn catalog_table(&self) -> Table {
+    pub(crate) fn catalog_table(&self) -> Table {
         Table::new(self.catalog.clone())
     }
 

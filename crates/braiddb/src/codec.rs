@@ -124,11 +124,10 @@ impl Clock {
 
     /// In milliseconds since 1970.
     pub(crate) fn now(&self) -> u64 {
-        let now = match &self.0 {
-            Some(clock) => clock(),
-            None => braid_rt::system_time(),
+        let since = match &self.0 {
+            Some(clock) => clock().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            None => braid_rt::wall_clock(),
         };
-        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -16,6 +16,8 @@ use braid_io::DirectoryLock;
 use braid_log::{LockRelease, Log};
 use braid_store::Store;
 
+use crate::archive::Archiver;
+use crate::changes::Bell;
 use crate::codec::Clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -25,11 +27,12 @@ use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
 use crate::locks::LockTable;
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
 use crate::recovery::RecoveryReport;
+use crate::retention::Retention;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counters, Health, Stats};
 use crate::table::{Table, TableCore};
@@ -96,6 +99,11 @@ pub(crate) struct Inner {
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) retention: Retention,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) archiver: Option<Archiver>,
+    pub(crate) archive_ticker: Ticker,
+    pub(crate) archive_interval: Duration,
     /// The newest commit when the database was opened.
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
@@ -115,6 +123,8 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) meta: Meta,
     pub(crate) catalog: Arc<TableCore>,
+    pub(crate) retention: Retention,
+    pub(crate) archiver: Option<Archiver>,
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
     pub(crate) recovery: RecoveryReport,
@@ -149,6 +159,11 @@ impl Inner {
             background: options.background,
             transaction_bytes_max: options.transaction_bytes_max,
             checkpoint_log_bytes: options.checkpoint_log_bytes,
+            retention: parts.retention,
+            bell: Arc::default(),
+            archiver: parts.archiver,
+            archive_ticker: Ticker::default(),
+            archive_interval: options.archive_interval,
             opened_at: parts.opened_at,
             identity: parts.identity,
             recovery: parts.recovery,
@@ -296,6 +311,8 @@ impl Inner {
             return Ok(());
         }
         self.maintenance.stop();
+        self.archive_ticker.stop();
+        self.bell.ring();
         let result = self
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
@@ -327,6 +344,8 @@ impl Inner {
         if self.opened_read_only {
             return Ok(());
         }
+        // If it fails, the log is kept, and the next opening goes on with it.
+        let _ = self.run_archiver();
         self.checkpoint_if_changed()
     }
 }
@@ -463,11 +482,35 @@ impl Database {
     /// # Errors
     /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
     pub fn transact<R>(&self, mut body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.retry(|mut tx| {
+            let result = body(&mut tx)?;
+            tx.commit()?;
+            Ok(result)
+        })
+    }
+
+    /// Runs `body` with a new transaction, which it commits itself, again and again while it fails with a
+    /// conflict: for bodies that end their transaction in another way than [`Database::transact`] does.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let numbers: braid::Table<u64, u64> = db.table("numbers")?;
+    /// let ticket = db.retry(|mut tx| {
+    ///     tx.fetch_update(&numbers, &7, |n| Some(n.unwrap_or(0) + 1))?;
+    ///     tx.commit_async()
+    /// })?;
+    /// ticket.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`].
+    pub fn retry<R>(&self, mut body: impl FnMut(Transaction) -> Result<R>) -> Result<R> {
         let mut tries = 0;
         loop {
-            let mut tx = self.begin();
-            let outcome = body(&mut tx).and_then(|result| tx.commit().map(|_| result));
-            match outcome {
+            match body(self.begin()) {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
                     tries += 1;
                     back_off(tries);
@@ -551,6 +594,17 @@ impl Database {
         self.inner.check_writable()?;
         let outcome = self.inner.checkpoint();
         outcome.inspect_err(|error| self.inner.note_failure(error))
+    }
+
+    /// Brings the archive of the log up to all that is durable now, durably; returns the number up to which it
+    /// goes. Without this it follows at intervals, or, without background threads, at checkpoints. `None` if
+    /// there is no archive, see [`Builder::archive`].
+    ///
+    /// # Errors
+    /// What the archive's medium fails with; the log is kept then, and the next attempt goes on.
+    pub fn archive_now(&self) -> Result<Option<u64>> {
+        self.inner.run_archiver()?;
+        Ok(self.inner.archiver.as_ref().map(Archiver::archived))
     }
 
     /// Counters and sizes.

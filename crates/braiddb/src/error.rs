@@ -227,6 +227,32 @@ pub enum Error {
         name: String,
     },
 
+    /// The log behind a position is not kept any more: more came than is kept for readers of changes, or nobody
+    /// had asked for it.
+    #[error(
+        "the changes behind number {asked} are not kept any more, only those behind {oldest}; read the tables anew and go on from a newer position"
+    )]
+    PositionLost {
+        /// The number asked for.
+        asked: u64,
+        /// The oldest number from which changes can be read.
+        oldest: u64,
+    },
+
+    /// A position that is not one of this database: of another one, or of one that this was restored from.
+    #[error("position {position} is none of this database; read the tables anew")]
+    ForeignPosition {
+        /// The position.
+        position: crate::changes::Position,
+    },
+
+    /// There is no feed of this name.
+    #[error("there is no feed {name:?}")]
+    FeedMissing {
+        /// The name asked for.
+        name: String,
+    },
+
     /// There is no snapshot of this name. Snapshots end with the opened database.
     #[error("there is no snapshot {name:?} since the database was opened")]
     SnapshotMissing {
@@ -237,6 +263,10 @@ pub enum Error {
     /// The database was opened with [`crate::Database::open_read_only`].
     #[error("the database was opened read-only; open it for writing to change it")]
     OpenedReadOnly,
+
+    /// A backup or an archive is not what is needed; says what to do.
+    #[error(transparent)]
+    Backup(crate::backup::BackupError),
 
     /// The database was closed.
     #[error("the database is closed")]
@@ -284,6 +314,10 @@ impl From<LogError> for Error {
                 location: format!("{file}, byte {offset}"),
             },
             LogError::Incompatible { what } => Error::Incompatible { what },
+            LogError::Released { .. } => Error::Corrupted {
+                what: error.to_string(),
+                location: "log".into(),
+            },
             LogError::Options { what } => Error::Options {
                 option: "log",
                 reason: what,

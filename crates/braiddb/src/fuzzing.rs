@@ -25,3 +25,13 @@ pub fn redo_record(table: u32, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     redo::encode(redo::Redo { table, key, value }, &mut out);
     out
 }
+
+/// Makes the checksums of a backup fit, given what does so for a page.
+pub fn seal_backup(bytes: &mut [u8], seal_page: fn(&mut [u8])) {
+    crate::backup::seal(bytes, seal_page);
+}
+
+/// Makes the checksums of an archive's file fit.
+pub fn seal_archive(bytes: &mut [u8]) {
+    crate::archive::seal(bytes);
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use braid_rt::Mutex;
 
+use crate::archive::Archiver;
 use crate::database::Inner;
 use crate::error::Error;
 use crate::stats::Health;
@@ -52,8 +53,11 @@ impl Inner {
         {
             return Health::OutOfSpace { what };
         }
-        match self.maintenance.last_error.lock().clone() {
-            Some(error) => Health::CheckpointFailing { error },
+        if let Some(error) = self.maintenance.last_error.lock().clone() {
+            return Health::CheckpointFailing { error };
+        }
+        match self.archiver.as_ref().and_then(Archiver::error) {
+            Some(error) => Health::ArchiveFailing { error },
             None => Health::Good,
         }
     }

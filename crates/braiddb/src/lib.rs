@@ -50,8 +50,11 @@
     )
 )]
 
+mod archive;
+mod backup;
 mod bulk;
 mod catalog;
+mod changes;
 mod codec;
 mod commit;
 mod context;
@@ -75,6 +78,7 @@ mod options;
 mod recovery;
 mod redo;
 mod replay;
+mod retention;
 mod savepoint;
 mod scan;
 mod snapshot;
@@ -86,12 +90,17 @@ mod types;
 mod verify;
 mod versions;
 
+pub use backup::{
+    Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,
+    backup_info, restore,
+};
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;
+pub use changes::{Change, ChangeSet, Changes, Feed, Position};
 pub use codec::{Compression, TableOptions};
 pub use commit::{Commit, Ticket};
 pub use database::Database;

@@ -88,6 +88,41 @@ impl Maintenance {
     }
 }
 
+/// Where a thread sleeps between its turns, and is told to end.
+#[derive(Debug, Default)]
+pub(crate) struct Ticker {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle>>,
+}
+
+impl Ticker {
+    fn set_thread(&self, thread: JoinHandle) {
+        *self.thread.lock() = Some(thread);
+    }
+
+    /// Sleeps for `time`; `false` if it was stopped.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        self.wake
+            .wait_while_for(&mut stopped, |stopped| !*stopped, time);
+        !*stopped
+    }
+
+    /// Ends the thread, and waits for that.
+    pub(crate) fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.wake.notify_all();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && !thread.is_current()
+        {
+            // A panic there has been reported by the panic hook; closing goes on.
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Inner {
     /// Starts the maintenance thread.
     pub(crate) fn start_maintenance(self: &Arc<Self>) -> Result<()> {
@@ -123,7 +158,9 @@ impl Inner {
             .log_bytes_at_checkpoint
             .load(Ordering::Relaxed);
         let result = self.free_dropped_tables().and_then(|()| {
-            if logged.saturating_sub(before) >= self.checkpoint_log_bytes {
+            // Log that was kept for the archive or a feed goes with a checkpoint, too.
+            let releasable = self.retention.releasable(self.archived());
+            if logged.saturating_sub(before).max(releasable) >= self.checkpoint_log_bytes {
                 self.checkpoint()?;
             }
             Ok(())
@@ -134,6 +171,49 @@ impl Inner {
             *self.maintenance.last_error.lock() = Some(error);
             self.tell_health();
         }
+    }
+
+    /// How far the archive is, if there is one.
+    fn archived(&self) -> Option<u64> {
+        self.archiver.as_ref().map(|archiver| archiver.archived())
+    }
+
+    /// Brings the archive up to what is durable, if there is one. If that fails, `health` tells, and the log
+    /// is kept for the next attempt.
+    pub(crate) fn run_archiver(&self) -> Result<()> {
+        match &self.archiver {
+            None => Ok(()),
+            Some(archiver) => archiver.run(&self.log, &self.retention),
+        }
+    }
+
+    /// How far the archive is, for a checkpoint. Where there are no threads, the checkpoint is what writes it.
+    fn archive_at_checkpoint(&self) -> Option<u64> {
+        if !self.background {
+            let _ = self.run_archiver();
+        }
+        self.archived()
+    }
+
+    /// Starts the thread that writes the archive.
+    pub(crate) fn start_archiver(self: &Arc<Self>) -> Result<()> {
+        if self.archiver.is_none() {
+            return Ok(());
+        }
+        let weak = Arc::downgrade(self);
+        let thread = braid_rt::thread::spawn("braid-archive", move || {
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                if !inner.archive_ticker.sleep(inner.archive_interval) {
+                    return;
+                }
+                // `health` tells of an error.
+                let _ = inner.run_archiver();
+            }
+        });
+        let thread = thread.map_err(|e| Error::io("starting the archive's thread", e))?;
+        self.archive_ticker.set_thread(thread);
+        Ok(())
     }
 
     /// Whether anything was committed since the newest checkpoint.
@@ -147,12 +227,20 @@ impl Inner {
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.checkpoint_running.lock();
+        self.checkpoint_locked()
+    }
+
+    /// As [`Inner::checkpoint`], for who holds `checkpoint_running`.
+    pub(crate) fn checkpoint_locked(&self) -> Result<()> {
         let log_bytes = self.log.stats().written_bytes;
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
-        let (start, checkpoint) = self.log.quiesce(|start| {
-            let checkpoint = self.store.begin_checkpoint(self.meta.encode(&start));
-            (start, checkpoint)
+        let archived = self.archive_at_checkpoint();
+        let (start, kept_from, checkpoint) = self.log.quiesce(|start| {
+            let kept_from = self.retention.begin_checkpoint(&start, archived);
+            let meta = self.meta.encode(&start, Some(&kept_from));
+            let checkpoint = self.store.begin_checkpoint(meta);
+            (start, kept_from, checkpoint)
         });
         drop(gate);
         let mut checkpoint = checkpoint?;
@@ -181,7 +269,7 @@ impl Inner {
         *self.maintenance.last_error.lock() = None;
         self.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
-        self.log.release(&start)?;
+        self.log.release(&kept_from)?;
         Ok(())
     }
 }

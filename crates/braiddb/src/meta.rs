@@ -6,6 +6,9 @@ use crate::error::{Error, Result};
 
 /// The format of everything above the store: meta, redo records, catalog.
 const FORMAT: u16 = 2;
+
+/// The same, with a second place in the log behind the first: from which it is kept.
+const FORMAT_RETAINING: u16 = 3;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -18,19 +21,31 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// The bytes for a superblock whose log begins at `start`.
-    pub(crate) fn encode(&self, start: &LogStart) -> Vec<u8> {
+    /// The bytes for a superblock whose log begins at `start`, and is kept from `retained` on, if that is
+    /// elsewhere.
+    pub(crate) fn encode(&self, start: &LogStart, retained: Option<&LogStart>) -> Vec<u8> {
+        let retained = retained.filter(|retained| *retained != start);
+        let format = match retained {
+            None => FORMAT,
+            Some(_) => FORMAT_RETAINING,
+        };
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(FORMAT.to_le_bytes());
+        bytes.extend(format.to_le_bytes());
         bytes.push(self.protocol.id());
         bytes.extend(self.strands.to_le_bytes());
         bytes.extend(self.lanes.to_le_bytes());
         bytes.extend(start.encode());
+        bytes.extend(retained.map(LogStart::encode).unwrap_or_default());
         bytes
     }
 
     /// Reads a superblock's bytes, whose checksum the store has verified.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, LogStart)> {
+        Self::decode_all(bytes).map(|(meta, start, _)| (meta, start))
+    }
+
+    /// As [`Meta::decode`]; also from where log is kept beyond what recovery needs.
+    pub(crate) fn decode_all(bytes: &[u8]) -> Result<(Self, LogStart, Option<LogStart>)> {
         let damaged = || Error::Corrupted {
             what: "the superblock's description of the database".into(),
             location: "data.braid, superblock".into(),
@@ -40,11 +55,11 @@ impl Meta {
             return Err(damaged());
         }
         let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
-        if u16_at(6) != FORMAT {
+        let format = u16_at(6);
+        if format != FORMAT && format != FORMAT_RETAINING {
             return Err(Error::Incompatible {
                 what: format!(
-                    "the database has format {}, this build reads {FORMAT}; use a matching version",
-                    u16_at(6)
+                    "the database has format {format}, this build reads {FORMAT_RETAINING}; use a matching version",
                 ),
             });
         }
@@ -61,8 +76,13 @@ impl Meta {
             strands: u16_at(9),
             lanes: u16_at(11),
         };
-        let start = LogStart::decode(&bytes[FIXED_LEN..]).map_err(|_| damaged())?;
-        Ok((meta, start))
+        let (start, rest) = LogStart::decode_first(&bytes[FIXED_LEN..]).map_err(|_| damaged())?;
+        let retained = match (format, rest) {
+            (FORMAT, []) => None,
+            (FORMAT_RETAINING, rest) => Some(LogStart::decode(rest).map_err(|_| damaged())?),
+            _ => return Err(damaged()),
+        };
+        Ok((meta, start, retained))
     }
 }
 
@@ -85,18 +105,29 @@ mod tests {
             flush: 0,
             lanes: Vec::new(),
         };
-        let (decoded, decoded_start) = Meta::decode(&meta().encode(&start)).unwrap();
+        let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
+        let older = LogStart {
+            number: 17,
+            ..start.clone()
+        };
+        let retaining = meta().encode(&start, Some(&older));
+        let decoded_all = Meta::decode_all(&retaining).unwrap();
+        assert_eq!(decoded_all, (meta(), start, Some(older)));
+        for len in 0..retaining.len() {
+            assert!(Meta::decode(&retaining[..len]).is_err(), "{len}");
+        }
         assert_eq!(decoded, meta());
         assert_eq!(decoded_start.number, 42);
     }
 
     #[test]
     fn another_format_is_named_and_damage_is_typed() {
-        let mut bytes = meta().encode(&LogStart {
+        let start = LogStart {
             number: 1,
             flush: 0,
             lanes: Vec::new(),
-        });
+        };
+        let mut bytes = meta().encode(&start, None);
         for len in 0..bytes.len() {
             assert!(
                 matches!(Meta::decode(&bytes[..len]), Err(Error::Corrupted { .. })),

@@ -1,6 +1,6 @@
 //! How a database is opened and how a transaction behaves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +65,8 @@ pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 /// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
 /// | [`max_log_bytes`](Builder::max_log_bytes) | no limit | 0, or twice `checkpoint_log_bytes` |
 /// | [`transaction_bytes_max`](Builder::transaction_bytes_max) | 256 MiB | 1 KiB to 1 GiB |
+/// | [`feed_log_bytes`](Builder::feed_log_bytes) | 1 GiB | any |
+/// | [`archive_interval`](Builder::archive_interval) | 1 s | any but zero |
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
@@ -87,6 +89,16 @@ pub struct Builder {
     pub(crate) health_listener: Option<HealthCallback>,
     pub(crate) read_only: bool,
     pub(crate) clock: Clock,
+    pub(crate) feed_log_bytes: u64,
+    pub(crate) archive: Option<ArchivePlace>,
+    pub(crate) archive_interval: Duration,
+}
+
+/// Where the log is archived.
+#[derive(Clone, Debug)]
+pub(crate) enum ArchivePlace {
+    Directory(PathBuf),
+    Device(Arc<dyn Device>),
 }
 
 impl Default for Builder {
@@ -111,6 +123,9 @@ impl Default for Builder {
             health_listener: None,
             read_only: false,
             clock: Clock::default(),
+            feed_log_bytes: 1 << 30,
+            archive: None,
+            archive_interval: Duration::from_secs(1),
         }
     }
 }
@@ -211,6 +226,39 @@ impl Builder {
     /// punching) instead of being kept for reuse.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// The most log, in bytes, that is kept for [feeds](crate::Feed) and open [readers](crate::Changes) of changes
+    /// beyond what recovery needs; with [`Builder::max_log_bytes`], no more than a quarter of that. One that is
+    /// further behind is left behind: it gets [`Error::PositionLost`], and commits go on.
+    pub fn feed_log_bytes(mut self, bytes: u64) -> Self {
+        self.feed_log_bytes = bytes;
+        self
+    }
+
+    /// A directory, created if it is missing, to which every durable transaction is copied, so that a backup can
+    /// be restored [up to any later point](crate::Restore::archive). It should lie on another medium.
+    ///
+    /// Log that is not archived yet is kept. So if the archive's medium fails, commits go on until the log is
+    /// full (see [`Builder::max_log_bytes`]) or its medium is, and then fail with [`Error::OutOfSpace`];
+    /// [`Database::health`] tells meanwhile. An opening without this option does not keep log for the
+    /// archive, which leaves a hole in it.
+    pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
+        self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
+        self
+    }
+
+    /// As [`Builder::archive`], to a device.
+    pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.archive = Some(ArchivePlace::Device(device));
+        self
+    }
+
+    /// How often the archive is brought up to date, and so how much can be missing from it, and how exactly times
+    /// can be told apart in it.
+    pub fn archive_interval(mut self, interval: Duration) -> Self {
+        self.archive_interval = interval;
         self
     }
 
@@ -380,6 +428,8 @@ impl Builder {
         let epoch_fits =
             (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
         check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
+        let interval_fits = !self.archive_interval.is_zero();
+        check(interval_fits, "archive_interval", "more than zero")?;
         let flushes = self.flushes_in_flight.unwrap_or(1);
         let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
         check(flushes_fit, "flushes_in_flight", "from 1 to 16")

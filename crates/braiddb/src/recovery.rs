@@ -1,6 +1,6 @@
 //! Opening: finding the newest checkpoint, replaying the log behind it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +11,16 @@ use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
 use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
 use braid_store::{Store, StoreOptions};
 
+use crate::archive::Archiver;
+use crate::backup::RESTORING_FILE;
 use crate::catalog::CATALOG_ID;
 use crate::database::{Database, Inner, Parts};
 use crate::error::{Error, Result};
 use crate::garbage::Retired;
 use crate::meta::Meta;
-use crate::options::Builder;
+use crate::options::{ArchivePlace, Builder};
 use crate::replay::{Removal, Replay};
+use crate::retention::Retention;
 use crate::table::TableCore;
 
 const DATA_FILE: &str = "data.braid";
@@ -143,6 +146,7 @@ impl Database {
         };
         if options.background {
             inner.start_maintenance().inspect_err(|_| inner.abandon())?;
+            inner.start_archiver().inspect_err(|_| inner.abandon())?;
         }
         Ok(Self::from_inner(inner))
     }
@@ -197,6 +201,11 @@ fn look_at(device: &dyn Device) -> Result<Contents> {
     if has(CREATING_FILE) {
         return Ok(Contents::Unfinished);
     }
+    if has(RESTORING_FILE) {
+        return Ok(Contents::Foreign(
+            "restoring a backup into it did not finish; empty it and restore again".into(),
+        ));
+    }
     if has(DATA_FILE) {
         return Ok(Contents::Database);
     }
@@ -250,6 +259,27 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
     }
 }
 
+/// What keeps log beyond what recovery needs.
+fn retention(options: &Builder, starts: VecDeque<LogStart>) -> Retention {
+    let most = match options.max_log_bytes {
+        0 => u64::MAX,
+        most => most / 4,
+    };
+    let feed_bytes = options.feed_log_bytes.min(most);
+    Retention::new(starts, options.segment_bytes, feed_bytes)
+}
+
+fn open_archive(options: &Builder, log: &Log, retention: &Retention) -> Result<Option<Archiver>> {
+    let oldest = retention.oldest();
+    Ok(match &options.archive {
+        None => None,
+        Some(ArchivePlace::Directory(path)) => Some(Archiver::open(path, log, oldest)?),
+        Some(ArchivePlace::Device(device)) => {
+            Some(Archiver::open_on(device.clone(), "archive", log, oldest)?)
+        }
+    })
+}
+
 fn next_identity() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -301,11 +331,15 @@ fn create(
         ..RecoveryReport::default()
     };
     let opened_at = log.horizon();
+    let retention = retention(options, [log.quiesce(|start| start)].into());
+    let archiver = open_archive(options, &log, &retention)?;
     let parts = Parts {
         log,
         store,
         meta,
         catalog,
+        retention,
+        archiver,
         opened_at,
         identity,
         recovery,
@@ -348,7 +382,7 @@ fn recover(
         pool_bytes: options.pool_bytes,
     };
     let (store, meta) = Store::open(device.clone(), store_options)?;
-    let (mut meta, start): (Meta, LogStart) = Meta::decode(&meta)?;
+    let (mut meta, start, kept_from) = Meta::decode_all(&meta)?;
     check_fixed_options(options, &meta)?;
     let switched = switch_protocol(options, &mut meta)?;
     if let Some(strands) = options.strands
@@ -370,7 +404,7 @@ fn recover(
             });
         }
     };
-    let recovered = Log::recover(device, log_options(options, &meta), &start, &|scan| {
+    let mut recovered = Log::recover(device, log_options(options, &meta), &start, &|scan| {
         report(RecoveryProgress {
             scanned_bytes: scan.bytes,
             total_bytes: scan.total,
@@ -404,7 +438,15 @@ fn recover(
     let removals = replay.finish(threads)?;
     let discarded = recovered.discarded_pieces();
     let opened_at = recovered.cut;
+    if let Some(kept_from) = &kept_from {
+        recovered.retain(kept_from.clone())?;
+    }
     let log = recovered.into_log()?;
+    // Perhaps it is not there any more: somebody tidied up. Then it is lost to feeds, and to nobody else.
+    let kept_from = kept_from.filter(|kept_from| log.follow(kept_from).is_ok());
+    let starts = kept_from.into_iter().chain([start.clone()]).collect();
+    let retention = retention(options, starts);
+    let archiver = open_archive(options, &log, &retention)?;
     let transactions = transactions.into_inner();
     let recovery = RecoveryReport {
         log_bytes: scanned_bytes,
@@ -420,6 +462,8 @@ fn recover(
         store,
         meta,
         catalog,
+        retention,
+        archiver,
         opened_at,
         identity,
         recovery,
@@ -437,6 +481,7 @@ fn recover(
         .store(scanned_bytes, Ordering::Relaxed);
     remove_dead_tables(&inner).inspect_err(|_| inner.abandon())?;
     retire_tombstones(&inner, removals);
+    inner.load_feeds().inspect_err(|_| inner.abandon())?;
     if switched {
         // The new incarnation of the log follows the new protocol already; from here on so does the database,
         // however it is opened.

@@ -7,6 +7,7 @@ use crossbeam_utils::CachePadded;
 use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
+use crate::archive::Archiver;
 use crate::database::Inner;
 use crate::error::Error;
 
@@ -80,6 +81,10 @@ pub struct Stats {
     pub log: LogStats,
     /// The store's counters.
     pub store: StoreStats,
+    /// The number up to which the log is archived, if it is: see [`crate::Builder::archive`].
+    pub archived: Option<u64>,
+    /// The number behind which all changes can still be read.
+    pub changes_kept_from: u64,
 }
 
 /// Whether a database can be written to; see [`crate::Database::health`].
@@ -98,6 +103,12 @@ pub enum Health {
     OutOfSpace {
         /// What needed the space.
         what: String,
+    },
+    /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried
+    /// again.
+    ArchiveFailing {
+        /// Why it failed.
+        error: Error,
     },
     /// A write or sync failed: reads go on, writes fail until the database is reopened.
     Poisoned {
@@ -123,6 +134,8 @@ impl Inner {
             log: self.log.stats(),
             protocol: self.meta.protocol,
             store: self.store.stats(),
+            archived: self.archiver.as_ref().map(Archiver::archived),
+            changes_kept_from: self.retention.oldest(),
         }
     }
 }

@@ -306,8 +306,23 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
-/// The bounds of all encoded keys that begin with `prefix`, for a scan of a [`Table`](crate::Table) of bytes that has
-/// to go on where another one ended; otherwise see [`Readable::prefix`](crate::Readable::prefix).
+/// The bounds of all keys that begin with `prefix`, for a range over a part of them.
+///
+/// ```
+/// # use std::ops::Bound;
+/// # fn main() -> braid::Result<()> {
+/// use braid::{Bytes, Readable, Table};
+///
+/// # let db = braid::Database::in_memory()?;
+/// let files: Table<Bytes, Bytes> = db.table("files")?;
+/// # db.transact(|tx| ["a", "usr/bin", "usr/lib", "var"].iter().try_for_each(|f| tx.insert(&files, *f, b"")))?;
+/// let (_, end) = braid::prefix_bounds(b"usr/");
+/// let from = Bound::Excluded(b"usr/bin".to_vec());
+/// let rest: Vec<_> = db.snapshot().range(&files, (from, end))?.collect::<Result<_, _>>()?;
+/// assert_eq!(rest, [(Bytes::from("usr/lib"), Bytes::new())]);
+/// # Ok(())
+/// # }
+/// ```
 pub fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let mut end = prefix.to_vec();
     // The first key after all of them: the prefix with its last byte below 0xff increased.

@@ -26,6 +26,7 @@ struct Customer {
 struct District {
     next: u32,
     ytd: i64,
+    oldest: u32,
     orders: u64,
     newest_order: u32,
     new_orders: Vec<u32>,
@@ -144,6 +145,10 @@ fn read(engine: &dyn KvEngine, sizes: Sizes) -> Result<Vec<Warehouse>, BenchErro
     })?;
     reader.whole(schema::DISTRICT_NEXT, |key, row| {
         place(&mut all, key)?.next = Fields::of(row).u32()?;
+        Some(())
+    })?;
+    reader.whole(schema::OLDEST, |key, row| {
+        place(&mut all, key)?.oldest = Fields::of(row).u32()?;
         Some(())
     })?;
     reader.whole(schema::DISTRICT_YTD, |key, row| {
@@ -343,6 +348,9 @@ pub(super) fn conditions(engine: &dyn KvEngine, sizes: Sizes) -> Result<Vec<Chec
         ),
         of_customers("the newest order of each customer is known", &|c| {
             differ(c.newest.0, c.newest.1)
+        }),
+        in_districts("the oldest new order of each district is known", &|d| {
+            differ(d.oldest, d.new_orders.first().copied().unwrap_or(d.next))
         }),
         in_warehouses("S_YTD and S_ORDER_CNT are those of the lines", &|w| {
             differ(w.stock.0, w.taken.0).or_else(|| differ(w.stock.1, w.taken.1))

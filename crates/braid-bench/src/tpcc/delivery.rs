@@ -2,9 +2,9 @@
 
 use fastrand::Rng;
 
-use super::rows::{Account, DISTRICT_TEXT, Line, Order as OrderRow, fetch_for_update, now, wrong};
+use super::rows::{Account, DISTRICT_TEXT, Fields, Line, Order, fetch_for_update, now};
 use super::schema::{self, DISTRICTS};
-use crate::engines::{Order, Stop, Transaction};
+use crate::engines::{Stop, Transaction};
 
 /// The inputs of a Delivery: the oldest order of each district of a warehouse is delivered.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,12 @@ impl Delivery {
     pub(super) fn execute(&self, tx: &mut dyn Transaction) -> Result<(), Stop> {
         let delivered = now();
         for d in 1..=DISTRICTS {
-            if let Some(o) = oldest(tx, self.w, d)? {
+            let district = schema::district(self.w, d);
+            let o = fetch_for_update(tx, schema::OLDEST, &district, |row| Fields::of(row).u32())?;
+            // A district may have none left (clause 2.7.4.2).
+            let key = schema::order(self.w, d, o);
+            if tx.get(schema::NEW_ORDER, &key, &mut |_| ())? {
+                tx.put(schema::OLDEST, &district, &(o + 1).to_le_bytes())?;
                 self.deliver(tx, (d, o), delivered)?;
             }
         }
@@ -40,7 +45,7 @@ impl Delivery {
     ) -> Result<(), Stop> {
         let key = schema::order(self.w, d, o);
         tx.delete(schema::NEW_ORDER, &key)?;
-        let mut order = fetch_for_update(tx, schema::ORDER, &key, OrderRow::decode)?;
+        let mut order = fetch_for_update(tx, schema::ORDER, &key, Order::decode)?;
         order.carrier = self.carrier;
         tx.put(schema::ORDER, &key, &order.encode())?;
         let mut total = 0;
@@ -59,21 +64,5 @@ impl Delivery {
         account.balance += total;
         account.deliveries += 1;
         tx.put(schema::ACCOUNT, &customer, &account.encode())
-    }
-}
-
-/// The oldest order of a district that is not delivered.
-fn oldest(tx: &mut dyn Transaction, w: u16, d: u8) -> Result<Option<u32>, Stop> {
-    let (from, to) = (schema::order(w, d, 0), schema::order(w, d, u32::MAX));
-    let mut oldest = None;
-    let visit = &mut |key: &[u8], _: &[u8]| {
-        oldest = Some(key.last_chunk().map(|o| u32::from_be_bytes(*o)));
-        false
-    };
-    tx.scan(schema::NEW_ORDER, &from, &to, Order::Ascending, visit)?;
-    match oldest {
-        Some(None) => Err(wrong(schema::NEW_ORDER)),
-        Some(found) => Ok(found),
-        None => Ok(None),
     }
 }

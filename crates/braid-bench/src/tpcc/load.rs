@@ -94,6 +94,8 @@ fn put_warehouse(
         tx.put(schema::DISTRICT, &key, &place(rng))?;
         tx.put(schema::DISTRICT_NEXT, &key, &next.to_le_bytes())?;
         tx.put(schema::DISTRICT_YTD, &key, &ytd.to_le_bytes())?;
+        let oldest = next - sizes.undelivered();
+        tx.put(schema::OLDEST, &key, &oldest.to_le_bytes())?;
     }
     Ok(())
 }

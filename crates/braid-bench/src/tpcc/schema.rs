@@ -40,11 +40,14 @@ pub(super) const ITEM: TableId = 14;
 pub(super) const STOCK: TableId = 15;
 /// Quantity and counts of stock.
 pub(super) const STOCK_LEVEL: TableId = 16;
+/// The oldest order of each district that is not delivered, in place of a search in [`NEW_ORDER`]: the
+/// numbers have no gap (condition 3 of clause 3.3.2).
+pub(super) const OLDEST: TableId = 17;
 /// What is loaded.
-pub(super) const CATALOGUE: TableId = 17;
+pub(super) const CATALOGUE: TableId = 18;
 
 /// The names of the tables before the catalogue.
-pub(super) const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 18] = [
     "warehouse",
     "warehouse-ytd",
     "district",
@@ -62,6 +65,7 @@ pub(super) const NAMES: [&str; 17] = [
     "item",
     "stock",
     "stock-level",
+    "oldest",
 ];
 
 /// Districts of a warehouse (clause 1.2.1).

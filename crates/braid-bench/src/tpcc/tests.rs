@@ -108,6 +108,7 @@ fn the_data_have_the_standards_cardinalities() {
         (ITEM, 100_000),
         (STOCK, 200_000),
         (STOCK_LEVEL, 200_000),
+        (OLDEST, 20),
     ] {
         assert_eq!(counts[&table].0, wanted, "table {table}");
     }
@@ -154,6 +155,7 @@ fn the_conditions_find_a_lost_write_to_any_table() {
         (NEW_ORDER, "5:"),
         (ORDER, "6:"),
         (LAST_ORDER, "the newest order"),
+        (OLDEST, "the oldest new order"),
         (ORDER_LINE, ""),
         (STOCK_LEVEL, "S_YTD"),
     ] {

@@ -1,11 +1,13 @@
 //! One module a subcommand.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 mod bench_compare;
 mod bench_device;
 mod bench_kill;
 mod bench_paper;
 mod bench_recovery;
+pub(crate) mod changes;
 pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod simulate;

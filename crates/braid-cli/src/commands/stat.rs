@@ -34,6 +34,7 @@ fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
         Health::Good => "good".to_owned(),
         Health::CheckpointFailing { error } => format!("checkpoints fail: {error}"),
         Health::OutOfSpace { what } => format!("out of space: {what}"),
+        Health::ArchiveFailing { error } => format!("the archive fails: {error}"),
         Health::Poisoned { cause } => format!("read-only after a failure: {cause}"),
         other => format!("{other:?}"),
     };

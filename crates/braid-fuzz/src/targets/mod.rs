@@ -1,5 +1,6 @@
 //! All targets.
 
+mod backup;
 mod database;
 mod decoders;
 mod log;
@@ -20,7 +21,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::PIECES,
@@ -32,6 +33,7 @@ pub const TARGETS: [Target; 12] = [
     store::NODE,
     store::STORE,
     database::DATABASE,
+    backup::BACKUP,
     operations::OPERATIONS,
 ];
 

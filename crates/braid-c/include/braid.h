@@ -1,0 +1,915 @@
+// Braid, an embeddable transactional storage engine: the C interface. docs/c-api.md explains it.
+//
+// Made from the sources of the crate braid-c by cbindgen; change those, then run
+// BRAID_UPDATE_HEADER=1 cargo test -p braid-c --test header
+
+#ifndef BRAID_H
+#define BRAID_H
+
+
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// The most bytes that a key can have.
+#define BRAID_MAX_KEY_LEN 1024
+
+// The most bytes that a value can have.
+#define BRAID_MAX_VALUE_LEN 134217728
+
+// The most bytes that a table's name can have.
+#define BRAID_MAX_TABLE_NAME_LEN 255
+
+// What a function returns. Negative numbers are errors, which `braid_error_message` explains; positive
+// ones are outcomes that are none.
+typedef enum braid_status {
+  // It was done.
+  BRAID_OK = 0,
+  // There is nothing of this key or name.
+  BRAID_NOT_FOUND = 1,
+  // The key is already there; nothing was written.
+  BRAID_EXISTS = 2,
+  // The key has another value than expected; nothing was written.
+  BRAID_MISMATCH = 3,
+  // The outcome is not known yet.
+  BRAID_PENDING = 4,
+  // The cursor has given everything.
+  BRAID_END = 5,
+  // An argument that must not be NULL is NULL. Nothing was done.
+  BRAID_NULL_ARGUMENT = -1,
+  // An argument has a value that it can't have. Nothing was done.
+  BRAID_INVALID_ARGUMENT = -2,
+  // What was given is no handle, or one of another kind. Nothing was done.
+  BRAID_INVALID_HANDLE = -3,
+  // What the handle stood for was freed, closed, committed or aborted before. Nothing was done.
+  BRAID_STALE_HANDLE = -4,
+  // Another thread is inside a call with this handle. Nothing was done.
+  BRAID_BUSY = -5,
+  // The library failed where it never should; what was going on is not known to be done. The database
+  // is as durable as ever; close it and open it again.
+  BRAID_PANIC = -6,
+  // The transaction lost against a concurrent one and left no trace. Run it again.
+  BRAID_CONFLICT = -10,
+  // Bytes on disk are not what was written.
+  BRAID_CORRUPTED = -11,
+  // The medium, or the configured limit, is full. Nothing was written, nothing is lost.
+  BRAID_OUT_OF_SPACE = -12,
+  // An earlier write or sync failed, so nothing further can be promised: the database is read-only
+  // until it is closed and opened again.
+  BRAID_POISONED = -13,
+  // The database was written by a version or with options that this build can't serve.
+  BRAID_INCOMPATIBLE = -14,
+  // Another process, or another handle of this process, has the database open.
+  BRAID_LOCKED = -15,
+  // The directory exists but holds no Braid database.
+  BRAID_NOT_A_DATABASE = -16,
+  // The file system does not allow writes.
+  BRAID_READ_ONLY = -17,
+  // The key is longer than `BRAID_MAX_KEY_LEN`.
+  BRAID_KEY_TOO_LONG = -18,
+  // The value is longer than `BRAID_MAX_VALUE_LEN`.
+  BRAID_VALUE_TOO_LONG = -19,
+  // The transaction's writes are over the configured limit.
+  BRAID_TRANSACTION_TOO_LARGE = -20,
+  // There is no table of this name.
+  BRAID_TABLE_MISSING = -21,
+  // There is already a table of this name.
+  BRAID_TABLE_EXISTS = -22,
+  // The table was dropped while its handle was held.
+  BRAID_TABLE_DROPPED = -23,
+  // The table's name is empty or longer than `BRAID_MAX_TABLE_NAME_LEN`.
+  BRAID_TABLE_NAME = -24,
+  // The table holds other types than byte strings: a program in another language made it.
+  BRAID_TABLE_TYPE = -25,
+  // The table belongs to another database than the transaction or snapshot.
+  BRAID_FOREIGN_TABLE = -26,
+  // An option is out of its range.
+  BRAID_OPTIONS = -27,
+  // The database was closed.
+  BRAID_CLOSED = -28,
+  // The operating system refused an operation.
+  BRAID_IO = -29,
+  // The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
+  BRAID_CHECKPOINT_FAILING = -30,
+  // An error that this version of the interface has no number for.
+  BRAID_OTHER = -31,
+} braid_status;
+
+// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
+typedef enum braid_protocol {
+  // Parallel logs with one order number for each transaction; the default.
+  BRAID_PROTOCOL_GLSN = 1,
+  // One log; locks are held until the flush.
+  BRAID_PROTOCOL_SERIAL = 2,
+  // One log; locks go before the flush.
+  BRAID_PROTOCOL_AETHER = 3,
+  // Parallel logs; commits are acknowledged by epochs.
+  BRAID_PROTOCOL_EPOCH = 4,
+  // Parallel logs; a commit waits for other logs only as far as it depends on them.
+  BRAID_PROTOCOL_GSN = 5,
+  // Parallel logs with a number for each flush; locks are held until it is durable.
+  BRAID_PROTOCOL_GWSN_STRICT = 6,
+  // Parallel logs with a number for each flush; locks go once the flush has it.
+  BRAID_PROTOCOL_GWSN = 7,
+  // One that this version of the interface has no name for.
+  BRAID_PROTOCOL_OTHER = 0,
+} braid_protocol;
+
+// How a range is bounded at one end.
+typedef enum braid_bound_kind {
+  // By nothing; the key is not looked at.
+  BRAID_UNBOUNDED = 0,
+  // By a key that belongs to it.
+  BRAID_INCLUDED = 1,
+  // By a key that does not belong to it.
+  BRAID_EXCLUDED = 2,
+} braid_bound_kind;
+
+// How a database's medium is accessed.
+typedef enum braid_device {
+  // The fastest way that works here.
+  BRAID_DEVICE_AUTO = 0,
+  // io_uring with direct I/O; Linux only.
+  BRAID_DEVICE_URING = 1,
+  // Positioned reads and writes.
+  BRAID_DEVICE_FILE = 2,
+  // The process's memory: nothing outlives the database's handle.
+  BRAID_DEVICE_MEMORY = 3,
+} braid_device;
+
+// Which end of its range a cursor reads from.
+typedef enum braid_direction {
+  // From the smallest key upwards.
+  BRAID_FORWARD = 0,
+  // From the largest key downwards.
+  BRAID_REVERSE = 1,
+} braid_direction;
+
+// When a commit is safe from a crash of the system.
+typedef enum braid_durability {
+  // Before the commit returns, or its ticket tells so.
+  BRAID_DURABLE = 0,
+  // Within a time after the commit returns. A crash may lose it, but never a part of it, and nothing that
+  // a later durable transaction builds on.
+  BRAID_BUFFERED = 1,
+  // With the next durable transaction or checkpoint, whenever that is; otherwise like `BRAID_BUFFERED`.
+  BRAID_NOT_DURABLE = 2,
+} braid_durability;
+
+// What concurrent transactions see of each other.
+typedef enum braid_isolation {
+  // As if the transactions ran one after the other. Reads see the newest state and are validated at
+  // commit; until then two reads may disagree, and then the commit fails with `BRAID_CONFLICT`.
+  BRAID_SERIALIZABLE = 0,
+  // Reads see the state at the beginning; the first of two writers of a key wins. Allows write skew.
+  BRAID_SNAPSHOT_ISOLATION = 1,
+} braid_isolation;
+
+// What `braid_options_set` sets, and what its number means. What is not set has its default.
+typedef enum braid_option {
+  // The commit protocol, a `braid_protocol`. Default: `BRAID_PROTOCOL_GLSN` for a new database; an
+  // existing one keeps its own unless another is set.
+  BRAID_OPTION_PROTOCOL = 1,
+  // How the medium is accessed, a `braid_device`. Default: `BRAID_DEVICE_AUTO`.
+  BRAID_OPTION_DEVICE = 2,
+  // Memory for pages, in bytes, from 1 MiB. Default: 256 MiB.
+  BRAID_OPTION_POOL_BYTES = 3,
+  // Log buffers that committing threads are spread over, 1 to 256, fixed when the database is created.
+  // Default: the number of processors, at most 16.
+  BRAID_OPTION_STRANDS = 4,
+  // Files that the log is written to at a time, from 1 to the number of strands, fixed when the database
+  // is created. Default: 1.
+  BRAID_OPTION_LANES = 5,
+  // How long an epoch of `BRAID_PROTOCOL_EPOCH` lasts, in microseconds, from 10 to 10,000,000. Default:
+  // 40,000.
+  BRAID_OPTION_EPOCH_US = 6,
+  // The size of a log file, in bytes, from 64 KiB to 1 GiB. Default: 32 MiB.
+  BRAID_OPTION_SEGMENT_BYTES = 7,
+  // A checkpoint begins when this much log was written since the last, in bytes, from 64 KiB. Default:
+  // 256 MiB.
+  BRAID_OPTION_CHECKPOINT_LOG_BYTES = 8,
+  // The most that the log may occupy, in bytes: 0 for no limit (the default), or at least twice
+  // `BRAID_OPTION_CHECKPOINT_LOG_BYTES`. Commits beyond it fail with `BRAID_OUT_OF_SPACE` until a
+  // checkpoint made room.
+  BRAID_OPTION_MAX_LOG_BYTES = 9,
+  // The most that one transaction may write, in bytes, from 1 KiB to 1 GiB. Default: 256 MiB.
+  BRAID_OPTION_TRANSACTION_BYTES_MAX = 10,
+  // Log flushes of a lane that may be in flight at once, from 1 to 16.
+  BRAID_OPTION_FLUSHES_IN_FLIGHT = 11,
+  // How many asynchronous commits of a thread go to the device together; 0 (the default): a flush begins
+  // when none is under way.
+  BRAID_OPTION_GROUP_SIZE = 12,
+  // Whether a missing database is created: 1 (the default) or 0.
+  BRAID_OPTION_CREATE_IF_MISSING = 13,
+  // Whether threads of the database's own flush and make checkpoints: 1 (the default) or 0. Without them
+  // the callers' threads do all work, and checkpoints are made only by `braid_db_checkpoint`.
+  BRAID_OPTION_BACKGROUND_THREADS = 14,
+  // Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
+  // default: it is kept for reuse).
+  BRAID_OPTION_DISCARD = 15,
+} braid_option;
+
+// A way through a range of keys, from both ends.
+typedef struct braid_cursor braid_cursor;
+
+// An open database.
+typedef struct braid_db braid_db;
+
+// Options for opening a database.
+typedef struct braid_options braid_options;
+
+// A read-only view of what was durable at one moment.
+typedef struct braid_snapshot braid_snapshot;
+
+// A table of a database.
+typedef struct braid_table braid_table;
+
+// The promise that a commit becomes durable.
+typedef struct braid_ticket braid_ticket;
+
+// A running read-write transaction.
+typedef struct braid_tx braid_tx;
+
+// Bytes in somebody else's memory.
+typedef struct braid_slice {
+  // The first byte. It may be NULL if `len` is 0.
+  const void *data;
+  // The number of bytes.
+  size_t len;
+} braid_slice;
+
+// One end of a range.
+typedef struct braid_bound {
+  // A `braid_bound_kind`.
+  int kind;
+  // The key.
+  struct braid_slice key;
+} braid_bound;
+
+// A range of keys. All zeros: all keys.
+typedef struct braid_range {
+  // Where it begins.
+  struct braid_bound lower;
+  // Where it ends.
+  struct braid_bound upper;
+} braid_range;
+
+// A key and its value, in the library's memory.
+typedef struct braid_entry {
+  // The key.
+  struct braid_slice key;
+  // The value.
+  struct braid_slice value;
+} braid_entry;
+
+// Counts since the database was opened, and present sizes.
+typedef struct braid_stats {
+  // The commit protocol in use.
+  enum braid_protocol protocol;
+  // Committed transactions, those without writes included.
+  uint64_t commits;
+  // Transactions that failed with a conflict.
+  uint64_t conflicts;
+  // Published checkpoints.
+  uint64_t checkpoints;
+  // Open snapshots.
+  uint64_t snapshots;
+  // The number of the oldest open snapshot; 0 if none is open.
+  uint64_t oldest_snapshot;
+  // Old versions and removed keys that wait to be collected.
+  uint64_t garbage;
+  // The number up to which all transactions are durable.
+  uint64_t durable_horizon;
+  // Bytes of log written to the device, with headers and padding.
+  uint64_t log_written_bytes;
+  // Of these, without padding.
+  uint64_t log_chunk_bytes;
+  // Of these, what transactions wrote.
+  uint64_t log_payload_bytes;
+  // Flushes of the log: durable writes.
+  uint64_t log_flushes;
+  // Chunks of log written; a flush writes one for each strand that has something.
+  uint64_t log_chunks;
+  // Pieces of log written; a transaction is one, or several if it is large.
+  uint64_t log_pieces;
+  // Pieces that were appended together with others (`BRAID_PROTOCOL_AETHER`).
+  uint64_t log_consolidated_pieces;
+  // Files of the log that exist.
+  uint64_t log_segments;
+  // Of these, ready for use.
+  uint64_t log_segments_ready;
+  // Files of the log that were used again.
+  uint64_t log_segments_recycled;
+  // Times a commit had to wait for buffer space.
+  uint64_t log_buffer_waits;
+  // Sum over flushes, in microseconds: from the first bytes in a buffer to its sealing.
+  uint64_t log_queue_us;
+  // Sum over flushes, in microseconds: the durable write.
+  uint64_t log_write_us;
+  // Sum over flushes, in microseconds: from the write's end until all who waited are told.
+  uint64_t log_notify_us;
+  // The size of a page, in bytes.
+  uint64_t page_size;
+  // Pages that the pool can hold.
+  uint64_t pool_pages;
+  // Pages in memory.
+  uint64_t resident_pages;
+  // Pages that exist.
+  uint64_t pages;
+  // Pages read from the medium.
+  uint64_t page_loads;
+  // Pages put out of memory.
+  uint64_t evictions;
+  // Of these, those that had to be written.
+  uint64_t eviction_writes;
+  // Pages copied because a checkpoint still needed their image.
+  uint64_t checkpoint_copies;
+  // The data file's length, in bytes.
+  uint64_t file_bytes;
+  // Of these, free, in bytes.
+  uint64_t file_free_bytes;
+  // The newest checkpoint's sequence number.
+  uint64_t checkpoint_sequence;
+} braid_stats;
+
+// What opening a database had to recover.
+typedef struct braid_recovery_report {
+  // Bytes of log read.
+  uint64_t log_bytes;
+  // Transactions replayed.
+  uint64_t transactions;
+  // Whole transactions that were on the log but came after a gap, so that none of them can have been
+  // acknowledged.
+  uint64_t discarded;
+  // Microseconds that reading the log and finding its end took.
+  uint64_t scan_us;
+  // Microseconds that opening took, all in all.
+  uint64_t duration_us;
+} braid_recovery_report;
+
+// The body of a transaction that `braid_db_transact` runs. It returns 0 to have it committed, and anything
+// else to have it aborted; the status of a call that failed is passed on. It must not end the transaction.
+typedef int (*braid_body)(void *data, struct braid_tx *tx);
+
+// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
+// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
+// copies is to be freed.
+typedef struct braid_value {
+  // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
+  const void *data;
+  // The number of bytes.
+  size_t len;
+  // The library's.
+  void *reserved[4];
+} braid_value;
+
+// How recovery gets on, as a callback is told.
+typedef struct braid_recovery_progress {
+  // Bytes of log scanned so far.
+  uint64_t scanned_bytes;
+  // Bytes of log to scan, at most.
+  uint64_t total_bytes;
+  // Transactions replayed so far; the scan comes first.
+  uint64_t transactions;
+  // Microseconds since opening began.
+  uint64_t elapsed_us;
+} braid_recovery_progress;
+
+// Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
+typedef void (*braid_progress_callback)(void *data, const struct braid_recovery_progress *progress);
+
+// Is given a table's name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
+// ends the listing.
+typedef bool (*braid_name_callback)(void *data, struct braid_slice name);
+
+// Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
+// which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
+typedef void (*braid_durable_callback)(void *data,
+                                       enum braid_status status,
+                                       uint64_t number,
+                                       const char *message);
+
+// How a transaction behaves. All zeros: serializable, and durable when its commit returns.
+typedef struct braid_tx_options {
+  // A `braid_isolation`.
+  int isolation;
+  // A `braid_durability`.
+  int durability;
+  // With `BRAID_BUFFERED`: within how many microseconds.
+  uint64_t buffered_us;
+} braid_tx_options;
+
+// Is told of one damage; `what` lasts for the call.
+typedef void (*braid_damage_callback)(void *data, const char *what);
+
+// What `braid_verify` looked at, and how much it found wrong.
+typedef struct braid_verify_report {
+  // Pages of the data file.
+  uint64_t pages;
+  // Records in them, those of removed keys included.
+  uint64_t records;
+  // Tables, the catalog included.
+  uint64_t tables;
+  // Bytes of log behind the newest checkpoint.
+  uint64_t log_bytes;
+  // Transactions in it.
+  uint64_t log_transactions;
+  // Findings.
+  uint64_t damages;
+} braid_verify_report;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What went wrong in this thread's last call that returned a negative status, in English; empty if none
+// did. It is this thread's alone and lasts until its next call that fails.
+const char *braid_error_message(void);
+
+// The version of the library, as `"0.1.0"`. It lasts for ever.
+const char *braid_version(void);
+
+// Opens a cursor over a range of a table as a transaction sees it, its own writes included. `range` may be
+// NULL, for all keys. The cursor is freed with `braid_cursor_free`.
+//
+// The transaction may be written to while the cursor is open: the cursor goes on behind the last entry that
+// it gave, and sees what was written there. Once the transaction is over, using the cursor is
+// `BRAID_STALE_HANDLE`. A call with the cursor is a call with the transaction, too: one thread at a time.
+//
+// # Safety
+//
+// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
+// are none; `cursor` is NULL or points to where a handle fits.
+enum braid_status braid_tx_range(struct braid_tx *tx,
+                                 struct braid_table *table,
+                                 const struct braid_range *range,
+                                 struct braid_cursor **cursor);
+
+// Opens a cursor over the keys that begin with a prefix, as `braid_tx_range` does.
+//
+// # Safety
+//
+// `prefix` points to `prefix_len` bytes, or is NULL if there are none; `cursor` is NULL or points to where a
+// handle fits.
+enum braid_status braid_tx_prefix(struct braid_tx *tx,
+                                  struct braid_table *table,
+                                  const void *prefix,
+                                  size_t prefix_len,
+                                  struct braid_cursor **cursor);
+
+// Opens a cursor over a range of a table as a snapshot sees it. `range` may be NULL, for all keys. The cursor
+// is freed with `braid_cursor_free`; it keeps what the snapshot sees until then.
+//
+// # Safety
+//
+// That of `braid_tx_range`.
+enum braid_status braid_snapshot_range(struct braid_snapshot *snapshot,
+                                       struct braid_table *table,
+                                       const struct braid_range *range,
+                                       struct braid_cursor **cursor);
+
+// Opens a cursor over the keys that begin with a prefix, as `braid_snapshot_range` does.
+//
+// # Safety
+//
+// That of `braid_tx_prefix`.
+enum braid_status braid_snapshot_prefix(struct braid_snapshot *snapshot,
+                                        struct braid_table *table,
+                                        const void *prefix,
+                                        size_t prefix_len,
+                                        struct braid_cursor **cursor);
+
+// Gives the entry with the smallest key of those that are left; `BRAID_END` if there is none left. What
+// `entry` points to lasts until the next call with this cursor. After an error, which is told again each
+// time, there is nothing more to be had.
+//
+// # Safety
+//
+// `entry` is NULL or points to where an entry fits. No other thread uses the cursor, or frees it, as long as
+// the entry is looked at.
+enum braid_status braid_cursor_next(struct braid_cursor *cursor,
+                                    struct braid_entry *entry);
+
+// Gives the entry with the largest key of those that are left, as `braid_cursor_next` does. Both can be mixed;
+// each entry comes once.
+//
+// # Safety
+//
+// That of `braid_cursor_next`.
+enum braid_status braid_cursor_next_back(struct braid_cursor *cursor,
+                                         struct braid_entry *entry);
+
+// Gives up to `capacity` entries at once, which costs less than one after the other. `direction` is a
+// `braid_direction`. `count` is set to how many there are; `BRAID_END`, and 0, if there is none left. What they
+// point to lasts until the next call with this cursor. To a serializable transaction all of them count as
+// read.
+//
+// # Safety
+//
+// `entries` is NULL or points to where `capacity` entries fit; `count` is NULL or points to where a number
+// fits. No other thread uses the cursor, or frees it, as long as the entries are looked at.
+enum braid_status braid_cursor_fetch(struct braid_cursor *cursor,
+                                     int direction,
+                                     struct braid_entry *entries,
+                                     size_t capacity,
+                                     size_t *count);
+
+// Frees a cursor. NULL is allowed, and does nothing.
+enum braid_status braid_cursor_free(struct braid_cursor *cursor);
+
+// Opens the database in a directory, and creates it if need be.
+//
+// `options` may be NULL: then all are at their defaults. With `BRAID_DEVICE_MEMORY` the database is in
+// memory, and `path` is not looked at. The handle is closed with `braid_db_close`.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL; `db` is NULL or points to where a handle fits.
+enum braid_status braid_db_open(const char *path,
+                                struct braid_options *options,
+                                struct braid_db **db);
+
+// Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
+// directory. The handle is good for nothing afterwards, whatever is returned.
+//
+// What is still open of the database ends with it: transactions are aborted, and tables, snapshots and
+// cursors are freed. What another thread is using at this moment stays until that thread frees it, and
+// answers `BRAID_CLOSED`. Tickets stay: what they tell is still true.
+//
+// A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
+// written; what was acknowledged is safe even so.
+enum braid_status braid_db_close(struct braid_db *db);
+
+// Waits until everything committed so far is durable, whatever its durability.
+enum braid_status braid_db_sync(struct braid_db *db);
+
+// Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
+// (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
+enum braid_status braid_db_checkpoint(struct braid_db *db);
+
+// Sets `horizon` to the number up to which all transactions are durable.
+//
+// # Safety
+//
+// `horizon` is NULL or points to where the number fits.
+enum braid_status braid_db_durable_horizon(struct braid_db *db, uint64_t *horizon);
+
+// Counts since the database was opened, and present sizes.
+//
+// # Safety
+//
+// `stats` is NULL or points to where they fit.
+enum braid_status braid_db_stats(struct braid_db *db, struct braid_stats *stats);
+
+// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
+// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
+// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
+enum braid_status braid_db_health(struct braid_db *db);
+
+// What opening the database had to recover.
+//
+// # Safety
+//
+// `report` is NULL or points to where it fits.
+enum braid_status braid_db_recovery(struct braid_db *db, struct braid_recovery_report *report);
+
+// Runs `body` in a serializable transaction and commits it, again and again while the body returns, or the
+// commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
+//
+// Returns `BRAID_OK` once it is durable; what the body returned if that was neither 0 nor `BRAID_CONFLICT`;
+// otherwise the status of what failed. `number`, which may be NULL, is set to the transaction's place in
+// the serial order.
+//
+// # Safety
+//
+// `body` may be called with `data`, several times. It must not unwind or jump out. `number` is NULL or
+// points to where the number fits.
+int braid_db_transact(struct braid_db *db,
+                      braid_body body,
+                      void *data,
+                      uint64_t *number);
+
+// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
+//
+// # Safety
+//
+// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
+// of which no copy was freed.
+void braid_value_free(struct braid_value *value);
+
+// Makes options that are all at their defaults. They can be used for any number of databases, and are
+// freed with `braid_options_free`.
+//
+// # Safety
+//
+// `options` is NULL or points to where a handle fits.
+enum braid_status braid_options_new(struct braid_options **options);
+
+// Sets an option. `option` is a `braid_option`, which says what `value` means; whether it fits is found out
+// when a database is opened, with `BRAID_OPTIONS`. `BRAID_INVALID_ARGUMENT`, with nothing changed, for an
+// option that there is not or a value that it never has.
+enum braid_status braid_options_set(struct braid_options *options,
+                                    int option,
+                                    uint64_t value);
+
+// Sets what `braid_db_open` calls while it recovers, now and then, from several threads at once.
+//
+// # Safety
+//
+// `callback` may be called with `data` from any thread while a database is opened with these options. It
+// must not unwind or jump out.
+enum braid_status braid_options_set_recovery_progress(struct braid_options *options,
+                                                      braid_progress_callback callback,
+                                                      void *data);
+
+// Frees options. NULL is allowed, and does nothing.
+enum braid_status braid_options_free(struct braid_options *options);
+
+// Takes a read-only view of what is durable now. It never blocks a writer, is never blocked by one, and
+// never conflicts. While it is there, values that are overwritten stay in memory for it. It is freed with
+// `braid_snapshot_free`.
+//
+// # Safety
+//
+// `snapshot` is NULL or points to where a handle fits.
+enum braid_status braid_snapshot_open(struct braid_db *db,
+                                      struct braid_snapshot **snapshot);
+
+// Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
+enum braid_status braid_snapshot_free(struct braid_snapshot *snapshot);
+
+// Sets `number` to the number of the newest transaction that the snapshot sees.
+//
+// # Safety
+//
+// `number` is NULL or points to where the number fits.
+enum braid_status braid_snapshot_number(struct braid_snapshot *snapshot, uint64_t *number);
+
+// The value of a key; `BRAID_NOT_FOUND` if it is not there. A value is freed with `braid_value_free`.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
+// fits.
+enum braid_status braid_snapshot_get(struct braid_snapshot *snapshot,
+                                     struct braid_table *table,
+                                     const void *key,
+                                     size_t key_len,
+                                     struct braid_value *value);
+
+// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none.
+enum braid_status braid_snapshot_contains(struct braid_snapshot *snapshot,
+                                          struct braid_table *table,
+                                          const void *key,
+                                          size_t key_len);
+
+// The name of a status, as `"BRAID_CONFLICT"`; `"unknown"` for a number that is none. It lasts for ever.
+const char *braid_status_name(int status);
+
+// Whether running the same transaction again can succeed without any other change.
+bool braid_status_is_retryable(int status);
+
+// Opens a table of byte strings by byte strings, and creates it, durably, if there is none of this name.
+//
+// The handle can be used in any transaction and snapshot of the database, from any thread. It is freed
+// with `braid_table_free`.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL; `table` is NULL or points to where a handle fits.
+enum braid_status braid_table_open(struct braid_db *db,
+                                   const char *name,
+                                   struct braid_table **table);
+
+// Opens a table as `braid_table_open` does, if there is one of this name; `BRAID_NOT_FOUND` if not.
+//
+// # Safety
+//
+// That of `braid_table_open`.
+enum braid_status braid_table_open_existing(struct braid_db *db,
+                                            const char *name,
+                                            struct braid_table **table);
+
+// Frees a table's handle, not the table. NULL is allowed, and does nothing.
+enum braid_status braid_table_free(struct braid_table *table);
+
+// Reads one key of what is durable now, as a snapshot of its own would, at less cost. `BRAID_NOT_FOUND` if
+// the key is not there. A value is freed with `braid_value_free`.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
+// fits.
+enum braid_status braid_table_get(struct braid_table *table,
+                                  const void *key,
+                                  size_t key_len,
+                                  struct braid_value *value);
+
+// Removes a table with all it holds, durably; `BRAID_NOT_FOUND` if there is none of this name. Its space is
+// free once all its handles are, after the next checkpoint.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL.
+enum braid_status braid_table_drop(struct braid_db *db,
+                                   const char *name);
+
+// Gives a table another name, durably. `BRAID_TABLE_MISSING` if there is none of the old name,
+// `BRAID_TABLE_EXISTS` if there is one of the new.
+//
+// # Safety
+//
+// `from` and `to` are NULL or strings that end with a NUL.
+enum braid_status braid_table_rename(struct braid_db *db, const char *from, const char *to);
+
+// Calls `callback` with the name of each table of the database, in their order, on this thread.
+//
+// # Safety
+//
+// `callback` may be called with `data`. It must not unwind or jump out.
+enum braid_status braid_table_names(struct braid_db *db, braid_name_callback callback, void *data);
+
+// Sets `number` to the transaction's place in the serial order.
+//
+// # Safety
+//
+// `number` is NULL or points to where the number fits.
+enum braid_status braid_ticket_number(struct braid_ticket *ticket, uint64_t *number);
+
+// Asks, without waiting, whether the transaction is durable: `BRAID_OK` if it is, `BRAID_PENDING` if that is
+// not known yet, `BRAID_POISONED` if the log failed before.
+enum braid_status braid_ticket_poll(struct braid_ticket *ticket);
+
+// Waits until the transaction is durable. `BRAID_POISONED` if the log failed before. The ticket stays, and
+// tells the same again.
+enum braid_status braid_ticket_wait(struct braid_ticket *ticket);
+
+// Exchanges a ticket for a callback: the ticket is freed, and `callback` is called once, when the outcome is
+// known: at once on this thread if it is, otherwise on the thread that completes the flush. It must be
+// short, since others wait behind it, and must not wait for a commit, a sync or a checkpoint of the
+// database, nor close it.
+//
+// # Safety
+//
+// `callback` may be called with `data` from any thread. It must not unwind or jump out.
+enum braid_status braid_ticket_on_durable(struct braid_ticket *ticket,
+                                          braid_durable_callback callback,
+                                          void *data);
+
+// Frees a ticket. The transaction becomes durable all the same. NULL is allowed, and does nothing.
+enum braid_status braid_ticket_free(struct braid_ticket *ticket);
+
+// Begins a transaction. `options` may be NULL, which is the same as all zeros.
+//
+// The handle ends with `braid_tx_commit`, `braid_tx_commit_async` or `braid_tx_abort`. Any thread may use
+// it, but one at a time.
+//
+// # Safety
+//
+// `options` is NULL or points to options; `tx` is NULL or points to where a handle fits.
+enum braid_status braid_tx_begin(struct braid_db *db,
+                                 const struct braid_tx_options *options,
+                                 struct braid_tx **tx);
+
+// Sets when the commit is safe: `durability` is a `braid_durability`.
+enum braid_status braid_tx_set_durability(struct braid_tx *tx,
+                                          int durability,
+                                          uint64_t buffered_us);
+
+// Makes the writes visible and durable, together or not at all. `BRAID_OK` says that they are on the device,
+// or, with a durability of less, that they are visible.
+//
+// The transaction is over afterwards, whatever is returned, unless the handle itself was wrong or busy. After
+// `BRAID_CONFLICT` or `BRAID_OUT_OF_SPACE` nothing of it remains; after `BRAID_POISONED` only opening the
+// database again tells whether it survives. `number`, which may be NULL, is set to its place in the serial
+// order.
+//
+// # Safety
+//
+// `number` is NULL or points to where the number fits.
+enum braid_status braid_tx_commit(struct braid_tx *tx,
+                                  uint64_t *number);
+
+// Makes the writes visible, and gives a ticket that tells when they are durable. The transaction is over
+// afterwards as with `braid_tx_commit`. `ticket` may be NULL: then nobody is told, and the transaction
+// becomes durable all the same. The ticket is freed with `braid_ticket_free`.
+//
+// # Safety
+//
+// `ticket` is NULL or points to where a handle fits.
+enum braid_status braid_tx_commit_async(struct braid_tx *tx,
+                                        struct braid_ticket **ticket);
+
+// Ends a transaction without a trace. NULL is allowed, and does nothing.
+enum braid_status braid_tx_abort(struct braid_tx *tx);
+
+// The value of a key, the transaction's own writes included; `BRAID_NOT_FOUND` if it is not there. A value is
+// freed with `braid_value_free`.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
+// fits.
+enum braid_status braid_tx_get(struct braid_tx *tx,
+                               struct braid_table *table,
+                               const void *key,
+                               size_t key_len,
+                               struct braid_value *value);
+
+// The value of a key, as `braid_tx_get`, locked against other writers until the transaction ends: for a value
+// that is about to be written, so that hot keys queue instead of conflicting. `BRAID_CONFLICT` on a deadlock.
+//
+// # Safety
+//
+// That of `braid_tx_get`.
+enum braid_status braid_tx_get_for_update(struct braid_tx *tx,
+                                          struct braid_table *table,
+                                          const void *key,
+                                          size_t key_len,
+                                          struct braid_value *value);
+
+// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none.
+enum braid_status braid_tx_contains(struct braid_tx *tx,
+                                    struct braid_table *table,
+                                    const void *key,
+                                    size_t key_len);
+
+// Sets the value of a key, whether it was there or not. `BRAID_CONFLICT` on a deadlock; then, as after any
+// error, the transaction goes on until it is aborted or committed.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
+enum braid_status braid_tx_insert(struct braid_tx *tx,
+                                  struct braid_table *table,
+                                  const void *key,
+                                  size_t key_len,
+                                  const void *value,
+                                  size_t value_len);
+
+// Sets the value of a key that is not there; `BRAID_EXISTS` if it is.
+//
+// # Safety
+//
+// That of `braid_tx_insert`.
+enum braid_status braid_tx_insert_if_absent(struct braid_tx *tx,
+                                            struct braid_table *table,
+                                            const void *key,
+                                            size_t key_len,
+                                            const void *value,
+                                            size_t value_len);
+
+// Sets the value of a key to `desired` (NULL: removes it) if it is `expected` (NULL: if it is not there);
+// `BRAID_MISMATCH` if not.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none; `expected` and `desired` are NULL or point
+// to slices whose `data` points to `len` bytes, or is NULL if there are none.
+enum braid_status braid_tx_compare_and_set(struct braid_tx *tx,
+                                           struct braid_table *table,
+                                           const void *key,
+                                           size_t key_len,
+                                           const struct braid_slice *expected,
+                                           const struct braid_slice *desired);
+
+// Removes a key; `BRAID_NOT_FOUND` if it is not there.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes, or is NULL if there are none.
+enum braid_status braid_tx_remove(struct braid_tx *tx,
+                                  struct braid_table *table,
+                                  const void *key,
+                                  size_t key_len);
+
+// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of space,
+// the chains of the log. Writes nothing. Each finding goes to `callback`, which may be NULL, on this
+// thread, and the counts to `report`, which may be NULL.
+//
+// `BRAID_OK` if nothing is wrong, `BRAID_CORRUPTED` if something is; both with a report. Otherwise what kept
+// it from looking: `BRAID_NOT_A_DATABASE`, `BRAID_LOCKED`, `BRAID_INCOMPATIBLE`, `BRAID_IO`.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL; `callback` may be called with `data` and must not unwind
+// or jump out; `report` is NULL or points to where it fits.
+enum braid_status braid_verify(const char *path,
+                               braid_damage_callback callback,
+                               void *data,
+                               struct braid_verify_report *report);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BRAID_H */

@@ -1,0 +1,151 @@
+//! Where C calls in: every function's body runs in [`call`], out of which nothing unwinds.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use braid::Error;
+
+use crate::handles::HandleError;
+use crate::status::{self, braid_status};
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Engine(Error),
+    Handle(HandleError),
+    /// An argument that must not be NULL is.
+    Null(&'static str),
+    /// An argument has a value that it can't have.
+    Argument(String),
+    /// A status of its own.
+    Status(braid_status, String),
+}
+
+impl Failure {
+    fn status(&self) -> braid_status {
+        match self {
+            Failure::Engine(error) => status::of_error(error),
+            Failure::Handle(error) => error.status(),
+            Failure::Null(_) => braid_status::BRAID_NULL_ARGUMENT,
+            Failure::Argument(_) => braid_status::BRAID_INVALID_ARGUMENT,
+            Failure::Status(status, _) => *status,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Engine(error) => error.fmt(f),
+            Failure::Handle(error) => error.fmt(f),
+            Failure::Null(argument) => write!(f, "the argument {argument} is NULL"),
+            Failure::Argument(what) | Failure::Status(_, what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Engine(error)
+    }
+}
+
+impl From<HandleError> for Failure {
+    fn from(error: HandleError) -> Self {
+        Failure::Handle(error)
+    }
+}
+
+pub(crate) type Outcome<T = braid_status> = Result<T, Failure>;
+
+/// Runs the body of a function that C calls.
+#[inline]
+pub(crate) fn call(body: impl FnOnce() -> Outcome) -> braid_status {
+    // Unwind safety: what the body works on is shared with other calls only through handles, the engine's
+    // locks and its atomics. Nothing of it is trusted more after a panic than after an error.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(failure)) => failed(&failure),
+        Err(panic) => panicked(panic),
+    }
+}
+
+#[cold]
+pub(crate) fn failed(failure: &Failure) -> braid_status {
+    let status = failure.status();
+    remember(failure.to_string());
+    status
+}
+
+#[cold]
+fn panicked(panic: Box<dyn Any + Send>) -> braid_status {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    remember(format!("the library panicked: {text}"));
+    // Dropping what was thrown could panic, too.
+    std::mem::forget(panic);
+    braid_status::BRAID_PANIC
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+fn remember(message: String) {
+    let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+    // A thread that is about to end has none.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = message);
+}
+
+/// What went wrong in this thread's last call that returned a negative status, in English; empty if none
+/// did. It is this thread's alone and lasts until its next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_error_message() -> *const c_char {
+    let message = LAST.try_with(|last| last.borrow().as_ptr());
+    message.unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, as `"0.1.0"`. It lasts for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the message ends with a NUL and lasts until the next failure.
+        let message = unsafe { CStr::from_ptr(braid_error_message()) };
+        message.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_is_a_status() {
+        assert_eq!(call(|| panic!("of {}", 7)), braid_status::BRAID_PANIC);
+        assert_eq!(message(), "the library panicked: of 7");
+        assert_eq!(call(|| std::panic::panic_any(7)), braid_status::BRAID_PANIC);
+        assert_eq!(message(), "the library panicked: no message");
+    }
+
+    #[test]
+    fn a_message_is_its_threads_own_and_lasts_through_success() {
+        let status = call(|| Err(Failure::Argument("with a \0 in it".into())));
+        assert_eq!(status, braid_status::BRAID_INVALID_ARGUMENT);
+        std::thread::spawn(|| assert_eq!(message(), ""))
+            .join()
+            .unwrap();
+        call(|| Ok(braid_status::BRAID_OK));
+        assert_eq!(message(), "with a \\0 in it");
+    }
+}

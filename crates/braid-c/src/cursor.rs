@@ -1,0 +1,470 @@
+//! Cursors: ranges of keys, from both ends.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use braid::{Bytes, Error, Readable, prefix_bounds};
+
+use crate::boundary::{Failure, Outcome, call};
+use crate::handles::{
+    Ended, Exclusive, braid_cursor, braid_snapshot, braid_table, braid_tx, number,
+};
+use crate::memory::{Out, array, braid_slice, bytes, optional};
+use crate::scan::{BytesRange, SnapshotScan};
+use crate::snapshot::SNAPSHOTS;
+use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
+use crate::table::{BytesTable, table};
+use crate::transaction::TRANSACTIONS;
+
+/// How a range is bounded at one end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_bound_kind {
+    /// By nothing; the key is not looked at.
+    BRAID_UNBOUNDED = 0,
+    /// By a key that belongs to it.
+    BRAID_INCLUDED = 1,
+    /// By a key that does not belong to it.
+    BRAID_EXCLUDED = 2,
+}
+
+/// One end of a range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_bound {
+    /// A `braid_bound_kind`.
+    pub kind: c_int,
+    /// The key.
+    pub key: braid_slice,
+}
+
+/// A range of keys. All zeros: all keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_range {
+    /// Where it begins.
+    pub lower: braid_bound,
+    /// Where it ends.
+    pub upper: braid_bound,
+}
+
+/// A key and its value, in the library's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_entry {
+    /// The key.
+    pub key: braid_slice,
+    /// The value.
+    pub value: braid_slice,
+}
+
+/// Which end of its range a cursor reads from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_direction {
+    /// From the smallest key upwards.
+    BRAID_FORWARD = 0,
+    /// From the largest key downwards.
+    BRAID_REVERSE = 1,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Reverse,
+}
+
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+impl braid_bound {
+    /// # Safety
+    /// The key, if it is looked at, is that of [`bytes`].
+    unsafe fn parse(&self, name: &'static str) -> Outcome<Bound<Vec<u8>>> {
+        use braid_bound_kind::*;
+        // SAFETY: this function's contract.
+        let key = || unsafe { bytes(self.key.data, self.key.len, name) }.map(<[u8]>::to_vec);
+        if self.kind == BRAID_UNBOUNDED as c_int {
+            Ok(Bound::Unbounded)
+        } else if self.kind == BRAID_INCLUDED as c_int {
+            Ok(Bound::Included(key()?))
+        } else if self.kind == BRAID_EXCLUDED as c_int {
+            Ok(Bound::Excluded(key()?))
+        } else {
+            let what = format!("{name}: there is no kind of bound {}", self.kind);
+            Err(Failure::Argument(what))
+        }
+    }
+}
+
+/// # Safety
+/// `range` is NULL or points to a range whose keys are those of [`braid_bound::parse`].
+unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
+    // SAFETY: this function's contract.
+    let Some(range) = (unsafe { optional(range) }) else {
+        return Ok((Bound::Unbounded, Bound::Unbounded));
+    };
+    // SAFETY: this function's contract.
+    Ok(unsafe { (range.lower.parse("lower")?, range.upper.parse("upper")?) })
+}
+
+/// What a cursor reads.
+enum Source {
+    /// By its handle's number: if the transaction ended, using it is an error.
+    Transaction(usize),
+    Snapshot(SnapshotScan),
+}
+
+/// Entries that the caller looks at.
+type Given = Vec<(Bytes, Bytes)>;
+
+/// What a cursor's handle stands for.
+pub(crate) struct Cursor {
+    source: Source,
+    table: BytesTable,
+    bounds: Bounds,
+    /// What was last given from either end: there the range is opened again if it had to go.
+    front: Given,
+    back: Given,
+    /// Empty; kept for its memory.
+    spare: Given,
+    /// There is no more, or reading failed. It stays so.
+    over: Option<Result<(), Error>>,
+}
+
+pub(crate) static CURSORS: Exclusive<braid_cursor, Cursor> = Exclusive::new();
+
+/// What is left of a range.
+fn rest<'a>(
+    bounds: &'a Bounds,
+    front: &'a Given,
+    back: &'a Given,
+) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    let end = |bound: &'a Bound<Vec<u8>>, given: &'a Given| match given.last() {
+        Some((key, _)) => Bound::Excluded(&key[..]),
+        None => bound.as_ref().map(|key| &key[..]),
+    };
+    (end(&bounds.0, front), end(&bounds.1, back))
+}
+
+impl Cursor {
+    fn new(source: Source, table: BytesTable, bounds: Bounds) -> Self {
+        Self {
+            source,
+            table,
+            bounds,
+            front: Given::new(),
+            back: Given::new(),
+            spare: Given::new(),
+            over: None,
+        }
+    }
+
+    /// Opens the range if it is not open, and works with it.
+    fn with_range<R>(&mut self, id: u64, f: impl FnOnce(&mut BytesRange<'_>) -> R) -> Outcome<R> {
+        match &mut self.source {
+            Source::Snapshot(scan) => Ok(scan.with_range(f)),
+            Source::Transaction(handle) => {
+                let mut tx = TRANSACTIONS.lock(std::ptr::without_provenance_mut(*handle))?;
+                let table = &self.table;
+                let rest = rest(&self.bounds, &self.front, &self.back);
+                Ok(tx.with_range(id, |tx| tx.range(table, rest), f)?)
+            }
+        }
+    }
+
+    /// Reads up to `max` entries; none if there are none left.
+    fn read(&mut self, id: u64, direction: Direction, max: usize) -> Outcome<&[(Bytes, Bytes)]> {
+        let mut read = std::mem::take(&mut self.spare);
+        if self.over.is_none() {
+            self.over = self.with_range(id, |range| fill(range, direction, max, &mut read))?;
+        }
+        if read.is_empty() {
+            self.spare = read;
+            return match &self.over {
+                Some(Err(error)) => Err(error.clone().into()),
+                _ => Ok(&[]),
+            };
+        }
+        let given = match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Reverse => &mut self.back,
+        };
+        std::mem::swap(given, &mut read);
+        read.clear();
+        self.spare = read;
+        Ok(given)
+    }
+}
+
+/// Says how the range ended, if it did.
+fn fill(
+    range: &mut BytesRange<'_>,
+    direction: Direction,
+    max: usize,
+    read: &mut Given,
+) -> Option<Result<(), Error>> {
+    while read.len() < max {
+        let next = match direction {
+            Direction::Forward => range.next(),
+            Direction::Reverse => range.next_back(),
+        };
+        match next {
+            Some(Ok(entry)) => read.push(entry),
+            Some(Err(error)) => return Some(Err(error)),
+            None => return Some(Ok(())),
+        }
+    }
+    None
+}
+
+fn over_transaction(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    bounds: Bounds,
+) -> Outcome<*mut braid_cursor> {
+    let owner = TRANSACTIONS.lock(tx)?.owner();
+    let table = self::table(table)?.table.clone();
+    let source = Source::Transaction(tx.addr());
+    let cursor = CURSORS.insert(Cursor::new(source, table, bounds), owner)?;
+    // What is wrong with the table is told here, not by the first entry.
+    let mut locked = CURSORS.lock(cursor)?;
+    if let Err(failure) = locked.with_range(number(cursor), |_| ()) {
+        locked.end(Ended::Freed);
+        return Err(failure);
+    }
+    Ok(cursor)
+}
+
+fn over_snapshot(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    bounds: Bounds,
+) -> Outcome<*mut braid_cursor> {
+    let snapshot = SNAPSHOTS.pin(snapshot)?;
+    let table = self::table(table)?.table.clone();
+    let none = Given::new();
+    let range = rest(&bounds, &none, &none);
+    let scan = SnapshotScan::new(Arc::clone(&snapshot), |s| s.range(&table, range))?;
+    let cursor = Cursor::new(Source::Snapshot(scan), table, bounds);
+    Ok(CURSORS.insert(cursor, snapshot.owner())?)
+}
+
+/// Opens a cursor over a range of a table as a transaction sees it, its own writes included. `range` may be
+/// NULL, for all keys. The cursor is freed with `braid_cursor_free`.
+///
+/// The transaction may be written to while the cursor is open: the cursor goes on behind the last entry that
+/// it gave, and sees what was written there. Once the transaction is over, using the cursor is
+/// `BRAID_STALE_HANDLE`. A call with the cursor is a call with the transaction, too: one thread at a time.
+///
+/// # Safety
+///
+/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
+/// are none; `cursor` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_range(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    range: *const braid_range,
+    cursor: *mut *mut braid_cursor,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, bounds) = unsafe { (Out::handle(cursor, "cursor")?, bounds_of(range)?) };
+        out.set(over_transaction(tx, table, bounds)?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens a cursor over the keys that begin with a prefix, as `braid_tx_range` does.
+///
+/// # Safety
+///
+/// `prefix` points to `prefix_len` bytes, or is NULL if there are none; `cursor` is NULL or points to where a
+/// handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_prefix(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    prefix: *const c_void,
+    prefix_len: usize,
+    cursor: *mut *mut braid_cursor,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(cursor, "cursor") }?;
+        // SAFETY: this function's contract.
+        let prefix = unsafe { bytes(prefix, prefix_len, "prefix") }?;
+        out.set(over_transaction(tx, table, prefix_bounds(prefix))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens a cursor over a range of a table as a snapshot sees it. `range` may be NULL, for all keys. The cursor
+/// is freed with `braid_cursor_free`; it keeps what the snapshot sees until then.
+///
+/// # Safety
+///
+/// That of `braid_tx_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_range(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    range: *const braid_range,
+    cursor: *mut *mut braid_cursor,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, bounds) = unsafe { (Out::handle(cursor, "cursor")?, bounds_of(range)?) };
+        out.set(over_snapshot(snapshot, table, bounds)?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens a cursor over the keys that begin with a prefix, as `braid_snapshot_range` does.
+///
+/// # Safety
+///
+/// That of `braid_tx_prefix`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_prefix(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    prefix: *const c_void,
+    prefix_len: usize,
+    cursor: *mut *mut braid_cursor,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(cursor, "cursor") }?;
+        // SAFETY: this function's contract.
+        let prefix = unsafe { bytes(prefix, prefix_len, "prefix") }?;
+        out.set(over_snapshot(snapshot, table, prefix_bounds(prefix))?);
+        Ok(BRAID_OK)
+    })
+}
+
+fn entry_of((key, value): &(Bytes, Bytes)) -> braid_entry {
+    braid_entry {
+        key: braid_slice::of(key),
+        value: braid_slice::of(value),
+    }
+}
+
+fn next(cursor: *mut braid_cursor, direction: Direction, mut out: Out<braid_entry>) -> Outcome {
+    let mut locked = CURSORS.lock(cursor)?;
+    Ok(match locked.read(number(cursor), direction, 1)?.first() {
+        Some(entry) => {
+            out.set(entry_of(entry));
+            BRAID_OK
+        }
+        None => BRAID_END,
+    })
+}
+
+/// Gives the entry with the smallest key of those that are left; `BRAID_END` if there is none left. What
+/// `entry` points to lasts until the next call with this cursor. After an error, which is told again each
+/// time, there is nothing more to be had.
+///
+/// # Safety
+///
+/// `entry` is NULL or points to where an entry fits. No other thread uses the cursor, or frees it, as long as
+/// the entry is looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_cursor_next(
+    cursor: *mut braid_cursor,
+    entry: *mut braid_entry,
+) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| {
+        next(cursor, Direction::Forward, unsafe {
+            Out::new(entry, "entry")
+        }?)
+    })
+}
+
+/// Gives the entry with the largest key of those that are left, as `braid_cursor_next` does. Both can be mixed;
+/// each entry comes once.
+///
+/// # Safety
+///
+/// That of `braid_cursor_next`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_cursor_next_back(
+    cursor: *mut braid_cursor,
+    entry: *mut braid_entry,
+) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| {
+        next(cursor, Direction::Reverse, unsafe {
+            Out::new(entry, "entry")
+        }?)
+    })
+}
+
+/// Gives up to `capacity` entries at once, which costs less than one after the other. `direction` is a
+/// `braid_direction`. `count` is set to how many there are; `BRAID_END`, and 0, if there is none left. What they
+/// point to lasts until the next call with this cursor. To a serializable transaction all of them count as
+/// read.
+///
+/// # Safety
+///
+/// `entries` is NULL or points to where `capacity` entries fit; `count` is NULL or points to where a number
+/// fits. No other thread uses the cursor, or frees it, as long as the entries are looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_cursor_fetch(
+    cursor: *mut braid_cursor,
+    direction: c_int,
+    entries: *mut braid_entry,
+    capacity: usize,
+    count: *mut usize,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut count = unsafe { Out::new(count, "count") }?;
+        count.set(0);
+        // SAFETY: this function's contract.
+        let entries: &mut [MaybeUninit<braid_entry>] =
+            unsafe { array(entries, capacity, "entries") }?;
+        let direction = if direction == braid_direction::BRAID_FORWARD as c_int {
+            Direction::Forward
+        } else if direction == braid_direction::BRAID_REVERSE as c_int {
+            Direction::Reverse
+        } else {
+            return Err(Failure::Argument(format!(
+                "there is no direction {direction}"
+            )));
+        };
+        if capacity == 0 {
+            return Err(Failure::Argument("there is no room for an entry".into()));
+        }
+        let mut locked = CURSORS.lock(cursor)?;
+        let read = locked.read(number(cursor), direction, capacity)?;
+        for (place, entry) in entries.iter_mut().zip(read) {
+            place.write(entry_of(entry));
+        }
+        count.set(read.len());
+        Ok(match read.len() {
+            0 => BRAID_END,
+            _ => BRAID_OK,
+        })
+    })
+}
+
+/// Frees a cursor. NULL is allowed, and does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_cursor_free(cursor: *mut braid_cursor) -> braid_status {
+    call(|| {
+        if cursor.is_null() {
+            return Ok(BRAID_OK);
+        }
+        let ended = CURSORS.lock(cursor)?.end(Ended::Freed);
+        if let Source::Transaction(handle) = ended.source
+            && let Ok(mut tx) = TRANSACTIONS.lock(std::ptr::without_provenance_mut(handle))
+        {
+            tx.close_range(number(cursor));
+        }
+        Ok(BRAID_OK)
+    })
+}

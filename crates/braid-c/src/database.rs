@@ -1,0 +1,244 @@
+//! Opening, closing, and what concerns a database as a whole.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use braid::{Commit, ConflictKind, Database, Error, Health, MemoryDevice};
+
+use crate::boundary::{Failure, call};
+use crate::cursor::CURSORS;
+use crate::handles::{
+    Ended, HandleError, Pinned, Shared, braid_db, braid_options, braid_tx, number,
+};
+use crate::memory::{self, Optional, Out};
+use crate::options::options_of;
+use crate::scan::Tx;
+use crate::snapshot::SNAPSHOTS;
+use crate::stats::{braid_recovery_report, braid_stats};
+use crate::status::braid_status::{self, BRAID_CHECKPOINT_FAILING, BRAID_CONFLICT, BRAID_OK};
+use crate::table::TABLES;
+use crate::transaction::TRANSACTIONS;
+
+static DATABASES: Shared<braid_db, Database> = Shared::new();
+
+#[inline]
+pub(crate) fn database(
+    handle: *mut braid_db,
+) -> Result<Pinned<'static, braid_db, Database>, HandleError> {
+    DATABASES.pin(handle)
+}
+
+/// Opens the database in a directory, and creates it if need be.
+///
+/// `options` may be NULL: then all are at their defaults. With `BRAID_DEVICE_MEMORY` the database is in
+/// memory, and `path` is not looked at. The handle is closed with `braid_db_close`.
+///
+/// # Safety
+///
+/// `path` is NULL or a string that ends with a NUL; `db` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_open(
+    path: *const c_char,
+    options: *mut braid_options,
+    db: *mut *mut braid_db,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(db, "db") }?;
+        let options = options_of(options)?;
+        let database = if options.in_memory {
+            options.builder.open_on(Arc::new(MemoryDevice::new()))?
+        } else {
+            // SAFETY: this function's contract.
+            let path = unsafe { memory::path(path) }?;
+            options.builder.open(path)?
+        };
+        out.set(DATABASES.insert(database, 0)?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
+/// directory. The handle is good for nothing afterwards, whatever is returned.
+///
+/// What is still open of the database ends with it: transactions are aborted, and tables, snapshots and
+/// cursors are freed. What another thread is using at this moment stays until that thread frees it, and
+/// answers `BRAID_CLOSED`. Tickets stay: what they tell is still true.
+///
+/// A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
+/// written; what was acknowledged is safe even so.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
+    call(|| {
+        let database = Database::clone(&*DATABASES.pin(db)?);
+        DATABASES.end(db, Ended::Closed)?;
+        let outcome = database.close();
+        let (owner, ended) = (number(db), Ended::DatabaseClosed);
+        CURSORS.end_all_of(owner, ended);
+        TRANSACTIONS.end_all_of(owner, ended);
+        SNAPSHOTS.end_all_of(owner, ended);
+        TABLES.end_all_of(owner, ended);
+        outcome?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Waits until everything committed so far is durable, whatever its durability.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
+    call(|| {
+        database(db)?.sync()?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
+/// (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_db_checkpoint(db: *mut braid_db) -> braid_status {
+    call(|| {
+        database(db)?.checkpoint()?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets `horizon` to the number up to which all transactions are durable.
+///
+/// # Safety
+///
+/// `horizon` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_durable_horizon(
+    db: *mut braid_db,
+    horizon: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(horizon, "horizon") }?;
+        out.set(database(db)?.durable_horizon());
+        Ok(BRAID_OK)
+    })
+}
+
+/// Counts since the database was opened, and present sizes.
+///
+/// # Safety
+///
+/// `stats` is NULL or points to where they fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_stats(
+    db: *mut braid_db,
+    stats: *mut braid_stats,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(stats, "stats") }?;
+        out.set(braid_stats::of(&database(db)?.stats()));
+        Ok(BRAID_OK)
+    })
+}
+
+/// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
+/// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
+/// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_db_health(db: *mut braid_db) -> braid_status {
+    call(|| match database(db)?.health() {
+        Health::Good => Ok(BRAID_OK),
+        Health::CheckpointFailing { error } => {
+            let what = format!("the last checkpoint failed: {error}");
+            Err(Failure::Status(BRAID_CHECKPOINT_FAILING, what))
+        }
+        Health::Poisoned { cause } => Err(Error::Poisoned { cause }.into()),
+        Health::Closed => Err(Error::Closed.into()),
+        other => Err(Failure::Status(
+            braid_status::BRAID_OTHER,
+            format!("{other:?}"),
+        )),
+    })
+}
+
+/// What opening the database had to recover.
+///
+/// # Safety
+///
+/// `report` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_recovery(
+    db: *mut braid_db,
+    report: *mut braid_recovery_report,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(report, "report") }?;
+        out.set(braid_recovery_report::of(database(db)?.recovery()));
+        Ok(BRAID_OK)
+    })
+}
+
+/// The body of a transaction that `braid_db_transact` runs. It returns 0 to have it committed, and anything
+/// else to have it aborted; the status of a call that failed is passed on. It must not end the transaction.
+pub type braid_body = Option<unsafe extern "C" fn(data: *mut c_void, tx: *mut braid_tx) -> c_int>;
+
+/// Runs `body` in a serializable transaction and commits it, again and again while the body returns, or the
+/// commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
+///
+/// Returns `BRAID_OK` once it is durable; what the body returned if that was neither 0 nor `BRAID_CONFLICT`;
+/// otherwise the status of what failed. `number`, which may be NULL, is set to the transaction's place in
+/// the serial order.
+///
+/// # Safety
+///
+/// `body` may be called with `data`, several times. It must not unwind or jump out. `number` is NULL or
+/// points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_transact(
+    db: *mut braid_db,
+    body: braid_body,
+    data: *mut c_void,
+    number: *mut u64,
+) -> c_int {
+    let mut passed_on = None;
+    let status = call(|| {
+        let body = body.ok_or(Failure::Null("body"))?;
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(number) };
+        let owner = crate::handles::number(db);
+        let attempt = database(db)?.retry(|tx| {
+            let handle = match TRANSACTIONS.insert(Tx::new(tx), owner) {
+                Ok(handle) => handle,
+                Err(error) => return Ok(Attempt::Failed(error)),
+            };
+            // SAFETY: this function's contract.
+            let returned = unsafe { body(data, handle) };
+            let tx = match TRANSACTIONS.lock(handle) {
+                Ok(locked) if returned == 0 => locked.end(Ended::Committed),
+                Ok(locked) => locked.end(Ended::Aborted),
+                Err(error) => return Ok(Attempt::Failed(error)),
+            };
+            match returned {
+                0 => tx.into_transaction().commit().map(Attempt::Committed),
+                // In a serializable transaction nothing else conflicts before the commit.
+                CONFLICT => Err(Error::Conflict(ConflictKind::Deadlock)),
+                other => Ok(Attempt::Returned(other)),
+            }
+        })?;
+        match attempt {
+            Attempt::Committed(commit) => out.set(commit.number()),
+            Attempt::Returned(other) => passed_on = Some(other),
+            Attempt::Failed(error) => return Err(error.into()),
+        }
+        Ok(BRAID_OK)
+    });
+    passed_on.unwrap_or(status as c_int)
+}
+
+const CONFLICT: c_int = BRAID_CONFLICT as c_int;
+
+enum Attempt {
+    Committed(Commit),
+    /// By the body.
+    Returned(c_int),
+    /// The transaction's handle.
+    Failed(HandleError),
+}

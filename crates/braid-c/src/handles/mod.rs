@@ -1,0 +1,302 @@
+//! Handles: what C holds of the library's objects.
+//!
+//! To C a handle is a pointer to a type it knows nothing of, so that its compiler tells a table from a
+//! transaction. What the pointer holds is a number, which is never followed:
+//!
+//! ```text
+//! bits 63..30   generation   counted up when the slot's object ends
+//! bits 29..4    slot         in the table of this kind of object
+//! bits 3..1     kind
+//! bit  0        1            no object that C itself points to has an odd address, NULL is even
+//! ```
+//!
+//! A slot is used again and again, each time with another generation; one that has used them all up is
+//! never used again. So a handle names one object for ever, and a use of it after the object's end is
+//! found out by comparing two numbers.
+//!
+//! There are two kinds of table. In [`exclusive`] are the objects that one thread at a time works with
+//! (transactions, cursors, tickets, options): a second one is told that the object is busy. In [`shared`]
+//! are those that many work with at once (databases, tables, snapshots): they end when the last of them
+//! lets go.
+
+mod exclusive;
+mod shared;
+mod slots;
+
+use std::fmt;
+
+pub(crate) use exclusive::Exclusive;
+pub(crate) use shared::{Pinned, Shared};
+
+use crate::status::braid_status;
+
+const KIND_SHIFT: u32 = 1;
+const INDEX_SHIFT: u32 = 4;
+const INDEX_BITS: u32 = 26;
+const GENERATION_SHIFT: u32 = INDEX_SHIFT + INDEX_BITS;
+const GENERATION_MAX: u64 = u64::MAX >> GENERATION_SHIFT;
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Database = 1,
+    Table = 2,
+    Transaction = 3,
+    Snapshot = 4,
+    Cursor = 5,
+    Ticket = 6,
+    Options = 7,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Kind::Database,
+        Kind::Table,
+        Kind::Transaction,
+        Kind::Snapshot,
+        Kind::Cursor,
+        Kind::Ticket,
+        Kind::Options,
+    ];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Database => "database",
+            Kind::Table => "table",
+            Kind::Transaction => "transaction",
+            Kind::Snapshot => "snapshot",
+            Kind::Cursor => "cursor",
+            Kind::Ticket => "ticket",
+            Kind::Options => "options object",
+        })
+    }
+}
+
+/// A type that C sees as the target of a handle.
+pub(crate) trait Opaque {
+    const KIND: Kind;
+}
+
+macro_rules! opaque {
+    ($($type:ident: $kind:ident;)*) => {$(
+        impl Opaque for $type {
+            const KIND: Kind = Kind::$kind;
+        }
+    )*};
+}
+
+/// An open database.
+#[derive(Debug)]
+pub struct braid_db {
+    _private: (),
+}
+
+/// A table of a database.
+#[derive(Debug)]
+pub struct braid_table {
+    _private: (),
+}
+
+/// A running read-write transaction.
+#[derive(Debug)]
+pub struct braid_tx {
+    _private: (),
+}
+
+/// A read-only view of what was durable at one moment.
+#[derive(Debug)]
+pub struct braid_snapshot {
+    _private: (),
+}
+
+/// A way through a range of keys, from both ends.
+#[derive(Debug)]
+pub struct braid_cursor {
+    _private: (),
+}
+
+/// The promise that a commit becomes durable.
+#[derive(Debug)]
+pub struct braid_ticket {
+    _private: (),
+}
+
+/// Options for opening a database.
+#[derive(Debug)]
+pub struct braid_options {
+    _private: (),
+}
+
+opaque! {
+    braid_db: Database;
+    braid_table: Table;
+    braid_tx: Transaction;
+    braid_snapshot: Snapshot;
+    braid_cursor: Cursor;
+    braid_ticket: Ticket;
+    braid_options: Options;
+}
+
+/// The database that an object belongs to, as its handle's number; 0 for none.
+pub(crate) type Owner = u64;
+
+/// What became of a handle's object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Freed = 1,
+    Closed = 2,
+    Committed = 3,
+    Aborted = 4,
+    DatabaseClosed = 5,
+    CalledBack = 6,
+}
+
+impl Ended {
+    fn from_number(number: u8) -> Option<Self> {
+        use Ended::*;
+        let all = [
+            Freed,
+            Closed,
+            Committed,
+            Aborted,
+            DatabaseClosed,
+            CalledBack,
+        ];
+        all.into_iter().find(|ended| *ended as u8 == number)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ended::Freed => "was freed",
+            Ended::Closed => "was closed",
+            Ended::Committed => "was committed, or failed to",
+            Ended::Aborted => "was aborted",
+            Ended::DatabaseClosed => "ended when its database was closed",
+            Ended::CalledBack => "was exchanged for a callback",
+        })
+    }
+}
+
+/// Why a handle can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandleError {
+    Null(Kind),
+    NoHandle(Kind),
+    WrongKind {
+        asked: Kind,
+        found: Kind,
+    },
+    Stale(Kind, Option<Ended>),
+    Busy(Kind),
+    /// There are as many objects as handles can name.
+    Full(Kind),
+}
+
+impl HandleError {
+    pub(crate) fn status(&self) -> braid_status {
+        match self {
+            HandleError::Null(_) => braid_status::BRAID_NULL_ARGUMENT,
+            HandleError::NoHandle(_) | HandleError::WrongKind { .. } => {
+                braid_status::BRAID_INVALID_HANDLE
+            }
+            HandleError::Stale(..) => braid_status::BRAID_STALE_HANDLE,
+            HandleError::Busy(_) => braid_status::BRAID_BUSY,
+            HandleError::Full(_) => braid_status::BRAID_OTHER,
+        }
+    }
+}
+
+impl fmt::Display for HandleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandleError::Null(kind) => write!(f, "the {kind} is NULL"),
+            HandleError::NoHandle(kind) => write!(f, "what is given as a {kind} is no handle"),
+            HandleError::WrongKind { asked, found } => {
+                write!(f, "what is given as a {asked} is a {found}")
+            }
+            HandleError::Stale(kind, Some(ended)) => write!(f, "the {kind} {ended}"),
+            HandleError::Stale(kind, None) => write!(f, "the {kind} ended before"),
+            HandleError::Busy(kind) => {
+                write!(f, "the {kind} is in use by another thread at this moment")
+            }
+            HandleError::Full(kind) => write!(f, "there is no handle left for a {kind}"),
+        }
+    }
+}
+
+/// A handle taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts {
+    index: u32,
+    generation: u64,
+}
+
+impl Parts {
+    #[inline]
+    fn of<H: Opaque>(handle: *mut H) -> Result<Self, HandleError> {
+        let number = number(handle);
+        let kind_bits = H::KIND as u64;
+        if number & ((1 << INDEX_SHIFT) - 1) != kind_bits << KIND_SHIFT | 1 {
+            return Err(Self::misfit(number, H::KIND));
+        }
+        Ok(Self {
+            index: (number >> INDEX_SHIFT) as u32 & ((1 << INDEX_BITS) - 1),
+            generation: number >> GENERATION_SHIFT,
+        })
+    }
+
+    #[cold]
+    fn misfit(number: u64, asked: Kind) -> HandleError {
+        if number == 0 {
+            return HandleError::Null(asked);
+        }
+        let bits = (number >> KIND_SHIFT) & 7;
+        let found = Kind::ALL.into_iter().find(|kind| *kind as u64 == bits);
+        match found {
+            Some(found) if number & 1 == 1 => HandleError::WrongKind { asked, found },
+            _ => HandleError::NoHandle(asked),
+        }
+    }
+
+    fn handle<H: Opaque>(self) -> *mut H {
+        let number = self.generation << GENERATION_SHIFT
+            | u64::from(self.index) << INDEX_SHIFT
+            | (H::KIND as u64) << KIND_SHIFT
+            | 1;
+        std::ptr::without_provenance_mut(number as usize)
+    }
+}
+
+/// A handle's number.
+#[inline]
+pub(crate) fn number<H: Opaque>(handle: *mut H) -> u64 {
+    handle.addr() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_says_what_it_is() {
+        let parts = Parts {
+            index: (1 << INDEX_BITS) - 1,
+            generation: GENERATION_MAX,
+        };
+        let handle: *mut braid_table = parts.handle();
+        assert_eq!(Parts::of(handle), Ok(parts));
+        let error = Parts::of(handle.cast::<braid_tx>()).unwrap_err();
+        let (asked, found) = (Kind::Transaction, Kind::Table);
+        assert_eq!(error, HandleError::WrongKind { asked, found });
+        let on_the_stack = 7u64;
+        let pointer = std::ptr::from_ref(&on_the_stack).cast_mut();
+        let error = Parts::of(pointer.cast::<braid_tx>()).unwrap_err();
+        assert_eq!(error, HandleError::NoHandle(Kind::Transaction));
+        let error = Parts::of(std::ptr::null_mut::<braid_tx>()).unwrap_err();
+        assert_eq!(error, HandleError::Null(Kind::Transaction));
+    }
+}

@@ -1,0 +1,207 @@
+//! Where the objects are: slots that never move and are never given back to the system.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use braid_rt::Mutex;
+use crossbeam_utils::CachePadded;
+
+use super::{Ended, GENERATION_MAX, HandleError, INDEX_BITS, Kind, Owner, Parts};
+
+/// Slots of the first chunk; each further one has as many as all before it and that.
+const FIRST: u32 = 8;
+const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
+const SLOTS_MAX: u32 = (FIRST << CHUNKS) - FIRST;
+const SHARDS: usize = 16;
+
+/// The slot has an object.
+pub(super) const LIVE: u64 = 1;
+/// A thread works with the object alone ([`super::exclusive`]), or it shall end ([`super::shared`]).
+pub(super) const TAKEN: u64 = 2;
+const FLAGS: u32 = 2;
+
+/// What every slot has, whatever else it holds.
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    /// The generation of the present object, or of the next, above the flags.
+    pub(super) state: AtomicU64,
+    owner: AtomicU64,
+    /// How the generation before ended.
+    ended: AtomicU8,
+}
+
+impl Header {
+    /// The state of a slot whose object is there and not taken.
+    #[inline]
+    pub(super) fn live(generation: u64) -> u64 {
+        generation << FLAGS | LIVE
+    }
+
+    /// Makes a new object known, which the caller has put into the slot that is its own.
+    pub(super) fn publish(&self, owner: Owner) -> u64 {
+        // Relaxed: the slot is this thread's until the store below; who had it before gave it back under the
+        // free list's lock.
+        self.owner.store(owner, Ordering::Relaxed);
+        let generation = self.state.load(Ordering::Relaxed) >> FLAGS;
+        // Release: pairs with the acquiring loads of the state in `lock` and `pin`.
+        self.state.store(Self::live(generation), Ordering::Release);
+        generation
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// Ends the generation of an object that the caller has taken out. Says whether the slot can be used
+    /// again.
+    pub(super) fn retire(&self, ended: Ended) -> bool {
+        let generation = self.state.load(Ordering::Relaxed) >> FLAGS;
+        self.ended.store(ended as u8, Ordering::Relaxed);
+        // Release: who sees the new generation sees how the old one ended.
+        self.state
+            .store((generation + 1) << FLAGS, Ordering::Release);
+        generation < GENERATION_MAX
+    }
+
+    /// The state, if the slot has an object of this owner that is not taken.
+    pub(super) fn live_of(&self, owner: Owner) -> Option<u64> {
+        let state = self.state.load(Ordering::SeqCst);
+        let of_owner = self.owner() == owner;
+        (state & (LIVE | TAKEN) == LIVE && of_owner).then_some(state)
+    }
+
+    /// Why there is no untaken object of this generation.
+    #[cold]
+    pub(super) fn misfit(&self, kind: Kind, generation: u64) -> HandleError {
+        let state = self.state.load(Ordering::Acquire);
+        let present = state >> FLAGS;
+        if present == generation && state & LIVE != 0 {
+            return HandleError::Busy(kind);
+        }
+        // It is there for one generation only.
+        let ended = Ended::from_number(self.ended.load(Ordering::Relaxed));
+        HandleError::Stale(kind, ended.filter(|_| present == generation + 1))
+    }
+}
+
+/// Slots by number, and which of them are free.
+pub(super) struct Slots<S> {
+    /// Made when first needed, and there for ever: a slot's address outlives every use of it.
+    chunks: [OnceLock<Box<[S]>>; CHUNKS],
+    /// Slots that were ever used.
+    used: AtomicU32,
+    /// Free ones, by the thread that freed them, the last first: it is still in the cache.
+    free: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
+}
+
+impl<S: Default> Slots<S> {
+    pub(super) const fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            used: AtomicU32::new(0),
+            free: [const { CachePadded::new(Mutex::new(Vec::new())) }; SHARDS],
+        }
+    }
+
+    fn place(index: u32) -> (usize, usize) {
+        let chunk = (index + FIRST).ilog2() - FIRST.ilog2();
+        (chunk as usize, (index + FIRST - (FIRST << chunk)) as usize)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&S> {
+        let (chunk, offset) = Self::place(index);
+        self.chunks.get(chunk)?.get()?.get(offset)
+    }
+
+    /// The slot that a handle names, whatever is in it now.
+    #[inline]
+    pub(super) fn of(&self, parts: Parts, kind: Kind) -> Result<&S, HandleError> {
+        self.get(parts.index).ok_or(HandleError::NoHandle(kind))
+    }
+
+    /// A free slot, which is the caller's alone.
+    pub(super) fn take(&self, kind: Kind) -> Result<(u32, &S), HandleError> {
+        let here = braid_rt::thread::index() % SHARDS;
+        let freed = self.free[here].lock().pop();
+        let index = match freed {
+            Some(index) => index,
+            None => self.steal(here).map_or_else(|| self.fresh(kind), Ok)?,
+        };
+        let (chunk, offset) = Self::place(index);
+        let slots =
+            self.chunks[chunk].get_or_init(|| (0..FIRST << chunk).map(|_| S::default()).collect());
+        Ok((index, &slots[offset]))
+    }
+
+    /// Takes half of what other threads have freed, before memory is taken for more: where one thread makes
+    /// objects and another frees them, they would grow for ever.
+    #[cold]
+    fn steal(&self, here: usize) -> Option<u32> {
+        (1..SHARDS).find_map(|distance| {
+            let stolen = {
+                let mut there = self.free[(here + distance) % SHARDS].lock();
+                let half = there.len() / 2;
+                there.split_off(half)
+            };
+            let mut own = self.free[here].lock();
+            own.extend(stolen);
+            own.pop()
+        })
+    }
+
+    #[cold]
+    fn fresh(&self, kind: Kind) -> Result<u32, HandleError> {
+        let next = |used| (used < SLOTS_MAX).then_some(used + 1);
+        // Relaxed: only uniqueness matters; the chunk is made by whoever comes first.
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .map_err(|_| HandleError::Full(kind))
+    }
+
+    /// Takes a slot back whose object ended.
+    pub(super) fn give_back(&self, index: u32) {
+        self.free[braid_rt::thread::index() % SHARDS]
+            .lock()
+            .push(index);
+    }
+
+    /// All slots that were ever used.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &S)> {
+        let used = self.used.load(Ordering::Acquire);
+        (0..used).filter_map(|index| Some((index, self.get(index)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_a_place_of_its_own() {
+        let place = Slots::<u8>::place;
+        let mut expected = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(place(index), expected, "slot {index}");
+            expected.1 += 1;
+            if expected.1 == (FIRST as usize) << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let last = (CHUNKS - 1, (FIRST as usize) << (CHUNKS - 1));
+        assert_eq!(place(SLOTS_MAX - 1), (last.0, last.1 - 1));
+        assert!(SLOTS_MAX <= 1 << INDEX_BITS);
+    }
+
+    #[test]
+    fn what_one_thread_frees_another_uses() {
+        static SLOTS: Slots<u8> = Slots::new();
+        let kind = Kind::Table;
+        for _ in 0..100 {
+            let taken: Vec<u32> = (0..50).map(|_| SLOTS.take(kind).unwrap().0).collect();
+            let free = move || taken.into_iter().for_each(|index| SLOTS.give_back(index));
+            std::thread::spawn(free).join().unwrap();
+        }
+        assert!(SLOTS.used.load(Ordering::Relaxed) <= 100);
+    }
+}

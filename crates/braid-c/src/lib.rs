@@ -1,0 +1,51 @@
+//! The C interface of Braid: `libbraid_c`, with `include/braid.h` made from this crate's sources.
+//!
+//! C programmers read `docs/c-api.md`. What matters inside:
+//!
+//! - **Nothing unwinds into C.** Every function runs its body in `boundary::call`, which turns errors and
+//!   panics into a status and keeps the message for `braid_error_message`.
+//! - **A handle is a number**, not an address, though it looks like a pointer to C: it names a slot of a
+//!   table, a generation of this slot and a kind of object, and all three are checked at each use
+//!   (`handles`). So a handle that was freed, ended or belongs to something else is an error.
+//! - **`unsafe`** is in the tables of handles, and where C's memory is read or written (`memory`).
+
+#![allow(
+    non_camel_case_types,
+    reason = "the types and their members have the names that they have in C"
+)]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("a handle needs the 64 bits of a pointer");
+
+mod boundary;
+mod cursor;
+mod database;
+mod handles;
+mod limits;
+mod memory;
+mod options;
+mod scan;
+mod snapshot;
+mod stats;
+mod status;
+mod table;
+mod ticket;
+mod transaction;
+mod verify;
+
+pub use boundary::*;
+pub use cursor::*;
+pub use database::*;
+pub use handles::{
+    braid_cursor, braid_db, braid_options, braid_snapshot, braid_table, braid_ticket, braid_tx,
+};
+pub use limits::*;
+pub use memory::{braid_slice, braid_value, braid_value_free};
+pub use options::*;
+pub use snapshot::*;
+pub use stats::*;
+pub use status::*;
+pub use table::*;
+pub use ticket::*;
+pub use transaction::*;
+pub use verify::*;

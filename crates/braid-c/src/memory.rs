@@ -1,0 +1,325 @@
+//! C's memory: what is read from it and written to it.
+
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+use braid::Bytes;
+
+use crate::boundary::{Failure, Outcome};
+
+/// Bytes in somebody else's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_slice {
+    /// The first byte. It may be NULL if `len` is 0.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+impl braid_slice {
+    /// The bytes in Rust's memory, for as long as they are there.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self {
+            data: bytes.as_ptr().cast(),
+            len: bytes.len(),
+        }
+    }
+}
+
+const WORDS: usize = size_of::<Bytes>() / size_of::<*mut c_void>();
+
+/// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
+/// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
+/// copies is to be freed.
+#[repr(C)]
+#[derive(Debug)]
+pub struct braid_value {
+    /// The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub len: usize,
+    /// The library's.
+    pub reserved: [*mut c_void; 4],
+}
+
+const _: () = assert!(WORDS == 4 && size_of::<Bytes>().is_multiple_of(size_of::<*mut c_void>()));
+
+impl braid_value {
+    const NONE: Self = Self {
+        data: std::ptr::null(),
+        len: 0,
+        reserved: [std::ptr::null_mut(); WORDS],
+    };
+
+    fn new(bytes: Bytes) -> Self {
+        let mut value = Self {
+            data: bytes.as_ptr().cast(),
+            len: bytes.len(),
+            ..Self::NONE
+        };
+        // SAFETY: the words have the size and at least the alignment of `Bytes`, which moves in.
+        unsafe { value.reserved.as_mut_ptr().cast::<Bytes>().write(bytes) };
+        value
+    }
+}
+
+/// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
+///
+/// # Safety
+///
+/// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
+/// of which no copy was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_value_free(value: *mut braid_value) {
+    if value.is_null() {
+        return;
+    }
+    // SAFETY: this function's contract.
+    let value = unsafe { std::ptr::replace(value, braid_value::NONE) };
+    if !value.data.is_null() {
+        // SAFETY: a value that is not none was made by `new`, which put the bytes there, and by the contract
+        // they were not taken out before.
+        drop(unsafe { value.reserved.as_ptr().cast::<Bytes>().read() });
+    }
+}
+
+/// Where a result goes. The memory it is in need not be initialized.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// The pointer is NULL, or for the length of this call nobody else's and fit for writing.
+    #[inline]
+    pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Outcome<Self> {
+        if pointer.is_null() {
+            return Err(Failure::Null(name));
+        }
+        Ok(Self(pointer))
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, value: T) {
+        // SAFETY: the contract of `new`.
+        unsafe { self.0.write(value) }
+    }
+}
+
+impl Out<braid_value> {
+    /// As [`Out::new`], and there is no value to begin with: freeing what a failed call left does nothing.
+    ///
+    /// # Safety
+    /// That of [`Out::new`].
+    #[inline]
+    pub(crate) unsafe fn value(pointer: *mut braid_value) -> Outcome<Self> {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Self::new(pointer, "value") }?;
+        out.set(braid_value::NONE);
+        Ok(out)
+    }
+
+    #[inline]
+    pub(crate) fn set_bytes(&mut self, bytes: Bytes) {
+        self.set(braid_value::new(bytes));
+    }
+}
+
+impl<H> Out<*mut H> {
+    /// As [`Out::new`], and the handle is NULL to begin with.
+    ///
+    /// # Safety
+    /// That of [`Out::new`].
+    #[inline]
+    pub(crate) unsafe fn handle(pointer: *mut *mut H, name: &'static str) -> Outcome<Self> {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Self::new(pointer, name) }?;
+        out.set(std::ptr::null_mut());
+        Ok(out)
+    }
+}
+
+/// A result that the caller may do without.
+pub(crate) struct Optional<T>(Option<Out<T>>);
+
+impl<T> Optional<T> {
+    /// # Safety
+    /// That of [`Out::new`].
+    pub(crate) unsafe fn new(pointer: *mut T) -> Self {
+        // SAFETY: this function's contract.
+        Self(unsafe { Out::new(pointer, "") }.ok())
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn set(&mut self, value: T) {
+        if let Some(out) = &mut self.0 {
+            out.set(value);
+        }
+    }
+}
+
+/// Where several results go.
+///
+/// # Safety
+/// The pointer is NULL, or for `'a` nobody else's and fit for writing `len` elements.
+pub(crate) unsafe fn array<'a, T>(
+    pointer: *mut T,
+    len: usize,
+    name: &'static str,
+) -> Outcome<&'a mut [MaybeUninit<T>]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    if pointer.is_null() {
+        return Err(Failure::Null(name));
+    }
+    if len > isize::MAX as usize / size_of::<T>() {
+        return Err(Failure::Argument(format!(
+            "{name}: no memory holds {len} elements"
+        )));
+    }
+    // SAFETY: this function's contract; nothing is claimed about what is there.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
+}
+
+/// Bytes that the caller gives.
+///
+/// # Safety
+/// `data` is NULL, or points to `len` bytes that nobody writes to for `'a`.
+#[inline]
+pub(crate) unsafe fn bytes<'a>(
+    data: *const c_void,
+    len: usize,
+    name: &'static str,
+) -> Outcome<&'a [u8]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Failure::Null(name));
+    }
+    if len > isize::MAX as usize {
+        return Err(Failure::Argument(format!(
+            "{name}: no memory holds {len} bytes"
+        )));
+    }
+    // SAFETY: this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// What a pointer points to, or nothing if it is NULL.
+///
+/// # Safety
+/// The pointer is NULL, or points to a `T` that nobody writes to for `'a`.
+pub(crate) unsafe fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
+    // SAFETY: this function's contract.
+    unsafe { pointer.as_ref() }
+}
+
+/// The bytes of a slice, or nothing if the pointer to it is NULL.
+///
+/// # Safety
+/// The pointer is NULL, or that of [`optional`], and the slice's that of [`bytes`].
+pub(crate) unsafe fn optional_bytes<'a>(
+    slice: *const braid_slice,
+    name: &'static str,
+) -> Outcome<Option<&'a [u8]>> {
+    // SAFETY: this function's contract.
+    let slice = unsafe { optional(slice) };
+    slice
+        // SAFETY: this function's contract.
+        .map(|slice| unsafe { bytes(slice.data, slice.len, name) })
+        .transpose()
+}
+
+/// # Safety
+/// The pointer is NULL, or points to a string that ends with a NUL and that nobody writes to for `'a`.
+unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CStr> {
+    if string.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: this function's contract.
+    Ok(unsafe { CStr::from_ptr(string) })
+}
+
+/// A name, in UTF-8.
+///
+/// # Safety
+/// That of [`c_str`].
+pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a str> {
+    // SAFETY: this function's contract.
+    let string = unsafe { c_str(string, name) }?;
+    let not_utf8 = |_| Failure::Argument(format!("{name} is not UTF-8"));
+    string.to_str().map_err(not_utf8)
+}
+
+/// A path: on Unix whatever bytes it has, elsewhere UTF-8.
+///
+/// # Safety
+/// That of [`c_str`].
+pub(crate) unsafe fn path<'a>(string: *const c_char) -> Outcome<&'a Path> {
+    // SAFETY: this function's contract.
+    let string = unsafe { c_str(string, "path") }?;
+    #[cfg(unix)]
+    let name = {
+        use std::os::unix::ffi::OsStrExt;
+        OsStr::from_bytes(string.to_bytes())
+    };
+    #[cfg(not(unix))]
+    let name = {
+        let not_utf8 = |_| Failure::Argument("path is not UTF-8".into());
+        OsStr::new(string.to_str().map_err(not_utf8)?)
+    };
+    Ok(Path::new(name))
+}
+
+/// A pointer of the caller's, handed back to its callback and otherwise let alone.
+#[derive(Clone, Copy)]
+pub(crate) struct UserData(*mut c_void);
+
+// SAFETY: only the caller's callback does anything with it; that this may be on another thread is in the
+// contract of every function that takes one.
+unsafe impl Send for UserData {}
+// SAFETY: the same.
+unsafe impl Sync for UserData {}
+
+impl UserData {
+    pub(crate) fn new(data: *mut c_void) -> Self {
+        Self(data)
+    }
+
+    pub(crate) fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_freed_once_and_freeing_none_does_nothing() {
+        let bytes = Bytes::from(vec![1, 2, 3]);
+        let mut value = braid_value::new(bytes.clone());
+        assert!(!bytes.is_unique());
+        assert_eq!((value.len, value.data), (3, bytes.as_ptr().cast()));
+        for _ in 0..2 {
+            // SAFETY: it is a value of `new`, then none.
+            unsafe { braid_value_free(&mut value) };
+            assert!(bytes.is_unique() && value.data.is_null());
+        }
+        // SAFETY: NULL is allowed.
+        unsafe { braid_value_free(std::ptr::null_mut()) };
+    }
+
+    #[test]
+    fn an_empty_value_is_one() {
+        let mut value = braid_value::new(Bytes::new());
+        assert!(!value.data.is_null() && value.len == 0);
+        // SAFETY: it is a value of `new`.
+        unsafe { braid_value_free(&mut value) };
+    }
+}

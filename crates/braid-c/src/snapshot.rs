@@ -1,0 +1,119 @@
+//! Snapshots.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use braid::{Readable, Snapshot};
+
+use crate::boundary::call;
+use crate::database::database;
+use crate::handles::{Ended, Shared, braid_db, braid_snapshot, braid_table, number};
+use crate::memory::{Out, braid_value, bytes};
+use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+use crate::table::table;
+
+/// A cursor over a snapshot keeps it.
+pub(crate) static SNAPSHOTS: Shared<braid_snapshot, Arc<Snapshot>> = Shared::new();
+
+/// Takes a read-only view of what is durable now. It never blocks a writer, is never blocked by one, and
+/// never conflicts. While it is there, values that are overwritten stay in memory for it. It is freed with
+/// `braid_snapshot_free`.
+///
+/// # Safety
+///
+/// `snapshot` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_open(
+    db: *mut braid_db,
+    snapshot: *mut *mut braid_snapshot,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(snapshot, "snapshot") }?;
+        let taken = Arc::new(database(db)?.snapshot());
+        out.set(SNAPSHOTS.insert(taken, number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_snapshot_free(snapshot: *mut braid_snapshot) -> braid_status {
+    call(|| {
+        if !snapshot.is_null() {
+            SNAPSHOTS.end(snapshot, Ended::Freed)?;
+        }
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets `number` to the number of the newest transaction that the snapshot sees.
+///
+/// # Safety
+///
+/// `number` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_number(
+    snapshot: *mut braid_snapshot,
+    number: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(number, "number") }?;
+        out.set(SNAPSHOTS.pin(snapshot)?.number());
+        Ok(BRAID_OK)
+    })
+}
+
+/// The value of a key; `BRAID_NOT_FOUND` if it is not there. A value is freed with `braid_value_free`.
+///
+/// # Safety
+///
+/// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
+/// fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_get(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut braid_value,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let snapshot = SNAPSHOTS.pin(snapshot)?;
+        Ok(match snapshot.get(&self::table(table)?.table, key)? {
+            Some(found) => {
+                out.set_bytes(found);
+                BRAID_OK
+            }
+            None => BRAID_NOT_FOUND,
+        })
+    })
+}
+
+/// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
+///
+/// # Safety
+///
+/// `key` points to `key_len` bytes, or is NULL if there are none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_contains(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let key = unsafe { bytes(key, key_len, "key") }?;
+        let snapshot = SNAPSHOTS.pin(snapshot)?;
+        Ok(
+            match snapshot.contains_key(&self::table(table)?.table, key)? {
+                true => BRAID_OK,
+                false => BRAID_NOT_FOUND,
+            },
+        )
+    })
+}

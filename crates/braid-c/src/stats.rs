@@ -1,0 +1,155 @@
+//! What a database tells about itself.
+
+use std::time::Duration;
+
+use braid::{RecoveryReport, Stats};
+
+use crate::options::braid_protocol;
+
+pub(crate) fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Counts since the database was opened, and present sizes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_stats {
+    /// The commit protocol in use.
+    pub protocol: braid_protocol,
+    /// Committed transactions, those without writes included.
+    pub commits: u64,
+    /// Transactions that failed with a conflict.
+    pub conflicts: u64,
+    /// Published checkpoints.
+    pub checkpoints: u64,
+    /// Open snapshots.
+    pub snapshots: u64,
+    /// The number of the oldest open snapshot; 0 if none is open.
+    pub oldest_snapshot: u64,
+    /// Old versions and removed keys that wait to be collected.
+    pub garbage: u64,
+    /// The number up to which all transactions are durable.
+    pub durable_horizon: u64,
+
+    /// Bytes of log written to the device, with headers and padding.
+    pub log_written_bytes: u64,
+    /// Of these, without padding.
+    pub log_chunk_bytes: u64,
+    /// Of these, what transactions wrote.
+    pub log_payload_bytes: u64,
+    /// Flushes of the log: durable writes.
+    pub log_flushes: u64,
+    /// Chunks of log written; a flush writes one for each strand that has something.
+    pub log_chunks: u64,
+    /// Pieces of log written; a transaction is one, or several if it is large.
+    pub log_pieces: u64,
+    /// Pieces that were appended together with others (`BRAID_PROTOCOL_AETHER`).
+    pub log_consolidated_pieces: u64,
+    /// Files of the log that exist.
+    pub log_segments: u64,
+    /// Of these, ready for use.
+    pub log_segments_ready: u64,
+    /// Files of the log that were used again.
+    pub log_segments_recycled: u64,
+    /// Times a commit had to wait for buffer space.
+    pub log_buffer_waits: u64,
+    /// Sum over flushes, in microseconds: from the first bytes in a buffer to its sealing.
+    pub log_queue_us: u64,
+    /// Sum over flushes, in microseconds: the durable write.
+    pub log_write_us: u64,
+    /// Sum over flushes, in microseconds: from the write's end until all who waited are told.
+    pub log_notify_us: u64,
+
+    /// The size of a page, in bytes.
+    pub page_size: u64,
+    /// Pages that the pool can hold.
+    pub pool_pages: u64,
+    /// Pages in memory.
+    pub resident_pages: u64,
+    /// Pages that exist.
+    pub pages: u64,
+    /// Pages read from the medium.
+    pub page_loads: u64,
+    /// Pages put out of memory.
+    pub evictions: u64,
+    /// Of these, those that had to be written.
+    pub eviction_writes: u64,
+    /// Pages copied because a checkpoint still needed their image.
+    pub checkpoint_copies: u64,
+    /// The data file's length, in bytes.
+    pub file_bytes: u64,
+    /// Of these, free, in bytes.
+    pub file_free_bytes: u64,
+    /// The newest checkpoint's sequence number.
+    pub checkpoint_sequence: u64,
+}
+
+impl braid_stats {
+    pub(crate) fn of(stats: &Stats) -> Self {
+        let (log, store) = (&stats.log, &stats.store);
+        Self {
+            protocol: braid_protocol::of(stats.protocol),
+            commits: stats.commits,
+            conflicts: stats.conflicts,
+            checkpoints: stats.checkpoints,
+            snapshots: stats.snapshots as u64,
+            oldest_snapshot: stats.oldest_snapshot.unwrap_or(0),
+            garbage: stats.garbage as u64,
+            durable_horizon: stats.durable_horizon,
+            log_written_bytes: log.written_bytes,
+            log_chunk_bytes: log.chunk_bytes,
+            log_payload_bytes: log.payload_bytes,
+            log_flushes: log.flushes,
+            log_chunks: log.chunks,
+            log_pieces: log.pieces,
+            log_consolidated_pieces: log.consolidated_pieces,
+            log_segments: log.segments,
+            log_segments_ready: log.segments_ready,
+            log_segments_recycled: log.segments_recycled,
+            log_buffer_waits: log.buffer_waits,
+            log_queue_us: microseconds(log.queue_time),
+            log_write_us: microseconds(log.write_time),
+            log_notify_us: microseconds(log.notify_time),
+            page_size: store.page_size as u64,
+            pool_pages: store.pool_pages as u64,
+            resident_pages: store.resident_pages as u64,
+            pages: store.pages,
+            page_loads: store.page_loads,
+            evictions: store.evictions,
+            eviction_writes: store.eviction_writes,
+            checkpoint_copies: store.checkpoint_copies,
+            file_bytes: store.file_bytes,
+            file_free_bytes: store.file_free_bytes,
+            checkpoint_sequence: store.checkpoint_sequence,
+        }
+    }
+}
+
+/// What opening a database had to recover.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_recovery_report {
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Transactions replayed.
+    pub transactions: u64,
+    /// Whole transactions that were on the log but came after a gap, so that none of them can have been
+    /// acknowledged.
+    pub discarded: u64,
+    /// Microseconds that reading the log and finding its end took.
+    pub scan_us: u64,
+    /// Microseconds that opening took, all in all.
+    pub duration_us: u64,
+}
+
+impl braid_recovery_report {
+    pub(crate) fn of(report: &RecoveryReport) -> Self {
+        Self {
+            log_bytes: report.log_bytes,
+            transactions: report.transactions,
+            discarded: report.discarded,
+            scan_us: microseconds(report.scan),
+            duration_us: microseconds(report.duration),
+        }
+    }
+}

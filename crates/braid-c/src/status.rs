@@ -1,0 +1,190 @@
+//! The status codes.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use braid::Error;
+
+/// What a function returns. Negative numbers are errors, which `braid_error_message` explains; positive
+/// ones are outcomes that are none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_status {
+    /// It was done.
+    BRAID_OK = 0,
+    /// There is nothing of this key or name.
+    BRAID_NOT_FOUND = 1,
+    /// The key is already there; nothing was written.
+    BRAID_EXISTS = 2,
+    /// The key has another value than expected; nothing was written.
+    BRAID_MISMATCH = 3,
+    /// The outcome is not known yet.
+    BRAID_PENDING = 4,
+    /// The cursor has given everything.
+    BRAID_END = 5,
+
+    /// An argument that must not be NULL is NULL. Nothing was done.
+    BRAID_NULL_ARGUMENT = -1,
+    /// An argument has a value that it can't have. Nothing was done.
+    BRAID_INVALID_ARGUMENT = -2,
+    /// What was given is no handle, or one of another kind. Nothing was done.
+    BRAID_INVALID_HANDLE = -3,
+    /// What the handle stood for was freed, closed, committed or aborted before. Nothing was done.
+    BRAID_STALE_HANDLE = -4,
+    /// Another thread is inside a call with this handle. Nothing was done.
+    BRAID_BUSY = -5,
+    /// The library failed where it never should; what was going on is not known to be done. The database
+    /// is as durable as ever; close it and open it again.
+    BRAID_PANIC = -6,
+
+    /// The transaction lost against a concurrent one and left no trace. Run it again.
+    BRAID_CONFLICT = -10,
+    /// Bytes on disk are not what was written.
+    BRAID_CORRUPTED = -11,
+    /// The medium, or the configured limit, is full. Nothing was written, nothing is lost.
+    BRAID_OUT_OF_SPACE = -12,
+    /// An earlier write or sync failed, so nothing further can be promised: the database is read-only
+    /// until it is closed and opened again.
+    BRAID_POISONED = -13,
+    /// The database was written by a version or with options that this build can't serve.
+    BRAID_INCOMPATIBLE = -14,
+    /// Another process, or another handle of this process, has the database open.
+    BRAID_LOCKED = -15,
+    /// The directory exists but holds no Braid database.
+    BRAID_NOT_A_DATABASE = -16,
+    /// The file system does not allow writes.
+    BRAID_READ_ONLY = -17,
+    /// The key is longer than `BRAID_MAX_KEY_LEN`.
+    BRAID_KEY_TOO_LONG = -18,
+    /// The value is longer than `BRAID_MAX_VALUE_LEN`.
+    BRAID_VALUE_TOO_LONG = -19,
+    /// The transaction's writes are over the configured limit.
+    BRAID_TRANSACTION_TOO_LARGE = -20,
+    /// There is no table of this name.
+    BRAID_TABLE_MISSING = -21,
+    /// There is already a table of this name.
+    BRAID_TABLE_EXISTS = -22,
+    /// The table was dropped while its handle was held.
+    BRAID_TABLE_DROPPED = -23,
+    /// The table's name is empty or longer than `BRAID_MAX_TABLE_NAME_LEN`.
+    BRAID_TABLE_NAME = -24,
+    /// The table holds other types than byte strings: a program in another language made it.
+    BRAID_TABLE_TYPE = -25,
+    /// The table belongs to another database than the transaction or snapshot.
+    BRAID_FOREIGN_TABLE = -26,
+    /// An option is out of its range.
+    BRAID_OPTIONS = -27,
+    /// The database was closed.
+    BRAID_CLOSED = -28,
+    /// The operating system refused an operation.
+    BRAID_IO = -29,
+    /// The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
+    BRAID_CHECKPOINT_FAILING = -30,
+    /// An error that this version of the interface has no number for.
+    BRAID_OTHER = -31,
+}
+
+use braid_status::*;
+
+const ALL: &[(braid_status, &CStr)] = &[
+    (BRAID_OK, c"BRAID_OK"),
+    (BRAID_NOT_FOUND, c"BRAID_NOT_FOUND"),
+    (BRAID_EXISTS, c"BRAID_EXISTS"),
+    (BRAID_MISMATCH, c"BRAID_MISMATCH"),
+    (BRAID_PENDING, c"BRAID_PENDING"),
+    (BRAID_END, c"BRAID_END"),
+    (BRAID_NULL_ARGUMENT, c"BRAID_NULL_ARGUMENT"),
+    (BRAID_INVALID_ARGUMENT, c"BRAID_INVALID_ARGUMENT"),
+    (BRAID_INVALID_HANDLE, c"BRAID_INVALID_HANDLE"),
+    (BRAID_STALE_HANDLE, c"BRAID_STALE_HANDLE"),
+    (BRAID_BUSY, c"BRAID_BUSY"),
+    (BRAID_PANIC, c"BRAID_PANIC"),
+    (BRAID_CONFLICT, c"BRAID_CONFLICT"),
+    (BRAID_CORRUPTED, c"BRAID_CORRUPTED"),
+    (BRAID_OUT_OF_SPACE, c"BRAID_OUT_OF_SPACE"),
+    (BRAID_POISONED, c"BRAID_POISONED"),
+    (BRAID_INCOMPATIBLE, c"BRAID_INCOMPATIBLE"),
+    (BRAID_LOCKED, c"BRAID_LOCKED"),
+    (BRAID_NOT_A_DATABASE, c"BRAID_NOT_A_DATABASE"),
+    (BRAID_READ_ONLY, c"BRAID_READ_ONLY"),
+    (BRAID_KEY_TOO_LONG, c"BRAID_KEY_TOO_LONG"),
+    (BRAID_VALUE_TOO_LONG, c"BRAID_VALUE_TOO_LONG"),
+    (BRAID_TRANSACTION_TOO_LARGE, c"BRAID_TRANSACTION_TOO_LARGE"),
+    (BRAID_TABLE_MISSING, c"BRAID_TABLE_MISSING"),
+    (BRAID_TABLE_EXISTS, c"BRAID_TABLE_EXISTS"),
+    (BRAID_TABLE_DROPPED, c"BRAID_TABLE_DROPPED"),
+    (BRAID_TABLE_NAME, c"BRAID_TABLE_NAME"),
+    (BRAID_TABLE_TYPE, c"BRAID_TABLE_TYPE"),
+    (BRAID_FOREIGN_TABLE, c"BRAID_FOREIGN_TABLE"),
+    (BRAID_OPTIONS, c"BRAID_OPTIONS"),
+    (BRAID_CLOSED, c"BRAID_CLOSED"),
+    (BRAID_IO, c"BRAID_IO"),
+    (BRAID_CHECKPOINT_FAILING, c"BRAID_CHECKPOINT_FAILING"),
+    (BRAID_OTHER, c"BRAID_OTHER"),
+];
+
+/// The status of an engine's error.
+pub(crate) fn of_error(error: &Error) -> braid_status {
+    match error {
+        Error::Conflict(_) => BRAID_CONFLICT,
+        Error::Corrupted { .. } | Error::Decode { .. } => BRAID_CORRUPTED,
+        Error::OutOfSpace { .. } => BRAID_OUT_OF_SPACE,
+        Error::Poisoned { .. } => BRAID_POISONED,
+        Error::Incompatible { .. } => BRAID_INCOMPATIBLE,
+        Error::Locked { .. } => BRAID_LOCKED,
+        Error::NotADatabase { .. } => BRAID_NOT_A_DATABASE,
+        Error::ReadOnly { .. } => BRAID_READ_ONLY,
+        Error::KeyTooLong { .. } => BRAID_KEY_TOO_LONG,
+        Error::ValueTooLong { .. } => BRAID_VALUE_TOO_LONG,
+        Error::TransactionTooLarge { .. } => BRAID_TRANSACTION_TOO_LARGE,
+        Error::TableMissing { .. } => BRAID_TABLE_MISSING,
+        Error::TableExists { .. } => BRAID_TABLE_EXISTS,
+        Error::TableDropped { .. } => BRAID_TABLE_DROPPED,
+        Error::TableName { .. } => BRAID_TABLE_NAME,
+        Error::TableType { .. } => BRAID_TABLE_TYPE,
+        Error::ForeignTable { .. } => BRAID_FOREIGN_TABLE,
+        Error::Options { .. } => BRAID_OPTIONS,
+        Error::Closed => BRAID_CLOSED,
+        Error::Io { .. } => BRAID_IO,
+        _ => BRAID_OTHER,
+    }
+}
+
+/// The name of a status, as `"BRAID_CONFLICT"`; `"unknown"` for a number that is none. It lasts for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_status_name(status: c_int) -> *const c_char {
+    let found = ALL.iter().find(|(known, _)| *known as c_int == status);
+    found.map_or(c"unknown", |(_, name)| name).as_ptr()
+}
+
+/// Whether running the same transaction again can succeed without any other change.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_status_is_retryable(status: c_int) -> bool {
+    status == BRAID_CONFLICT as c_int
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid::ConflictKind;
+
+    #[test]
+    fn each_status_has_a_number_and_a_name_of_its_own() {
+        for (i, (status, name)) in ALL.iter().enumerate() {
+            assert_eq!(format!("{status:?}"), name.to_str().unwrap());
+            assert!(ALL[..i].iter().all(|(other, _)| other != status));
+        }
+    }
+
+    #[test]
+    fn what_the_engine_calls_retryable_is_retryable() {
+        let errors = [
+            Error::Conflict(ConflictKind::Deadlock),
+            Error::Closed,
+            Error::OutOfSpace { what: "".into() },
+        ];
+        for error in errors {
+            let status = of_error(&error) as c_int;
+            assert_eq!(braid_status_is_retryable(status), error.is_retryable());
+        }
+    }
+}

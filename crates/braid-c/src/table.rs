@@ -1,0 +1,182 @@
+//! Tables.
+
+use std::ffi::{c_char, c_void};
+
+use braid::{Bytes, Database};
+
+use crate::boundary::{Failure, call};
+use crate::database::database;
+use crate::handles::{Ended, HandleError, Pinned, Shared, braid_db, braid_table, number};
+use crate::memory::{Out, braid_slice, braid_value, bytes, text};
+use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+
+pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
+
+/// What a table's handle stands for.
+pub(crate) struct OpenTable {
+    pub(crate) table: BytesTable,
+    database: Database,
+}
+
+pub(crate) static TABLES: Shared<braid_table, OpenTable> = Shared::new();
+
+#[inline]
+pub(crate) fn table(
+    handle: *mut braid_table,
+) -> Result<Pinned<'static, braid_table, OpenTable>, HandleError> {
+    TABLES.pin(handle)
+}
+
+/// Opens a table of byte strings by byte strings, and creates it, durably, if there is none of this name.
+///
+/// The handle can be used in any transaction and snapshot of the database, from any thread. It is freed
+/// with `braid_table_free`.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL; `table` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_open(
+    db: *mut braid_db,
+    name: *const c_char,
+    table: *mut *mut braid_table,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(table, "table") }?;
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        let database = Database::clone(&*database(db)?);
+        let table = database.table(name)?;
+        out.set(TABLES.insert(OpenTable { table, database }, number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens a table as `braid_table_open` does, if there is one of this name; `BRAID_NOT_FOUND` if not.
+///
+/// # Safety
+///
+/// That of `braid_table_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_open_existing(
+    db: *mut braid_db,
+    name: *const c_char,
+    table: *mut *mut braid_table,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(table, "table") }?;
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        let database = Database::clone(&*database(db)?);
+        let Some(table) = database.existing_table(name)? else {
+            return Ok(BRAID_NOT_FOUND);
+        };
+        out.set(TABLES.insert(OpenTable { table, database }, number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Frees a table's handle, not the table. NULL is allowed, and does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_table_free(table: *mut braid_table) -> braid_status {
+    call(|| {
+        if !table.is_null() {
+            TABLES.end(table, Ended::Freed)?;
+        }
+        Ok(BRAID_OK)
+    })
+}
+
+/// Reads one key of what is durable now, as a snapshot of its own would, at less cost. `BRAID_NOT_FOUND` if
+/// the key is not there. A value is freed with `braid_value_free`.
+///
+/// # Safety
+///
+/// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
+/// fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_get(
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut braid_value,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let table = self::table(table)?;
+        Ok(match table.database.get(&table.table, key)? {
+            Some(found) => {
+                out.set_bytes(found);
+                BRAID_OK
+            }
+            None => BRAID_NOT_FOUND,
+        })
+    })
+}
+
+/// Removes a table with all it holds, durably; `BRAID_NOT_FOUND` if there is none of this name. Its space is
+/// free once all its handles are, after the next checkpoint.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_drop(db: *mut braid_db, name: *const c_char) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        Ok(match database(db)?.drop_table(name)? {
+            true => BRAID_OK,
+            false => BRAID_NOT_FOUND,
+        })
+    })
+}
+
+/// Gives a table another name, durably. `BRAID_TABLE_MISSING` if there is none of the old name,
+/// `BRAID_TABLE_EXISTS` if there is one of the new.
+///
+/// # Safety
+///
+/// `from` and `to` are NULL or strings that end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_rename(
+    db: *mut braid_db,
+    from: *const c_char,
+    to: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (from, to) = unsafe { (text(from, "from")?, text(to, "to")?) };
+        database(db)?.rename_table(from, to)?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Is given a table's name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
+/// ends the listing.
+pub type braid_name_callback =
+    Option<unsafe extern "C" fn(data: *mut c_void, name: braid_slice) -> bool>;
+
+/// Calls `callback` with the name of each table of the database, in their order, on this thread.
+///
+/// # Safety
+///
+/// `callback` may be called with `data`. It must not unwind or jump out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_names(
+    db: *mut braid_db,
+    callback: braid_name_callback,
+    data: *mut c_void,
+) -> braid_status {
+    call(|| {
+        let callback = callback.ok_or(Failure::Null("callback"))?;
+        let names = database(db)?.table_names()?;
+        let mut names = names.iter().map(|name| braid_slice::of(name.as_bytes()));
+        // SAFETY: this function's contract.
+        let _all = names.all(|name| unsafe { callback(data, name) });
+        Ok(BRAID_OK)
+    })
+}

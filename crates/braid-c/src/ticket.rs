@@ -1,0 +1,110 @@
+//! Tickets of asynchronous commits.
+
+use std::ffi::{CString, c_char, c_void};
+
+use braid::Ticket;
+
+use crate::boundary::{Failure, call};
+use crate::handles::{Ended, Exclusive, braid_ticket};
+use crate::memory::{Out, UserData};
+use crate::status::{
+    braid_status::{self, BRAID_OK, BRAID_PENDING},
+    of_error,
+};
+
+pub(crate) static TICKETS: Exclusive<braid_ticket, Ticket> = Exclusive::new();
+
+/// Sets `number` to the transaction's place in the serial order.
+///
+/// # Safety
+///
+/// `number` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_ticket_number(
+    ticket: *mut braid_ticket,
+    number: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(number, "number") }?;
+        out.set(TICKETS.lock(ticket)?.number());
+        Ok(BRAID_OK)
+    })
+}
+
+/// Asks, without waiting, whether the transaction is durable: `BRAID_OK` if it is, `BRAID_PENDING` if that is
+/// not known yet, `BRAID_POISONED` if the log failed before.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_ticket_poll(ticket: *mut braid_ticket) -> braid_status {
+    call(|| match TICKETS.lock(ticket)?.try_wait() {
+        Some(outcome) => Ok(outcome.map(|_| BRAID_OK)?),
+        None => Ok(BRAID_PENDING),
+    })
+}
+
+/// Waits until the transaction is durable. `BRAID_POISONED` if the log failed before. The ticket stays, and
+/// tells the same again.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_ticket_wait(ticket: *mut braid_ticket) -> braid_status {
+    call(|| {
+        TICKETS.lock(ticket)?.wait()?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
+/// which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
+pub type braid_durable_callback = Option<
+    unsafe extern "C" fn(
+        data: *mut c_void,
+        status: braid_status,
+        number: u64,
+        message: *const c_char,
+    ),
+>;
+
+/// Exchanges a ticket for a callback: the ticket is freed, and `callback` is called once, when the outcome is
+/// known: at once on this thread if it is, otherwise on the thread that completes the flush. It must be
+/// short, since others wait behind it, and must not wait for a commit, a sync or a checkpoint of the
+/// database, nor close it.
+///
+/// # Safety
+///
+/// `callback` may be called with `data` from any thread. It must not unwind or jump out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_ticket_on_durable(
+    ticket: *mut braid_ticket,
+    callback: braid_durable_callback,
+    data: *mut c_void,
+) -> braid_status {
+    call(|| {
+        let callback = callback.ok_or(Failure::Null("callback"))?;
+        let ticket = TICKETS.lock(ticket)?.end(Ended::CalledBack);
+        let number = ticket.number();
+        let data = UserData::new(data);
+        ticket.on_durable(move |outcome| {
+            let (status, message) = match outcome {
+                Ok(_) => (BRAID_OK, None),
+                Err(error) => {
+                    let message = error.to_string().replace('\0', "\\0");
+                    (of_error(&error), CString::new(message).ok())
+                }
+            };
+            let text = message.as_ref().map_or(std::ptr::null(), |m| m.as_ptr());
+            // SAFETY: this function's contract.
+            unsafe { callback(data.get(), status, number, text) }
+        });
+        Ok(BRAID_OK)
+    })
+}
+
+/// Frees a ticket. The transaction becomes durable all the same. NULL is allowed, and does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_ticket_free(ticket: *mut braid_ticket) -> braid_status {
+    call(|| {
+        if !ticket.is_null() {
+            drop(TICKETS.lock(ticket)?.end(Ended::Freed));
+        }
+        Ok(BRAID_OK)
+    })
+}

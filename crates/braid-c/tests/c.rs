@@ -1,0 +1,238 @@
+//! The interface as C sees it: programs in `tests/c`, compiled with warnings as errors under the address and
+//! undefined behaviour sanitizers, linked with the library that cargo built beside this test, and run.
+//!
+//! With every C compiler that is there (`cc`, and `clang` if it is another one). What is missing is said.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+fn crate_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What cargo made of this package's library for its integration tests.
+fn library(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let beside = deps.join(name);
+    if beside.exists() {
+        return beside;
+    }
+    let above = deps.parent().unwrap().join(name);
+    assert!(above.exists(), "no {name} in {deps:?} or above");
+    above
+}
+
+fn output(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then_some(text)
+}
+
+struct Compiler {
+    name: &'static str,
+    flags: Vec<&'static str>,
+}
+
+/// The compilers of C that are there and make programs for this machine.
+fn compilers() -> &'static [Compiler] {
+    static FOUND: OnceLock<Vec<Compiler>> = OnceLock::new();
+    FOUND.get_or_init(|| ["cc", "clang"].into_iter().filter_map(find).collect())
+}
+
+fn find(name: &'static str) -> Option<Compiler> {
+    let Some(machine) = output(Command::new(name).arg("-dumpmachine")) else {
+        println!("SKIPPED: there is no {name}");
+        return None;
+    };
+    if !machine.starts_with(std::env::consts::ARCH) {
+        println!("SKIPPED: {name} compiles for {}", machine.trim());
+        return None;
+    }
+    let version = output(Command::new(name).arg("--version")).unwrap_or_default();
+    if name == "cc" && version.contains("clang") && find("clang").is_some() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("main.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let mut command = Command::new(name);
+    command.args(SANITIZERS).arg(&source);
+    command.arg("-o").arg(dir.path().join("main"));
+    let mut flags = vec!["-g", "-O1"];
+    if output(&mut command).is_some()
+        && output(&mut Command::new(dir.path().join("main"))).is_some()
+    {
+        flags.extend(SANITIZERS);
+    } else {
+        println!("SKIPPED: {name} has no sanitizers here; its programs run without");
+    }
+    Some(Compiler { name, flags })
+}
+
+impl Compiler {
+    fn c(&self, source: &Path, dir: &Path, library: &OsStr) -> PathBuf {
+        let program = dir.join(format!(
+            "{}-{}",
+            self.name,
+            source.file_stem().unwrap().display()
+        ));
+        let mut command = Command::new(self.name);
+        command
+            .args([
+                "-std=c99",
+                "-D_POSIX_C_SOURCE=200809L",
+                "-pedantic",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+            ])
+            .args(&self.flags)
+            .arg("-I")
+            .arg(crate_dir().join("include"))
+            .arg("-o")
+            .arg(&program)
+            .arg(source)
+            .arg(library)
+            .args(SYSTEM_LIBRARIES);
+        succeed(&mut command);
+        program
+    }
+}
+
+/// Runs a command, and shows what it said if it fails.
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    stdout
+}
+
+/// Compiles a program with each compiler, and runs it with each list of arguments, one after the other, in a
+/// new directory, which is `{dir}` in them.
+fn run(program: &str, arguments: &[&[&str]]) {
+    run_in(program, arguments, |_| {});
+}
+
+fn run_in(program: &str, arguments: &[&[&str]], prepare: impl Fn(&Path)) {
+    let source = crate_dir().join("tests/c").join(program);
+    for compiler in compilers() {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path());
+        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
+        for arguments in arguments {
+            let place = dir.path().display().to_string();
+            let arguments = arguments
+                .iter()
+                .map(|argument| argument.replace("{dir}", &place));
+            let said = succeed(Command::new(&binary).args(arguments));
+            assert_eq!(said, "ok\n", "{program} by {}", compiler.name);
+        }
+    }
+}
+
+#[test]
+fn tables_transactions_snapshots_and_cursors() {
+    run("basics.c", &[&[]]);
+}
+
+#[test]
+fn wrong_calls_are_statuses() {
+    run("misuse.c", &[&[]]);
+}
+
+#[test]
+fn commits_in_flight() {
+    run("async.c", &[&["{dir}/db"]]);
+}
+
+#[test]
+fn threads_share_handles() {
+    run("threads.c", &[&["{dir}/db"]]);
+}
+
+#[test]
+fn databases_in_directories() {
+    let typed_table = |dir: &Path| {
+        let db = braid::Database::open(dir.join("typed")).unwrap();
+        db.table::<u64, u64>("numbers").unwrap();
+        db.close().unwrap();
+    };
+    let runs: [&[&str]; 3] = [
+        &["write", "{dir}/db"],
+        &["read", "{dir}/db"],
+        &["refused", "{dir}"],
+    ];
+    run_in("files.c", &runs, typed_table);
+}
+
+/// The example in the manual, twice: what the first run committed the second finds.
+#[test]
+fn the_example_runs() {
+    let source = crate_dir().join("examples/bank.c");
+    for compiler in compilers() {
+        let dir = tempfile::tempdir().unwrap();
+        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
+        for _ in 0..2 {
+            let said = succeed(Command::new(&binary).arg(dir.path().join("bank")));
+            assert!(said.contains("total: 10000"), "{said}");
+        }
+    }
+}
+
+/// With the shared library instead of the static one.
+#[test]
+fn the_shared_library_links() {
+    let source = crate_dir().join("tests/c/basics.c");
+    for compiler in compilers() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = library("libbraid_c.so");
+        let binary = compiler.c(&source, dir.path(), library.as_os_str());
+        let said = succeed(Command::new(binary).env("LD_LIBRARY_PATH", library.parent().unwrap()));
+        assert_eq!(said, "ok\n");
+    }
+}
+
+#[test]
+fn the_header_is_cpp_too() {
+    let source = crate_dir().join("tests/c/header.cpp");
+    for name in ["c++", "clang++"] {
+        let machine = output(Command::new(name).arg("-dumpmachine")).unwrap_or_default();
+        if !machine.starts_with(std::env::consts::ARCH) {
+            println!("SKIPPED: there is no {name} for this machine");
+            continue;
+        }
+        let dir: TempDir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("header");
+        succeed(
+            Command::new(name)
+                .args([
+                    "-std=c++11",
+                    "-pedantic",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-I",
+                ])
+                .arg(crate_dir().join("include"))
+                .arg(&source)
+                .arg("-o")
+                .arg(&program)
+                .arg(library("libbraid_c.a"))
+                .args(SYSTEM_LIBRARIES),
+        );
+        assert_eq!(succeed(&mut Command::new(&program)), "ok\n");
+    }
+}

@@ -1,0 +1,156 @@
+/* A database in a directory: made, left without closing, recovered, checked, damaged. */
+#include "check.h"
+
+static char file[4096];
+
+static braid_db *open_db(const char *dir, int expected, braid_options *options) {
+    braid_db *db = (braid_db *)&file;
+    EXPECT(expected, braid_db_open(dir, options, &db));
+    CHECK((expected == BRAID_OK) == (db != NULL));
+    return db;
+}
+
+static braid_options *with(int option, uint64_t value) {
+    braid_options *options = NULL;
+    OK(braid_options_new(&options));
+    OK(braid_options_set(options, option, value));
+    return options;
+}
+
+/* Commits, and ends as a process that is killed does. */
+static void write_and_die(const char *dir) {
+    braid_options *options = with(BRAID_OPTION_PROTOCOL, BRAID_PROTOCOL_GSN);
+    OK(braid_options_set(options, BRAID_OPTION_STRANDS, 2));
+    braid_db *db = open_db(dir, BRAID_OK, options);
+    braid_table *table = NULL;
+    braid_tx *tx = NULL;
+    OK(braid_table_open(db, "t", &table));
+    for (int i = 0; i < 100; i++) {
+        OK(braid_tx_begin(db, NULL, &tx));
+        OK(braid_tx_insert(tx, table, &i, sizeof i, &i, sizeof i));
+        OK(braid_tx_commit(tx, NULL));
+    }
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("never committed"), S("x")));
+    puts("ok");
+    fflush(stdout);
+    _Exit(0);
+}
+
+static void progress(void *data, const braid_recovery_progress *now) {
+    CHECK(now->scanned_bytes <= now->total_bytes);
+    ++*(volatile int *)data;
+}
+
+static void damage(void *data, const char *what) {
+    CHECK(*what);
+    ++*(int *)data;
+}
+
+static void read_back(const char *dir) {
+    braid_options *options = NULL;
+    braid_table *table = NULL;
+    braid_recovery_report recovery;
+    braid_verify_report report;
+    braid_stats stats;
+    braid_value value;
+    int called = 0, damages = 0;
+    OK(braid_options_new(&options));
+    OK(braid_options_set_recovery_progress(options, progress, &called));
+    braid_db *db = open_db(dir, BRAID_OK, options);
+    OK(braid_options_free(options));
+    OK(braid_db_recovery(db, &recovery));
+    CHECK(recovery.transactions >= 100 && recovery.log_bytes > 0 && recovery.duration_us > 0);
+    OK(braid_db_stats(db, &stats));
+    CHECK(stats.protocol == BRAID_PROTOCOL_GSN);
+    OK(braid_table_open(db, "t", &table));
+    for (int i = 0; i < 100; i++) {
+        int found;
+        OK(braid_table_get(table, &i, sizeof i, &value));
+        memcpy(&found, value.data, sizeof found);
+        CHECK(found == i);
+        braid_value_free(&value);
+    }
+    EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("never committed"), &value));
+
+    /* Open only once, and checked only while it is not. */
+    open_db(dir, BRAID_LOCKED, NULL);
+    MESSAGE(dir);
+    EXPECT(BRAID_LOCKED, braid_verify(dir, NULL, NULL, NULL));
+    OK(braid_db_close(db));
+    OK(braid_verify(dir, damage, &damages, &report));
+    CHECK(damages == 0 && report.damages == 0 && report.tables >= 2 && report.records >= 100);
+
+    /* Every page but the superblocks is overwritten: told, never believed. */
+    snprintf(file, sizeof file, "%s/data.braid", dir);
+    FILE *data = fopen(file, "r+b");
+    CHECK(data && !fseek(data, 0, SEEK_END));
+    long length = ftell(data);
+    CHECK(length > 65536 && !fseek(data, 65536, SEEK_SET));
+    for (long at = 65536; at < length; at++) CHECK(fputc(0x5a, data) != EOF);
+    CHECK(!fclose(data));
+    int status = braid_verify(dir, damage, &damages, &report);
+    EXPECT(BRAID_CORRUPTED, status);
+    CHECK(damages > 0 && report.damages == (uint64_t)damages);
+    puts("ok");
+}
+
+/* What can't be opened, and why. */
+static void refused(const char *dir) {
+    braid_options *options = with(BRAID_OPTION_CREATE_IF_MISSING, 0);
+    snprintf(file, sizeof file, "%s/none", dir);
+    open_db(file, BRAID_NOT_A_DATABASE, options);
+    MESSAGE("none");
+    OK(braid_options_free(options));
+    EXPECT(BRAID_NOT_A_DATABASE, braid_verify(file, NULL, NULL, NULL));
+    options = with(BRAID_OPTION_POOL_BYTES, 1);
+    open_db(file, BRAID_OPTIONS, options);
+    MESSAGE("pool_bytes");
+    OK(braid_options_free(options));
+    int numbers[][2] = {
+        {BRAID_OPTION_STRANDS, 1000},          {BRAID_OPTION_LANES, 0},
+        {BRAID_OPTION_EPOCH_US, 1},            {BRAID_OPTION_SEGMENT_BYTES, 1},
+        {BRAID_OPTION_CHECKPOINT_LOG_BYTES, 1}, {BRAID_OPTION_MAX_LOG_BYTES, 1},
+        {BRAID_OPTION_TRANSACTION_BYTES_MAX, 1}, {BRAID_OPTION_FLUSHES_IN_FLIGHT, 0},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        options = with(numbers[i][0], (uint64_t)numbers[i][1]);
+        open_db(file, BRAID_OPTIONS, options);
+        OK(braid_options_free(options));
+    }
+    /* Every protocol and device works. */
+    for (int protocol = BRAID_PROTOCOL_GLSN; protocol <= BRAID_PROTOCOL_GWSN; protocol++) {
+        options = with(BRAID_OPTION_PROTOCOL, (uint64_t)protocol);
+        OK(braid_options_set(options, BRAID_OPTION_DEVICE, BRAID_DEVICE_MEMORY));
+        OK(braid_options_set(options, BRAID_OPTION_GROUP_SIZE, 4));
+        OK(braid_options_set(options, BRAID_OPTION_BACKGROUND_THREADS, 0));
+        OK(braid_options_set(options, BRAID_OPTION_DISCARD, 1));
+        braid_db *db = open_db(NULL, BRAID_OK, options);
+        braid_stats stats;
+        OK(braid_db_stats(db, &stats));
+        CHECK((int)stats.protocol == protocol);
+        OK(braid_db_close(db));
+        OK(braid_options_free(options));
+    }
+    options = with(BRAID_OPTION_DEVICE, BRAID_DEVICE_FILE);
+    OK(braid_db_close(open_db(file, BRAID_OK, options)));
+    OK(braid_options_free(options));
+
+    /* A table that a Rust program made for numbers. */
+    snprintf(file, sizeof file, "%s/typed", dir);
+    braid_db *db = open_db(file, BRAID_OK, NULL);
+    braid_table *table = NULL;
+    EXPECT(BRAID_TABLE_TYPE, braid_table_open(db, "numbers", &table));
+    EXPECT(BRAID_TABLE_TYPE, braid_table_open_existing(db, "numbers", &table));
+    MESSAGE("u64");
+    OK(braid_db_close(db));
+    puts("ok");
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    if (strcmp(argv[1], "write") == 0) write_and_die(argv[2]);
+    if (strcmp(argv[1], "read") == 0) read_back(argv[2]);
+    if (strcmp(argv[1], "refused") == 0) refused(argv[2]);
+    return 0;
+}

@@ -1,0 +1,146 @@
+//! `include/braid.h` is what the sources say, and `docs/c-api.md` describes all of it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn crate_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn header_path() -> PathBuf {
+    crate_dir().join("include/braid.h")
+}
+
+fn generated() -> String {
+    let config = cbindgen::Config::from_file(crate_dir().join("cbindgen.toml"));
+    let bindings = cbindgen::Builder::new()
+        .with_crate(crate_dir())
+        .with_config(config.expect("cbindgen.toml fits this cbindgen"))
+        .generate()
+        .expect("cbindgen understands the sources");
+    let mut header = Vec::new();
+    bindings.write(&mut header);
+    String::from_utf8(header).expect("the sources are UTF-8")
+}
+
+#[test]
+fn the_header_is_made_from_the_sources() {
+    let generated = generated();
+    if std::env::var_os("BRAID_UPDATE_HEADER").is_some() {
+        std::fs::write(header_path(), &generated).unwrap();
+    }
+    let committed = std::fs::read_to_string(header_path()).unwrap_or_default();
+    if let Some((number, (is, should))) = committed
+        .lines()
+        .chain(std::iter::repeat("(nothing)"))
+        .zip(generated.lines().chain(["(end)"]))
+        .enumerate()
+        .find(|(_, (is, should))| is != should && *should != "(end)")
+    {
+        panic!(
+            "include/braid.h differs from the sources in line {}:\n  is      {is}\n  should be {should}\n\
+             run BRAID_UPDATE_HEADER=1 cargo test -p braid-c --test header",
+            number + 1
+        );
+    }
+    assert_eq!(committed, generated);
+}
+
+/// The names of the functions that a header declares.
+fn declared(header: &str) -> BTreeSet<String> {
+    let code: String = header
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    code.split(';')
+        .filter_map(|declaration| {
+            let (before, _) = declaration.split_once('(')?;
+            let name = before
+                .rsplit(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()?;
+            let is_function = name.starts_with("braid_") && !declaration.contains("typedef");
+            is_function.then(|| name.to_owned())
+        })
+        .collect()
+}
+
+/// The names of the functions that Rust exports.
+fn exported() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(crate_dir().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for part in source.split("#[unsafe(no_mangle)]").skip(1) {
+            let (_, rest) = part.split_once("fn ").unwrap();
+            let name = rest.split('(').next().unwrap();
+            names.insert(name.to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn the_header_has_every_function() {
+    let header = std::fs::read_to_string(header_path()).unwrap();
+    let exported = exported();
+    assert!(exported.len() > 40, "{exported:?}");
+    assert_eq!(declared(&header), exported);
+}
+
+#[test]
+fn the_manual_has_every_function() {
+    let manual = crate_dir().join("../../docs/c-api.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let described: BTreeSet<String> = manual
+        .lines()
+        .filter_map(|line| line.strip_prefix("### `"))
+        .flat_map(|line| line.split('`'))
+        .filter(|name| name.starts_with("braid_"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(described, exported());
+    let statuses = std::fs::read_to_string(crate_dir().join("src/status.rs")).unwrap();
+    let statuses = statuses
+        .lines()
+        .filter_map(|line| line.trim().split_once(" = "));
+    for (status, _) in statuses.filter(|(name, _)| name.starts_with("BRAID_")) {
+        assert!(
+            manual.contains(&format!("`{status}`")),
+            "{status} is missing"
+        );
+    }
+}
+
+/// Nothing may unwind into C: what does more than look something up runs in `call`.
+#[test]
+fn every_function_catches_panics() {
+    // These call nothing that panics, and two of them are how an error is read.
+    let harmless = [
+        "braid_error_message",
+        "braid_status_is_retryable",
+        "braid_status_name",
+        "braid_value_free",
+        "braid_version",
+    ];
+    for entry in std::fs::read_dir(crate_dir().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for part in source.split("#[unsafe(no_mangle)]").skip(1) {
+            let (_, rest) = part.split_once("fn ").unwrap();
+            let name = rest.split('(').next().unwrap();
+            let body = rest.split("\n}\n").next().unwrap();
+            let lines = body.lines().map(str::trim);
+            let calls = lines
+                .into_iter()
+                .any(|l| l.starts_with("call(|") || l.contains("= call(|"));
+            assert!(calls || harmless.contains(&name), "{name} in {path:?}");
+        }
+    }
+}

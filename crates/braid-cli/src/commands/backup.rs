@@ -1,0 +1,138 @@
+//! `braid backup`, `braid restore`, `braid archive`: copies of a database, and databases from copies.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use braid::{Database, Restore, Until};
+use indicatif::ProgressBar;
+
+use crate::failure::Failure;
+use crate::numbers::{grouped, mib};
+use crate::output::{self, Output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The database's directory; no other process may have it open (a program backs its own up with
+    /// `Database::backup`, while it is in use)
+    dir: PathBuf,
+
+    /// The backup: a new file, or an existing directory, in which it is named after its number
+    dest: PathBuf,
+
+    /// Copy only what changed since this backup, full or incremental
+    #[arg(long, value_name = "BACKUP")]
+    incremental_from: Option<PathBuf>,
+}
+
+pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failure> {
+    let db = open(&args.dir)?;
+    let bar = output::bar(0, "backup");
+    let mut backup = db.backup_options().progress(|progress| {
+        show(&bar, progress.pages, progress.pages_total);
+    });
+    if let Some(parent) = &args.incremental_from {
+        backup = backup.incremental_from(parent);
+    }
+    let report = backup.to_path(&args.dest);
+    bar.finish_and_clear();
+    let report = report?;
+    let path = report.path.unwrap_or_else(|| args.dest.clone());
+    output.line(format_args!(
+        "{}: {} of {} pages, {}; the transactions up to number {}",
+        path.display(),
+        grouped(report.pages),
+        grouped(report.pages_total),
+        mib(report.written_bytes),
+        report.number
+    ))?;
+    db.close()?;
+    Ok(())
+}
+
+fn open(dir: &PathBuf) -> Result<Database, Failure> {
+    let builder = Database::builder().create_if_missing(false);
+    Ok(builder.open(dir)?)
+}
+
+fn show(bar: &ProgressBar, pages: u64, of: u64) {
+    bar.set_length(of);
+    bar.set_position(pages);
+    bar.set_message(format!("{} pages", grouped(pages)));
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("until").args(["until_number", "until_time"]))]
+pub(crate) struct RestoreArgs {
+    /// A full backup, the incremental ones that build on it from the oldest to the newest, and at last the
+    /// directory for the database, which must be new or empty
+    #[arg(required = true, num_args = 2.., value_name = "BACKUP... DEST")]
+    paths: Vec<PathBuf>,
+
+    /// Apply what the archive of the log has behind the last backup
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+
+    /// Only up to this transaction
+    #[arg(long, value_name = "N")]
+    until_number: Option<u64>,
+
+    /// Only what was durable at this time, as far as the archive tells; UTC, like 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
+    until_time: Option<SystemTime>,
+}
+
+fn parse_time(text: &str) -> Result<SystemTime, String> {
+    humantime::parse_rfc3339_weak(text).map_err(|error| error.to_string())
+}
+
+pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Failure> {
+    let Some((dest, backups)) = args.paths.split_last() else {
+        return Err(Failure::Usage("there is no backup to restore".into()));
+    };
+    let mut total = 0;
+    for backup in backups {
+        total += braid::backup_info(backup)?.pages;
+    }
+    let bar = output::bar(total, "restore");
+    let mut restore = backups.iter().fold(Restore::new(), Restore::backup);
+    restore = restore.progress(|progress| show(&bar, progress.pages, total));
+    if let Some(archive) = &args.archive {
+        restore = restore.archive(archive);
+    }
+    restore = restore.until(match (args.until_number, args.until_time) {
+        (Some(number), _) => Until::Number(number),
+        (None, Some(time)) => Until::Time(time),
+        (None, None) => Until::End,
+    });
+    let report = restore.run(dest);
+    bar.finish_and_clear();
+    let report = report?;
+    output.line(format_args!(
+        "{}: the transactions up to number {}; {} pages from backups, {} transactions from the archive",
+        dest.display(),
+        report.number,
+        grouped(report.pages),
+        grouped(report.transactions)
+    ))
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ArchiveArgs {
+    /// The database's directory; no other process may have it open
+    dir: PathBuf,
+
+    /// The archive's directory, which is created if it is missing
+    dest: PathBuf,
+}
+
+pub(crate) fn archive(args: &ArchiveArgs, output: &mut Output) -> Result<(), Failure> {
+    let builder = Database::builder().create_if_missing(false);
+    let db = builder.archive(&args.dest).open(&args.dir)?;
+    let archived = db.archive_now()?.unwrap_or_default();
+    output.line(format_args!(
+        "{}: the transactions up to number {archived}",
+        args.dest.display()
+    ))?;
+    db.close()?;
+    Ok(())
+}

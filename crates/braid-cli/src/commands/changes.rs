@@ -1,0 +1,107 @@
+//! `braid changes`: committed transactions as lines of JSON.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use braid::{ChangeSet, Changes, Database, Error};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// How long `--follow` leaves the database to others before it looks again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChangesArgs {
+    /// The database's directory; no other process may have it open (with --follow: at times)
+    dir: PathBuf,
+
+    /// Begin behind this transaction [default: behind the oldest one whose changes are kept]
+    #[arg(long, value_name = "N")]
+    from: Option<u64>,
+
+    /// Go on where this feed was acknowledged, and acknowledge what was printed; created if it is missing
+    #[arg(long, value_name = "NAME", conflicts_with = "from")]
+    feed: Option<String>,
+
+    /// Go on for ever: look again and again, whenever no other process has the database open
+    #[arg(long, requires = "feed")]
+    follow: bool,
+}
+
+pub(crate) fn run(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
+    loop {
+        match print(args, output) {
+            Err(Problem::Locked(_)) if args.follow => {}
+            Err(Problem::Locked(error)) => return Err(error.into()),
+            Err(Problem::Other(failure)) => return Err(failure),
+            Ok(()) if !args.follow => return Ok(()),
+            Ok(()) => {}
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+enum Problem {
+    Locked(Error),
+    Other(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Problem::Other(error.into())
+    }
+}
+
+fn print(args: &ChangesArgs, output: &mut Output) -> Result<(), Problem> {
+    let builder = Database::builder().create_if_missing(false);
+    let db = builder.open(&args.dir).map_err(|error| match error {
+        error @ Error::Locked { .. } => Problem::Locked(error),
+        error => Problem::Other(error.into()),
+    })?;
+    match (&args.feed, args.from) {
+        (Some(name), _) => {
+            let feed = db.feed(name)?;
+            let mut changes = feed.changes()?;
+            print_all(&mut changes, output)?;
+            // Whoever reads them has them.
+            output.flush()?;
+            feed.acknowledge(changes.position())?;
+        }
+        (None, Some(number)) => {
+            print_all(&mut db.changes(db.position_behind(number))?, output)?;
+        }
+        (None, None) => print_all(&mut db.changes(db.oldest_position())?, output)?,
+    }
+    db.close()?;
+    Ok(())
+}
+
+fn print_all(changes: &mut Changes, output: &mut Output) -> Result<(), Failure> {
+    for set in changes {
+        output.line(line(&set?))?;
+    }
+    Ok(())
+}
+
+fn line(set: &ChangeSet) -> Value {
+    let change = |change: &braid::Change| {
+        json!({
+            "table": change.table.as_deref(),
+            "table_id": change.table_id,
+            "key": hex(&change.key),
+            "value": change.value.as_deref().map(hex),
+        })
+    };
+    json!({
+        "number": set.number,
+        "position": set.position.to_string(),
+        "changes": set.changes.iter().map(change).collect::<Vec<_>>(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

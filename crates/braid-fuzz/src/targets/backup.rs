@@ -1,0 +1,135 @@
+//! A backup and an archive with damage: what is restored from them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use braid::{Builder, Database, Error, Readable, Restore, Table};
+use braid_io::{Device, MemoryDevice, OpenMode};
+
+use super::Target;
+use crate::edit::{Image, Input};
+
+type State = BTreeMap<u64, u64>;
+
+/// The backup's file, beside those of the archive.
+const FILE: &str = "backup";
+
+struct Base {
+    image: Image,
+    states: Vec<State>,
+}
+
+pub(super) const BACKUP: Target = Target {
+    name: "backup",
+    run,
+    corpus: super::scripts,
+    runs: 300,
+};
+
+fn options() -> Builder {
+    Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(256 << 10)
+        .strands(2)
+}
+
+fn make() -> Result<Base, Error> {
+    let archive = Arc::new(MemoryDevice::new());
+    let db = options()
+        .archive_on(archive.clone())
+        .open_on(Arc::new(MemoryDevice::new()))?;
+    let table: Table<u64, u64> = db.table("rows")?;
+    let mut state = State::new();
+    let mut states = vec![state.clone()];
+    let mut backup = Vec::new();
+    for i in 0..30 {
+        let mut tx = db.begin();
+        tx.insert(&table, &(i % 20), &i)?;
+        state.insert(i % 20, i);
+        if i % 7 == 3 {
+            tx.remove(&table, &(i % 20 - 2))?;
+            state.remove(&(i % 20 - 2));
+        }
+        tx.commit()?;
+        states.push(state.clone());
+        if i % 5 == 0 {
+            db.archive_now()?;
+        }
+        if i == 12 {
+            db.backup_to(&mut backup)?;
+        }
+    }
+    db.archive_now()?;
+    let failed = |e| Error::Io {
+        what: "the backup in memory".into(),
+        source: Arc::new(e),
+    };
+    // Files are whole blocks there.
+    backup.resize(backup.len().next_multiple_of(4096), 0);
+    let file = archive.open(FILE, OpenMode::CreateNew).map_err(failed)?;
+    let mut buf = archive.allocate(backup.len());
+    buf[..backup.len()].copy_from_slice(&backup);
+    file.write_at(&[&buf[..backup.len()]], 0).map_err(failed)?;
+    let image = Image::of(&*archive, 4096);
+    Ok(Base { image, states })
+}
+
+fn base() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    BASE.get_or_init(|| make().expect("a database in memory"))
+}
+
+/// Without the zeroes that fill its last block.
+fn without_padding(bytes: &mut Vec<u8>) {
+    let len = bytes.iter().rposition(|byte| *byte != 0);
+    bytes.truncate(len.map_or(0, |last| last + 1));
+}
+
+fn run(script: &[u8]) {
+    let base = base();
+    let mut image = base.image.clone();
+    let outcome = image.edit(&mut Input(script));
+    let mut backup = Vec::new();
+    for (name, bytes) in &mut image.files {
+        if name == FILE {
+            without_padding(bytes);
+            backup.clone_from(bytes);
+        }
+    }
+    if outcome.seals() {
+        braid::fuzzing::seal_backup(&mut backup, braid_store::fuzzing::seal_block);
+        for (name, bytes) in &mut image.files {
+            if name != FILE {
+                braid::fuzzing::seal_archive(bytes);
+            }
+        }
+    }
+    image.files.retain(|(name, _)| name != FILE);
+    let restored = restore(&backup, image.device());
+    let Ok((rest, target)) = restored else {
+        return;
+    };
+    // Whatever was restored can be opened, or says why not.
+    let found = look(target);
+    if outcome.must_be_noticed() {
+        let found = found.expect("what was restored is a database");
+        assert!(base.states.contains(&found), "damage was taken for data");
+        assert!(rest > 0);
+    }
+}
+
+fn restore(backup: &[u8], archive: Arc<dyn Device>) -> Result<(u64, Arc<dyn Device>), Error> {
+    let target = Arc::new(MemoryDevice::new());
+    let restore = Restore::new().pool_bytes(1 << 20).stream(backup);
+    let report = restore.archive_on(archive).run_on(target.clone())?;
+    Ok((report.number, target))
+}
+
+fn look(target: Arc<dyn Device>) -> Result<State, Error> {
+    let db = options().open_on(target)?;
+    let table: Table<u64, u64> = db.table("rows")?;
+    let snapshot = db.snapshot();
+    let rows = snapshot.iter(&table)?;
+    rows.collect()
+}

@@ -1,0 +1,481 @@
+//! Reading the log in the order of its numbers while it is written.
+//!
+//! Strands put their pieces into chunks in any order, and lanes get on at different speeds. What orders them
+//! again is the horizon that each chunk names: everything up to it was durable when the chunk was sealed, so it
+//! lies in chunks before. Once every lane was read to a chunk that names `h` or more, all pieces up to `h`
+//! were read. A lane that was read to its end, as far as that is durable, has all up to the horizon of now.
+//!
+//! Behind the end of an incarnation the next one's header says what of it counts, as in recovery. What is
+//! handed out is durable and counts for ever.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use braid_io::AlignedBuf;
+
+use crate::chunk::{CHUNK_HEADER, ChunkHeader, padded};
+use crate::core::Core;
+use crate::lane::DurableEnd;
+use crate::options::BLOCK;
+use crate::piece::{PieceKind, Pieces};
+use crate::protocol::{Kept, Protocol};
+use crate::reader::Expected;
+use crate::recover::Piece;
+use crate::segment::{Segment, SegmentHeader, segment_name};
+use crate::start::{LanePosition, LogStart};
+use crate::{Log, LogError, ProtocolKind};
+
+/// Bytes read at once, at most, beyond what a single chunk takes.
+const WINDOW: usize = 256 << 10;
+
+/// A transaction that was read and waits for those before it.
+struct Waiting {
+    lane: usize,
+    flush: u64,
+    records: u32,
+    payload: Vec<u8>,
+}
+
+/// A large transaction that is being read part by part.
+struct Partial {
+    total: u64,
+    payload: Vec<u8>,
+}
+
+/// What the first header of an incarnation says.
+struct Begun {
+    base: u64,
+    kept: Vec<u64>,
+    protocol: &'static dyn Protocol,
+}
+
+/// Reads the transactions of a running log in the order of their numbers; see [`Log::follow`].
+pub struct Follower {
+    core: Arc<Core>,
+    lanes: Vec<Cursor>,
+    /// The incarnation whose transactions are handed out.
+    incarnation: u32,
+    begun: BTreeMap<u32, Begun>,
+    /// All of this incarnation.
+    waiting: BTreeMap<u64, Waiting>,
+    /// Everything up to here was handed out.
+    done: u64,
+    /// Where it began: what comes up to here is none of its business.
+    from: u64,
+}
+
+impl fmt::Debug for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower")
+            .field("incarnation", &self.incarnation)
+            .field("done", &self.done)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A place in a lane.
+struct Cursor {
+    lane: usize,
+    segment: Segment,
+    offset: u64,
+    next: Expected,
+    /// Every piece of the lane up to this number was read.
+    horizon: u64,
+    partial: HashMap<u64, Partial>,
+    window: AlignedBuf,
+    window_at: u64,
+    window_len: usize,
+}
+
+impl Log {
+    /// A reader of all transactions behind `start`, a position given by [`Log::quiesce`] that was not
+    /// released.
+    ///
+    /// It holds nothing back: what is [released](Log::release) meanwhile and was not read is an error.
+    ///
+    /// # Errors
+    /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
+    /// log, [`LogError::Corrupted`] or [`LogError::Io`].
+    pub fn follow(&self, start: &LogStart) -> Result<Follower, LogError> {
+        let core = self.core();
+        if start.lanes.len() != core.lanes.len() {
+            return Err(LogError::Incompatible {
+                what: "the start position has another number of lanes than the log".to_owned(),
+            });
+        }
+        let mut follower = Follower {
+            core: Arc::clone(core),
+            lanes: Vec::new(),
+            incarnation: u32::MAX,
+            begun: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            done: start.number,
+            from: start.number,
+        };
+        for (lane, position) in start.lanes.iter().enumerate() {
+            let cursor = follower.open(lane, position, start.number)?;
+            follower.incarnation = follower.incarnation.min(position.incarnation);
+            follower.lanes.push(cursor);
+        }
+        Ok(follower)
+    }
+}
+
+impl Follower {
+    /// Calls `f` for each transaction that became durable, in the order of the numbers, until there are no
+    /// more or they hold more than about `bytes`. Returns the number up to which all were handed out: the
+    /// [horizon](Log::horizon), if there were no more.
+    ///
+    /// # Errors
+    /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or
+    /// [`LogError::Io`]. Then the reader is to be dropped.
+    pub fn read(&mut self, bytes: usize, f: &mut dyn FnMut(Piece<'_>)) -> Result<u64, LogError> {
+        // In this order: what the horizon covers lies before the ends that are looked up after it.
+        let horizon = self.core.horizon();
+        let ends: Vec<DurableEnd> = self
+            .core
+            .lanes
+            .iter()
+            .map(|lane| lane.completion.lock().end())
+            .collect();
+        let mut room = bytes;
+        loop {
+            if self
+                .lanes
+                .iter()
+                .all(|c| c.next.incarnation > self.incarnation)
+            {
+                if !self.end_incarnation(&mut room, f)? {
+                    return Ok(self.done);
+                }
+                continue;
+            }
+            let settled = |cursor: &Cursor| match cursor.is_at(ends[cursor.lane]) {
+                true => horizon,
+                false => cursor.horizon,
+            };
+            let current = self.incarnation;
+            let here = |cursor: &&Cursor| cursor.next.incarnation == current;
+            let to = self.lanes.iter().filter(here).map(settled).min();
+            if !self.hand_out(to.unwrap_or(horizon), &mut room, f) {
+                return Ok(self.done);
+            }
+            let behind = self
+                .lanes
+                .iter()
+                .filter(here)
+                .filter(|cursor| !cursor.is_at(ends[cursor.lane]))
+                .min_by_key(|cursor| cursor.horizon);
+            match behind.map(|cursor| cursor.lane) {
+                Some(lane) => self.advance(lane, ends[lane])?,
+                None => return Ok(self.done),
+            }
+        }
+    }
+
+    /// Hands out what waits up to a number; `false` if the room was not enough.
+    fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(Piece<'_>)) -> bool {
+        while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
+            let (number, waiting) = entry.remove_entry();
+            f(Piece {
+                number,
+                records: waiting.records,
+                payload: &waiting.payload,
+            });
+            self.done = number;
+            let len = waiting.payload.len().max(1);
+            match room.checked_sub(len) {
+                Some(left) => *room = left,
+                None => return false,
+            }
+        }
+        self.done = self.done.max(to);
+        true
+    }
+
+    /// All lanes were read to the end of the incarnation: hands out what counts, gives up the rest. `false` if
+    /// the room was not enough.
+    fn end_incarnation(
+        &mut self,
+        room: &mut usize,
+        f: &mut dyn FnMut(Piece<'_>),
+    ) -> Result<bool, LogError> {
+        let own = self.begun.get(&self.incarnation);
+        let next = self.begun.range(self.incarnation + 1..).next();
+        let (Some(own), Some((&incarnation, next))) = (own, next) else {
+            unreachable!("both headers were read")
+        };
+        let kept: Kept = own.protocol.kept(next.base, &next.kept);
+        let base = next.base;
+        self.waiting
+            .retain(|&number, waiting| kept.holds(waiting.lane, number, waiting.flush));
+        if !self.hand_out(base, room, f) {
+            return Ok(false);
+        }
+        if let Some((number, _)) = self.waiting.first_key_value() {
+            let what = format!("number {number} counts, but the log goes on behind {base}");
+            return Err(LogError::corrupted(what, "the log", 0));
+        }
+        self.incarnation = incarnation;
+        Ok(true)
+    }
+
+    /// A cursor at a position.
+    fn open(
+        &mut self,
+        lane: usize,
+        position: &LanePosition,
+        number: u64,
+    ) -> Result<Cursor, LogError> {
+        let segment = self.segment(lane, position.segment)?;
+        let header = self.header(lane, &segment)?;
+        let is_there = header.incarnation == position.incarnation
+            && (BLOCK as u64..=segment.len).contains(&position.offset)
+            && position.offset.is_multiple_of(BLOCK as u64);
+        if !is_there {
+            return Err(self.unexpected(lane, &segment, 0));
+        }
+        self.note(&header)?;
+        Ok(Cursor {
+            lane,
+            segment,
+            offset: position.offset,
+            next: Expected {
+                lane: lane as u16,
+                incarnation: position.incarnation,
+                sequence: position.chunk,
+                link: position.link,
+            },
+            horizon: number,
+            partial: HashMap::new(),
+            window: self.core.device.allocate(BLOCK),
+            window_at: 0,
+            window_len: 0,
+        })
+    }
+
+    fn segment(&self, lane: usize, sequence: u64) -> Result<Segment, LogError> {
+        let found = self.core.lanes[lane].pool.find(sequence);
+        found.ok_or_else(|| LogError::Released {
+            file: segment_name(lane, sequence),
+        })
+    }
+
+    /// The header of a segment, which must be of this log.
+    fn header(&self, lane: usize, segment: &Segment) -> Result<SegmentHeader, LogError> {
+        let name = segment_name(lane, segment.sequence);
+        let header = SegmentHeader::read(&*self.core.device, &*segment.file, &name)?;
+        let header = header.filter(|header| {
+            header.log == self.core.id
+                && usize::from(header.lane) == lane
+                && header.sequence == segment.sequence
+                && header.len == segment.len
+        });
+        header.ok_or_else(|| self.unexpected(lane, segment, 0))
+    }
+
+    fn note(&mut self, header: &SegmentHeader) -> Result<(), LogError> {
+        let Some(kind) = ProtocolKind::from_id(header.protocol) else {
+            return Err(LogError::Incompatible {
+                what: format!(
+                    "the log was written with the unknown protocol {}",
+                    header.protocol
+                ),
+            });
+        };
+        self.begun
+            .entry(header.incarnation)
+            .or_insert_with(|| Begun {
+                base: header.base,
+                kept: header.kept.clone(),
+                protocol: crate::protocol::of(kind),
+            });
+        Ok(())
+    }
+
+    /// Why something is not where it was written.
+    fn unexpected(&self, lane: usize, segment: &Segment, offset: u64) -> LogError {
+        let file = segment_name(lane, segment.sequence);
+        match self.core.lanes[lane].pool.find(segment.sequence) {
+            Some(_) => LogError::corrupted("a part of the log changed since", &file, offset),
+            None => LogError::Released { file },
+        }
+    }
+
+    /// Reads one flush of a lane, or goes on to its next segment.
+    fn advance(&mut self, lane: usize, end: DurableEnd) -> Result<(), LogError> {
+        let incarnation = self.core.incarnation;
+        let cursor = &mut self.lanes[lane];
+        let is_last = cursor.segment.sequence == end.segment;
+        let limit = match is_last {
+            true => end.offset,
+            false => cursor.segment.len,
+        };
+        let mut flush: Vec<(u64, ChunkHeader)> = Vec::new();
+        while let Some(header) = cursor.chunk(limit)? {
+            flush.push((cursor.offset, header));
+            cursor.offset += header.size() as u64;
+            if header.more == 0 {
+                break;
+            }
+        }
+        if flush.last().is_some_and(|(_, header)| header.more == 0) {
+            for (offset, header) in flush {
+                cursor.pieces(offset, &header, self.from, &mut self.waiting)?;
+            }
+            return Ok(());
+        }
+        let at_end = cursor.offset;
+        // Here the segment ends, or the incarnation.
+        let segment = cursor.segment.clone();
+        if is_last && cursor.next.incarnation == incarnation {
+            return Err(self.unexpected(lane, &segment, at_end));
+        }
+        let next = self.segment(lane, segment.sequence + 1)?;
+        let header = self.header(lane, &next)?;
+        let cursor = &self.lanes[lane];
+        let fits = header.first_chunk == cursor.next.sequence && header.link == cursor.next.link;
+        let goes_on = header.incarnation == cursor.next.incarnation && flush.is_empty();
+        if !fits || !(goes_on || header.incarnation > cursor.next.incarnation) {
+            return Err(self.unexpected(lane, &segment, at_end));
+        }
+        self.note(&header)?;
+        let cursor = &mut self.lanes[lane];
+        if header.incarnation > cursor.next.incarnation {
+            // What was not complete by then never is.
+            cursor.partial.clear();
+            cursor.horizon = header.base;
+        }
+        cursor.next.incarnation = header.incarnation;
+        cursor.horizon = cursor.horizon.max(header.horizon);
+        cursor.segment = next;
+        cursor.offset = BLOCK as u64;
+        cursor.window_len = 0;
+        Ok(())
+    }
+}
+
+impl Cursor {
+    fn is_at(&self, end: DurableEnd) -> bool {
+        self.segment.sequence == end.segment && self.offset == end.offset
+    }
+
+    /// The chunk at the cursor, which then expects the one behind it; `None` if it is not the one
+    /// expected. Nothing at or behind `limit` is looked at.
+    fn chunk(&mut self, limit: u64) -> Result<Option<ChunkHeader>, LogError> {
+        if self.offset + BLOCK as u64 > limit {
+            return Ok(None);
+        }
+        let (offset, expected) = (self.offset, self.next);
+        let Some(header) = ChunkHeader::decode(self.bytes(offset, CHUNK_HEADER, limit)?) else {
+            return Ok(None);
+        };
+        let found = Expected {
+            lane: header.lane,
+            incarnation: header.incarnation,
+            sequence: header.sequence,
+            link: header.link,
+        };
+        if found != expected || offset + header.size() as u64 > limit {
+            return Ok(None);
+        }
+        let Some((_, crc)) = header.check(self.bytes(offset, header.size(), limit)?) else {
+            return Ok(None);
+        };
+        self.next.sequence += 1;
+        self.next.link = crc;
+        Ok(Some(header))
+    }
+
+    /// Takes in the pieces of a chunk of a whole flush.
+    fn pieces(
+        &mut self,
+        offset: u64,
+        header: &ChunkHeader,
+        after: u64,
+        waiting: &mut BTreeMap<u64, Waiting>,
+    ) -> Result<(), LogError> {
+        let lane = self.lane;
+        let name = segment_name(lane, self.segment.sequence);
+        let damaged =
+            || LogError::corrupted("a chunk with a good CRC holds no pieces", &name, offset);
+        let end = offset + header.size() as u64;
+        let len = header.payload_len as usize;
+        // Taken out, so that pieces can be put aside while it is read.
+        self.bytes(offset, header.size(), end)?;
+        let window = std::mem::replace(&mut self.window, AlignedBuf::new(BLOCK));
+        let at = (offset - self.window_at) as usize + CHUNK_HEADER;
+        let mut pieces = Pieces::new(&window[at..at + len]);
+        while let Some(piece) = pieces.next().map_err(|_| damaged())? {
+            let number = piece.number;
+            if number <= after {
+                continue;
+            }
+            let complete = match piece.kind {
+                PieceKind::Void => None,
+                PieceKind::Data | PieceKind::Dependent { .. } => Some(piece.split().1.to_vec()),
+                PieceKind::First { total } => {
+                    let payload = piece.payload.to_vec();
+                    self.partial.insert(number, Partial { total, payload });
+                    self.completed(number)
+                }
+                PieceKind::Next { offset } => match self.partial.get_mut(&number) {
+                    Some(partial) if partial.payload.len() as u64 == offset => {
+                        partial.payload.extend_from_slice(piece.payload);
+                        self.completed(number)
+                    }
+                    // A part whose beginning is not there: that of a transaction that was not finished.
+                    _ => None,
+                },
+            };
+            if let Some(payload) = complete {
+                let records = piece.records;
+                let flush = header.flush;
+                waiting.insert(
+                    number,
+                    Waiting {
+                        lane,
+                        flush,
+                        records,
+                        payload,
+                    },
+                );
+            }
+        }
+        self.window = window;
+        self.horizon = self.horizon.max(header.horizon);
+        Ok(())
+    }
+
+    /// A large transaction's payload, if that was its last part.
+    fn completed(&mut self, number: u64) -> Option<Vec<u8>> {
+        let partial = self.partial.get(&number)?;
+        if (partial.payload.len() as u64) < partial.total {
+            return None;
+        }
+        self.partial.remove(&number).map(|partial| partial.payload)
+    }
+
+    /// `len` bytes at `offset`, which end before `limit`.
+    fn bytes(&mut self, offset: u64, len: usize, limit: u64) -> Result<&[u8], LogError> {
+        let end = self.window_at + self.window_len as u64;
+        if offset < self.window_at || offset + len as u64 > end {
+            let most = (limit - offset) as usize;
+            let want = padded(len).max(WINDOW).min(most);
+            if self.window.len() < want {
+                self.window = AlignedBuf::new(want);
+            }
+            self.window_len = 0;
+            let read = self.segment.file.read_at(&mut self.window[..want], offset);
+            read.map_err(|error| {
+                let name = segment_name(self.lane, self.segment.sequence);
+                LogError::io(format!("reading {want} bytes of {name} at {offset}"), error)
+            })?;
+            self.window_at = offset;
+            self.window_len = want;
+        }
+        let at = (offset - self.window_at) as usize;
+        Ok(&self.window[at..at + len])
+    }
+}

@@ -1,0 +1,293 @@
+//! Reading the log in order while it is written, through crashes and across incarnations.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use braid_io::SimDevice;
+use braid_log::{FlushMode, Follower, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use common::{bounded, payload, pieces, sim, small, try_recover};
+
+/// Reads on, in portions of a random size; what comes is in order, and not beyond the horizon.
+fn read(
+    follower: &mut Follower,
+    log: &Log,
+    rng: &mut fastrand::Rng,
+    into: &mut Vec<(u64, Vec<u8>)>,
+) {
+    loop {
+        let room = rng.usize(1..60_000);
+        let before = into.len();
+        let to = follower
+            .read(room, &mut |piece| {
+                let last = into.last().map_or(0, |&(number, _)| number);
+                assert!(piece.number > last, "{} after {last}", piece.number);
+                into.push((piece.number, piece.payload.to_vec()));
+            })
+            .unwrap();
+        assert!(to <= log.horizon());
+        assert!(into.last().is_none_or(|&(number, _)| number <= to));
+        if into.len() == before {
+            return;
+        }
+    }
+}
+
+/// Commits until the power goes, with voids, large pieces and several entries in flight.
+fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
+    let mut entries = Vec::new();
+    for _ in 0..rng.usize(1..4) {
+        let len = match rng.u8(..40) {
+            0 => rng.usize(8_000..60_000),
+            1..4 => rng.usize(3_000..9_000),
+            _ => rng.usize(..400),
+        };
+        let mut entry = log.enter(len)?;
+        let number = entry.draw(rng.u32(1..4));
+        entries.push((entry, number, len));
+    }
+    rng.shuffle(&mut entries);
+    let mut tickets = Vec::new();
+    for (mut entry, number, len) in entries {
+        match rng.u8(..10) {
+            0 => entry.void(),
+            _ => entry.append(&[&payload(number, len)]),
+        }
+        tickets.push(entry.finish());
+    }
+    match rng.u8(..4) {
+        0 => rng.choice(&tickets).map_or(Ok(()), |ticket| ticket.wait()),
+        _ => Ok(()),
+    }
+}
+
+fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let options = LogOptions {
+        protocol,
+        lanes,
+        strands: lanes + 1,
+        segment_bytes: 132 << 10,
+        ..small(FlushMode::Callers)
+    };
+    let mut medium = SimDevice::new(seed);
+    let mut log = Log::create(sim(&medium), options.clone()).unwrap();
+    let first = log.quiesce(|start| start);
+    let mut newest = first.clone();
+    let mut shown: Vec<(u64, Vec<u8>)> = Vec::new();
+    for _ in 0..4 {
+        let mut follower = log.follow(&first).unwrap();
+        let mut again = Vec::new();
+        read(&mut follower, &log, &mut rng, &mut again);
+        // What was shown is still there, with what was durable and not shown yet.
+        assert!(again.starts_with(&shown), "after a crash");
+        shown = again;
+        medium.crash_after(1 + rng.u64(..250));
+        for _ in 0..60 {
+            // Another thread, another strand, another lane.
+            let mut fork = rng.fork();
+            let stepped = std::thread::scope(|scope| {
+                let step = scope.spawn(|| step(&log, &mut fork));
+                step.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            if stepped.is_err() {
+                break;
+            }
+            if rng.u8(..3) == 0 && !medium.has_crashed() {
+                read(&mut follower, &log, &mut rng, &mut shown);
+            }
+            if rng.u8(..20) == 0 {
+                let start = log.quiesce(|start| start);
+                if log.sync().is_ok() {
+                    newest = LogStart::decode(&start.encode()).unwrap();
+                }
+            }
+        }
+        drop(follower);
+        drop(log);
+        medium = medium.after_crash();
+        let all = try_recover(&sim(&medium), &options, &first).unwrap();
+        let expected: Vec<_> = pieces(&all).into_iter().collect();
+        let mut recovered = try_recover(&sim(&medium), &options, &newest).unwrap();
+        recovered.retain(first.clone()).unwrap();
+        log = recovered.into_log().unwrap();
+        let mut follower = log.follow(&first).unwrap();
+        let mut found = Vec::new();
+        read(&mut follower, &log, &mut rng, &mut found);
+        assert!(found == expected, "what recovery keeps is what is shown");
+    }
+    // From the middle.
+    let mut follower = log.follow(&newest).unwrap();
+    let mut found = Vec::new();
+    read(&mut follower, &log, &mut rng, &mut found);
+    let mut all = Vec::new();
+    read(&mut log.follow(&first).unwrap(), &log, &mut rng, &mut all);
+    all.retain(|&(number, _)| number > newest.number);
+    assert!(found == all);
+}
+
+#[test]
+fn what_is_shown_is_in_order_and_lasts() {
+    let base = std::env::var("BRAID_SEED").ok();
+    let base = base.and_then(|seed| seed.parse().ok());
+    let seeds = base.map_or(0..bounded(12), |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        for &protocol in ProtocolKind::ALL {
+            for lanes in [1, 3] {
+                if protocol
+                    .forced_strands()
+                    .is_some_and(|strands| strands < lanes)
+                {
+                    continue;
+                }
+                let done = std::panic::catch_unwind(|| history(seed, protocol, lanes));
+                if let Err(panic) = done {
+                    eprintln!("failed with BRAID_SEED={seed}, {protocol}, {lanes} lanes");
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+/// Writers on several threads, and a reader that sleeps until there is something.
+#[test]
+fn a_reader_is_woken_and_misses_nothing() {
+    const EACH: u64 = 300;
+    for &protocol in ProtocolKind::ALL {
+        let lanes = if protocol.forced_strands().is_some() {
+            1
+        } else {
+            2
+        };
+        let options = LogOptions {
+            protocol,
+            lanes,
+            strands: 2 * lanes,
+            segment_bytes: 132 << 10,
+            ..small(FlushMode::Background)
+        };
+        let log = Log::create(sim(&SimDevice::new(1)), options).unwrap();
+        let start = log.quiesce(|start| start);
+        let mut follower = log.follow(&start).unwrap();
+        let known = Mutex::new(BTreeMap::new());
+        let total = AtomicU64::new(0);
+        let mut found = Vec::new();
+        std::thread::scope(|scope| {
+            for thread in 0..3u64 {
+                let (log, known, total) = (&log, &known, &total);
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(thread);
+                    for i in 0..EACH {
+                        let len = if rng.u8(..50) == 0 {
+                            30_000
+                        } else {
+                            rng.usize(..300)
+                        };
+                        let mut entry = log.enter(len).unwrap();
+                        let number = entry.draw(rng.u32(1..3));
+                        let bytes = payload(number, len);
+                        entry.append(&[&bytes]);
+                        let ticket = entry.finish();
+                        known.lock().unwrap().insert(number, bytes);
+                        total.fetch_add(1, Ordering::SeqCst);
+                        if i % 3 == 0 || i == EACH - 1 {
+                            ticket.wait().unwrap();
+                        }
+                    }
+                });
+            }
+            let bell = Arc::new((Mutex::new(false), Condvar::new()));
+            let ring: Arc<dyn Fn() + Send + Sync> = {
+                let bell = Arc::clone(&bell);
+                Arc::new(move || {
+                    *bell.0.lock().unwrap() = true;
+                    bell.1.notify_all();
+                })
+            };
+            while (found.len() as u64) < 3 * EACH {
+                let mut rung = bell.0.lock().unwrap();
+                *rung = false;
+                drop(rung);
+                let mut take = |piece: braid_log::Piece<'_>| {
+                    found.push((piece.number, piece.payload.to_vec()));
+                };
+                let to = follower.read(10_000, &mut take).unwrap();
+                if to < log.acknowledged() {
+                    // More to read, or acknowledged ahead of the horizon.
+                    log.ticket(log.acknowledged()).wait().unwrap();
+                    continue;
+                }
+                if found.len() as u64 == 3 * EACH {
+                    break;
+                }
+                for kind in 0..log.progress_kinds() {
+                    let ring = Arc::clone(&ring);
+                    log.on_progress(kind, to, move || ring());
+                }
+                rung = bell.0.lock().unwrap();
+                while !*rung {
+                    rung = bell.1.wait(rung).unwrap();
+                }
+            }
+        });
+        let known: Vec<_> = known.into_inner().unwrap().into_iter().collect();
+        assert!(found == known, "{protocol}");
+    }
+}
+
+#[test]
+fn what_was_released_is_told() {
+    let options = small(FlushMode::Callers);
+    let log = Log::create(sim(&SimDevice::new(1)), options).unwrap();
+    let first = log.quiesce(|start| start);
+    let mut slow = log.follow(&first).unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    for _ in 0..200 {
+        step(&log, &mut rng).unwrap();
+    }
+    log.sync().unwrap();
+    let later = log.quiesce(|start| start);
+    assert!(later.lanes[0].segment > 2, "{later:?}");
+    log.release(&later).unwrap();
+    for _ in 0..200 {
+        step(&log, &mut rng).unwrap();
+    }
+    log.sync().unwrap();
+    let gone = |outcome: Result<u64, LogError>| matches!(outcome, Err(LogError::Released { .. }));
+    assert!(gone(slow.read(usize::MAX, &mut |_| {})));
+    assert!(matches!(log.follow(&first), Err(LogError::Released { .. })));
+    let mut found = 0;
+    let mut follower = log.follow(&later).unwrap();
+    let to = follower.read(usize::MAX, &mut |_| found += 1).unwrap();
+    assert!(found > 0 && to == log.horizon());
+}
+
+#[test]
+fn damage_is_told_and_not_skipped() {
+    for seed in 0..bounded(30) {
+        let medium = SimDevice::new(seed);
+        let log = Log::create(sim(&medium), small(FlushMode::Callers)).unwrap();
+        let first = log.quiesce(|start| start);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..30 {
+            step(&log, &mut rng).unwrap();
+            log.sync().unwrap();
+        }
+        let end = log.quiesce(|start| start);
+        let segment = 1 + rng.u64(..end.lanes[0].segment);
+        // In front of the end, and not in the padding: the beginning of a block of the first chunks.
+        let byte = 4096 + rng.usize(..72);
+        let name = format!("log-00-{segment:08}.seg");
+        assert!(medium.flip_bit(&name, byte, rng.u32(..8)), "{name}");
+        let mut follower = log.follow(&first).unwrap();
+        let outcome = follower.read(usize::MAX, &mut |_| {});
+        assert!(
+            matches!(outcome, Err(LogError::Corrupted { .. })),
+            "seed {seed}: {outcome:?}"
+        );
+    }
+}

@@ -1,0 +1,309 @@
+//! Copies of a store: reading a published checkpoint while others go on, and writing one anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_io::{AlignedBuf, Device};
+
+use crate::error::StoreError;
+use crate::file::{DataFile, LEAF_PLACES, Root, block_of, map_entry};
+use crate::page::PageId;
+use crate::store::{Store, StoreInner};
+use crate::table::PAGES_MAX;
+
+/// A published checkpoint that stays readable as it is, whatever checkpoints follow, until this is dropped.
+/// Meanwhile the blocks that it refers to are not used again, so the data file may grow.
+#[derive(Debug)]
+pub struct PinnedCheckpoint {
+    store: Arc<StoreInner>,
+    pin: u64,
+    root: Root,
+    entries: Vec<u64>,
+}
+
+impl Store {
+    /// Pins the newest published checkpoint. The caller sees to it that none is published meanwhile.
+    pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
+        let root = self.inner.root.lock().clone();
+        let file = &self.inner.pool.file;
+        let entries: Vec<u64> = (0..root.next_page)
+            .map(|id| file.durable_entry(id))
+            .collect();
+        let blocks = entries.iter().map(|&entry| block_of(entry));
+        let pin = file.space.lock().pin(blocks.filter(|&block| block != 0));
+        PinnedCheckpoint {
+            store: self.inner.clone(),
+            pin,
+            root,
+            entries,
+        }
+    }
+}
+
+impl PinnedCheckpoint {
+    /// The caller's bytes of the checkpoint.
+    pub fn meta(&self) -> &[u8] {
+        &self.root.meta
+    }
+
+    /// The superblock's sequence number.
+    pub fn sequence(&self) -> u64 {
+        self.root.sequence
+    }
+
+    /// The root page of each tree.
+    pub fn trees(&self) -> &BTreeMap<u32, PageId> {
+        &self.root.trees
+    }
+
+    /// For each page id a number that is another one whenever the page was written anew; 0 if there is no such
+    /// page. Good for comparing with those of an earlier checkpoint of the same store, also of one before it
+    /// was opened anew.
+    pub fn entries(&self) -> &[u64] {
+        &self.entries
+    }
+
+    /// Reads and checks pages, each into its buffer of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`] or [`StoreError::Io`].
+    ///
+    /// # Panics
+    /// If there is no page of an id.
+    pub fn read(&self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
+        let mut placed: Vec<(PageId, u64, &mut AlignedBuf)> = Vec::with_capacity(pages.len());
+        for (id, buf) in pages {
+            placed.push((*id, block_of(self.entries[*id as usize]), buf));
+        }
+        self.store
+            .pool
+            .file
+            .read_pages(&mut placed, self.root.sequence)
+    }
+
+    /// A buffer for a page.
+    pub fn buffer(&self) -> AlignedBuf {
+        self.store.pool.file.buffer()
+    }
+}
+
+impl Drop for PinnedCheckpoint {
+    fn drop(&mut self) {
+        self.store.pool.file.space.lock().unpin(self.pin);
+    }
+}
+
+/// Writes a data file from pages that were read with [`PinnedCheckpoint::read`].
+///
+/// Nothing of it can be opened before [`StoreWriter::finish`] has returned.
+#[derive(Debug)]
+pub struct StoreWriter {
+    file: DataFile,
+    /// Where each page was put, by id.
+    places: Vec<u64>,
+}
+
+impl StoreWriter {
+    /// Creates the data file on a device.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], also if the file exists.
+    pub fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
+        Ok(Self {
+            file: DataFile::create(device)?,
+            places: Vec::new(),
+        })
+    }
+
+    /// Writes pages; one that was put before is replaced.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`] if the bytes are no such page, [`StoreError::OutOfSpace`] or
+    /// [`StoreError::Io`].
+    pub fn put(&mut self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
+        for (id, bytes) in &*pages {
+            if *id == 0 || *id >= PAGES_MAX {
+                return Err(StoreError::damaged_page(*id, "a page number that is none"));
+            }
+            crate::file::check_copied(bytes, *id)
+                .map_err(|what| StoreError::damaged_page(*id, what))?;
+        }
+        let blocks = self.file.write_blocks(pages)?;
+        for ((id, _), block) in pages.iter().zip(blocks) {
+            let at = *id as usize;
+            if self.places.len() <= at {
+                self.places.resize(at + 1, 0);
+            }
+            let before = std::mem::replace(&mut self.places[at], block);
+            if before != 0 {
+                self.file.space.lock().free(before);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes it a store of the pages that `exists` says, out of those below `next_page`, durably.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`] if one of them was not put, [`StoreError::OutOfSpace`] or
+    /// [`StoreError::Io`].
+    pub fn finish(
+        mut self,
+        next_page: PageId,
+        trees: BTreeMap<u32, PageId>,
+        meta: Vec<u8>,
+        exists: impl Fn(PageId) -> bool,
+    ) -> Result<(), StoreError> {
+        if next_page == 0 || next_page > PAGES_MAX {
+            return Err(StoreError::damaged_page(
+                next_page,
+                "a number of pages that is none",
+            ));
+        }
+        self.places.resize(next_page as usize, 0);
+        for (id, place) in (0..).zip(&mut self.places) {
+            if !exists(id) {
+                *place = 0;
+            } else if *place == 0 {
+                return Err(StoreError::damaged_page(id, "a page that is missing"));
+            }
+        }
+        if let Some((_, &root)) = trees.iter().find(|(_, root)| !exists(**root)) {
+            return Err(StoreError::damaged_page(
+                root,
+                "a tree's root that is missing",
+            ));
+        }
+        let mut leaf_places = Vec::new();
+        for (index, leaf) in self.places.chunks(LEAF_PLACES).enumerate() {
+            let mut buf = self.file.buffer();
+            for (&place, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&map_entry(place, 1).to_le_bytes());
+            }
+            let identity = DataFile::map_identity(index);
+            leaf_places.extend(self.file.write_blocks(&mut [(identity, buf)])?);
+        }
+        let mut root = Root {
+            sequence: 1,
+            next_page,
+            leaf_places,
+            trees,
+            meta,
+            blob_blocks: Vec::new(),
+        };
+        let blob = self.file.write_blob(&mut root)?;
+        self.file.write_superblock(&root, blob)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::{Change, StoreOptions};
+
+    fn checkpoint(store: &Store) {
+        let mut checkpoint = store.begin_checkpoint(b"meta".to_vec()).unwrap();
+        checkpoint.write(&|_| {}).unwrap();
+        checkpoint.publish().unwrap();
+    }
+
+    fn put(store: &Store, keys: std::ops::Range<u32>, version: u64) {
+        let tree = store.tree(7).unwrap();
+        for key in keys {
+            let value = [version as u8; 300];
+            let put = Change::Put {
+                version,
+                value: &value,
+            };
+            tree.modify(&key.to_be_bytes(), |_| (put, ())).unwrap();
+        }
+    }
+
+    fn version_of(store: &Store, key: u32) -> Option<u64> {
+        let found = store.tree(7).unwrap().get(&key.to_be_bytes(), |_| true);
+        found.unwrap().0.map(|found| found.meta.version)
+    }
+
+    fn copy(
+        pinned: &PinnedCheckpoint,
+        changed_since: Option<&[u64]>,
+        to: &mut StoreWriter,
+    ) -> usize {
+        let before = |id: usize| changed_since.and_then(|b| b.get(id)).copied().unwrap_or(0);
+        let entries = pinned.entries().iter().enumerate();
+        let changed = entries.filter(|(id, entry)| **entry != 0 && **entry != before(*id));
+        let mut pages: Vec<_> = changed
+            .map(|(id, _)| (id as u64, pinned.buffer()))
+            .collect();
+        pinned.read(&mut pages).unwrap();
+        to.put(&mut pages).unwrap();
+        pages.len()
+    }
+
+    #[test]
+    fn a_pinned_checkpoint_is_copied_while_others_follow() {
+        let store = Store::create(Arc::new(MemoryDevice::new()), StoreOptions::default()).unwrap();
+        put(&store, 0..3_000, 1);
+        checkpoint(&store);
+        let first = store.pin_checkpoint();
+        let target = Arc::new(MemoryDevice::new());
+        let mut writer = StoreWriter::create(target.clone()).unwrap();
+        // Every page anew, several times: without the pin these would be its blocks.
+        for version in 2..6 {
+            put(&store, 0..3_000, version);
+            checkpoint(&store);
+        }
+        let all = copy(&first, None, &mut writer);
+        let entries = first.entries().to_vec();
+        drop(first);
+        for version in 6..9 {
+            put(&store, 0..3_000, version);
+            checkpoint(&store);
+        }
+        let before = store.pin_checkpoint().entries().to_vec();
+        put(&store, 0..5, 9);
+        checkpoint(&store);
+        let mut findings = Vec::new();
+        store.verify(&mut |damage| findings.push(damage)).unwrap();
+        assert!(findings.is_empty(), "{findings:?}");
+        let last = store.pin_checkpoint();
+        let differ = last.entries().iter().zip(&before).filter(|(a, b)| a != b);
+        assert_eq!(differ.count(), 1, "one leaf changed");
+        let changed = copy(&last, Some(&entries), &mut writer);
+        assert_eq!(changed, all - 1, "all but the root");
+        let exists = |id: PageId| last.entries().get(id as usize).is_some_and(|e| *e != 0);
+        let next = last.entries().len() as u64;
+        writer
+            .finish(next, last.trees().clone(), b"new".to_vec(), exists)
+            .unwrap();
+        let (copied, meta) = Store::open(target, StoreOptions::default()).unwrap();
+        assert_eq!(meta, b"new");
+        assert_eq!(
+            (version_of(&copied, 0), version_of(&copied, 2_999)),
+            (Some(9), Some(8))
+        );
+        copied.verify(&mut |damage| panic!("{damage:?}")).unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_or_no_page_is_told() {
+        let store = Store::create(Arc::new(MemoryDevice::new()), StoreOptions::default()).unwrap();
+        put(&store, 0..1_000, 1);
+        checkpoint(&store);
+        let pinned = store.pin_checkpoint();
+        let mut writer = StoreWriter::create(Arc::new(MemoryDevice::new())).unwrap();
+        let mut pages = vec![(1, pinned.buffer())];
+        pinned.read(&mut pages).unwrap();
+        writer.put(&mut pages).unwrap();
+        pages[0].1[100] ^= 1;
+        assert!(matches!(
+            writer.put(&mut pages),
+            Err(StoreError::Corrupted { .. })
+        ));
+        let next = pinned.entries().len() as u64;
+        let finished = writer.finish(next, pinned.trees().clone(), Vec::new(), |id| id > 0);
+        assert!(matches!(finished, Err(StoreError::Corrupted { .. })));
+    }
+}

@@ -1,0 +1,279 @@
+//! Reading an archive: what it covers, where it has holes, its transactions.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use braid_io::{Device, DeviceChoice, File, OpenMode};
+
+use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FORMAT, FileHeader, transactions};
+use crate::backup::{BackupError, Until};
+use crate::error::{Error, Result};
+
+/// A transaction in an archive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArchivedTransaction<'a> {
+    pub(crate) number: u64,
+    /// Its redo records.
+    pub(crate) payload: &'a [u8],
+}
+
+struct Batch {
+    file: Arc<dyn File>,
+    name: String,
+    offset: u64,
+    header: BatchHeader,
+}
+
+/// The batches of an archive.
+pub(crate) struct Archive {
+    device: Arc<dyn Device>,
+    name: String,
+    identity: Option<u128>,
+    /// In the order of their numbers, perhaps with holes and overlaps.
+    batches: Vec<Batch>,
+}
+
+/// The name of the file that begins behind a number.
+pub(super) fn file_name(after: u64) -> String {
+    format!("archive-{after:020}.log")
+}
+
+fn parse_name(name: &str) -> Option<u64> {
+    let after = name.strip_prefix("archive-")?.strip_suffix(".log")?;
+    let after = after.parse().ok()?;
+    (file_name(after) == name).then_some(after)
+}
+
+/// The device over an archive's directory.
+pub(super) fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
+    braid_io::open_directory(path, DeviceChoice::File)
+        .map_err(|e| Error::io(format!("opening the archive {}", path.display()), e))
+}
+
+impl Archive {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::open_on(open_device(path)?, &path.display().to_string())
+    }
+
+    /// Looks at all batches' headers, and at the last batch of each file, whose writing may have been
+    /// interrupted, as a whole.
+    pub(crate) fn open_on(device: Arc<dyn Device>, name: &str) -> Result<Self> {
+        let mut archive = Self {
+            device,
+            name: name.to_owned(),
+            identity: None,
+            batches: Vec::new(),
+        };
+        let entries = archive.device.list();
+        let entries = entries.map_err(|e| Error::io(format!("listing the archive {name}"), e))?;
+        let mut files: Vec<_> = entries
+            .into_iter()
+            .filter_map(|entry| Some((parse_name(&entry.name)?, entry)))
+            .collect();
+        files.sort_unstable_by_key(|(after, _)| *after);
+        for (_, entry) in files {
+            archive.index(&entry.name, entry.len)?;
+        }
+        archive
+            .batches
+            .sort_by_key(|batch| (batch.header.after, batch.header.last));
+        Ok(archive)
+    }
+
+    fn reading(&self, file: &str) -> impl Fn(std::io::Error) -> Error + use<> {
+        let what = format!("reading {file} of the archive {}", self.name);
+        move |error| Error::io(&what, error)
+    }
+
+    fn index(&mut self, name: &str, len: u64) -> Result<()> {
+        let reading = self.reading(name);
+        let file = self
+            .device
+            .open(name, OpenMode::Existing)
+            .map_err(&reading)?;
+        // One whose header was not finished has no batches.
+        if len < BLOCK as u64 {
+            return Ok(());
+        }
+        let mut block = self.device.allocate(BLOCK);
+        file.read_at(&mut block[..BLOCK], 0).map_err(&reading)?;
+        let header = match FileHeader::decode(&block) {
+            Some(Ok(header)) => Some(header.identity),
+            Some(Err(format)) => {
+                return Err(BackupError::Format {
+                    backup: format!("{}, {name}", self.name),
+                    format,
+                    known: FORMAT,
+                }
+                .into());
+            }
+            // The batches say whose they are, too.
+            None => None,
+        };
+        self.check_identity(name, header)?;
+        let mut offset = BLOCK as u64;
+        let mut last_good = self.batches.len();
+        while offset + BLOCK as u64 <= len {
+            file.read_at(&mut block[..BLOCK], offset)
+                .map_err(&reading)?;
+            let batch = BatchHeader::decode(&block).filter(|batch| offset + batch.size() <= len);
+            // What is no batch ends the file, if none comes behind. If one does, the numbers tell that some
+            // are missing.
+            let Some(batch) = batch else {
+                offset += BLOCK as u64;
+                continue;
+            };
+            self.check_identity(name, Some(batch.identity))?;
+            self.batches.push(Batch {
+                file: file.clone(),
+                name: name.to_owned(),
+                offset,
+                header: batch,
+            });
+            offset += batch.size();
+            last_good = self.batches.len() - 1;
+        }
+        let is_torn = match self.batches.get(last_good) {
+            Some(batch) => self.load(batch)?.is_none(),
+            None => false,
+        };
+        if is_torn {
+            self.batches.truncate(last_good);
+        }
+        Ok(())
+    }
+
+    fn check_identity(&mut self, name: &str, found: Option<u128>) -> Result<()> {
+        let Some(found) = found else {
+            return Ok(());
+        };
+        if *self.identity.get_or_insert(found) == found {
+            return Ok(());
+        }
+        Err(BackupError::OtherArchive {
+            archive: format!("{}, {name}", self.name),
+        }
+        .into())
+    }
+
+    /// A batch's transactions, unless their bytes are not those that were written.
+    fn load(&self, batch: &Batch) -> Result<Option<Vec<u8>>> {
+        let size = batch.header.size() as usize;
+        let mut buf = self.device.allocate(size);
+        let read = batch.file.read_at(&mut buf[..size], batch.offset);
+        read.map_err(self.reading(&batch.name))?;
+        let bytes = &buf[BATCH_HEADER..BATCH_HEADER + batch.header.len as usize];
+        Ok((crc32c::crc32c(bytes) == batch.header.crc).then(|| bytes.to_vec()))
+    }
+
+    /// The identity of the log in it; `None` if it has none yet.
+    pub(super) fn identity(&self) -> Option<u128> {
+        self.identity
+    }
+
+    /// The greatest number that it covers.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.batches.iter().map(|batch| batch.header.last).max()
+    }
+
+    /// Up to where it goes on from `number` without a hole, and the hole, if there is one.
+    fn reach(&self, number: u64) -> (u64, Option<(u64, u64)>) {
+        let mut to = number;
+        for batch in &self.batches {
+            if batch.header.after > to {
+                return (to, Some((to + 1, batch.header.after)));
+            }
+            to = to.max(batch.header.last);
+        }
+        (to, None)
+    }
+
+    /// The number up to which a database of an identity is restored whose backup goes up to `number` and was
+    /// made at `made`.
+    pub(crate) fn target(
+        &self,
+        until: Until,
+        identity: u128,
+        number: u64,
+        made: Duration,
+    ) -> Result<u64> {
+        if self.identity.is_some_and(|own| own != identity) {
+            return Err(BackupError::OtherArchive {
+                archive: self.name.clone(),
+            }
+            .into());
+        }
+        let (to, hole) = self.reach(number);
+        let hole_error = |(from, to)| Error::from(BackupError::Hole { from, to });
+        let out_of_reach = |asked: String| {
+            Err(BackupError::OutOfReach {
+                asked,
+                from: number,
+                to,
+            }
+            .into())
+        };
+        match until {
+            Until::End => hole.map_or(Ok(to), |hole| Err(hole_error(hole))),
+            Until::Number(asked) if (number..=to).contains(&asked) => Ok(asked),
+            Until::Number(asked) => match hole {
+                Some(hole) if asked > to => Err(hole_error(hole)),
+                _ => out_of_reach(format!("number {asked}")),
+            },
+            Until::Time(time) => {
+                let since = time.duration_since(SystemTime::UNIX_EPOCH);
+                let time = since.unwrap_or(Duration::ZERO);
+                let mut target = (made <= time).then_some(number);
+                for batch in &self.batches {
+                    // The clock may have been set back between two batches: the first one beyond ends it.
+                    if batch.header.time > time {
+                        break;
+                    }
+                    if batch.header.last < number {
+                        continue;
+                    }
+                    if batch.header.after > to {
+                        return hole.map_or(Ok(to), |hole| Err(hole_error(hole)));
+                    }
+                    target = Some(batch.header.last.max(number));
+                }
+                match target {
+                    Some(target) => Ok(target),
+                    None => out_of_reach("a time before the backup".to_owned()),
+                }
+            }
+        }
+    }
+
+    /// Calls `f` for the transactions behind `after`, up to `to`, in the order of their numbers.
+    pub(crate) fn read(
+        &self,
+        after: u64,
+        to: u64,
+        f: &mut dyn FnMut(ArchivedTransaction<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = after;
+        for batch in &self.batches {
+            if batch.header.last <= done || batch.header.after >= to {
+                continue;
+            }
+            let damaged = || {
+                let (from, to) = (batch.header.after + 1, batch.header.last);
+                Error::from(BackupError::Damaged {
+                    backup: format!("{}, {}", self.name, batch.name),
+                    what: format!("its transactions from number {from} to {to}"),
+                })
+            };
+            let bytes = self.load(batch)?.ok_or_else(damaged)?;
+            for transaction in transactions(&bytes) {
+                let (number, payload) = transaction.ok_or_else(damaged)?;
+                if number > done && number <= to {
+                    f(ArchivedTransaction { number, payload })?;
+                }
+            }
+            done = batch.header.last;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! Backups of a database that is in use, and restoring them.
+//!
+//! A checkpoint is a whole state between two transactions, and its blocks are not changed before the next one
+//! is published. So a backup makes a checkpoint, pins it, and copies its pages while everybody goes on. It
+//! needs no log: the state is that of exactly one transaction number.
+//!
+//! The page map says in which checkpoint each page was written last. An incremental backup copies the pages
+//! whose entries differ from those that its parent's manifest lists, and reads no others.
+//!
+//! Format and use: `docs/backup.md`.
+
+mod error;
+mod format;
+mod restore;
+mod sink;
+mod source;
+
+pub use error::BackupError;
+pub use restore::{Restore, RestoreReport, Until, restore};
+pub use source::{BackupInfo, backup_info};
+
+pub(crate) use restore::RESTORING_FILE;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use format::seal;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_store::PAGE_SIZE;
+
+use crate::database::{Database, Inner};
+use crate::error::{Error, Result};
+use crate::meta::Meta;
+use format::{Manifest, PIECE_PAGES, Parent, Pieces};
+
+/// How a backup or a restore gets on.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct BackupProgress {
+    /// Pages copied so far.
+    pub pages: u64,
+    /// Pages to copy in all, as far as known.
+    pub pages_total: u64,
+}
+
+/// What a backup holds and what it took.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The backup has exactly the transactions up to this number.
+    pub number: u64,
+    /// Pages of the database.
+    pub pages_total: u64,
+    /// Pages copied: all of them, or those that changed since the parent.
+    pub pages: u64,
+    /// Bytes read from the data file.
+    pub read_bytes: u64,
+    /// Bytes written to the backup.
+    pub written_bytes: u64,
+    /// The file, unless it was a stream.
+    pub path: Option<PathBuf>,
+}
+
+/// A backup to be made: [`Database::backup_options`].
+#[must_use]
+pub struct Backup<'a> {
+    inner: &'a Arc<Inner>,
+    parent: Option<PathBuf>,
+    progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
+}
+
+impl std::fmt::Debug for Backup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backup")
+            .field("parent", &self.parent)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Makes a full backup while the database is in use; see [`Backup::to_path`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let db = braid::Database::open(dir.path().join("shop"))?;
+    /// let orders = db.table::<u64, String>("orders")?;
+    /// db.transact(|tx| tx.insert(&orders, &1, "tea"))?;
+    ///
+    /// let full = db.backup(dir.path().join("monday"))?;
+    /// db.transact(|tx| tx.insert(&orders, &2, "cups"))?;
+    /// let since = db
+    ///     .backup_options()
+    ///     .incremental_from(dir.path().join("monday"))
+    ///     .to_path(dir.path().join("tuesday"))?;
+    /// assert!(since.number > full.number);
+    ///
+    /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
+    /// braid::restore(&chain, dir.path().join("restored"))?;
+    /// let restored = braid::Database::open(dir.path().join("restored"))?;
+    /// let orders = restored.table::<u64, String>("orders")?;
+    /// assert_eq!(restored.get(&orders, &2)?.as_deref(), Some("cups"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Backup::to_path`].
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        self.backup_options().to_path(path)
+    }
+
+    /// Writes a full backup to a stream while the database is in use; see [`Backup::to_writer`].
+    ///
+    /// # Errors
+    /// As [`Backup::to_writer`].
+    pub fn backup_to(&self, writer: &mut dyn Write) -> Result<BackupReport> {
+        self.backup_options().to_writer(writer)
+    }
+
+    /// A backup with options.
+    pub fn backup_options(&self) -> Backup<'_> {
+        Backup {
+            inner: self.inner(),
+            parent: None,
+            progress: None,
+        }
+    }
+}
+
+impl<'a> Backup<'a> {
+    /// Copies only what changed since an earlier backup of this database, full or incremental. It is
+    /// restored together with that one, and all that that one builds on.
+    pub fn incremental_from(mut self, parent: impl AsRef<Path>) -> Self {
+        self.parent = Some(parent.as_ref().to_owned());
+        self
+    }
+
+    /// Is told how it gets on.
+    pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Writes the backup to a file, which must not exist, or into an existing directory, under the name
+    /// `backup-NUMBER.braid`.
+    ///
+    /// Transactions go on meanwhile; they wait only for the beginning of a checkpoint, for microseconds. The
+    /// data file may grow, since what is being copied stays. The file has its name only once it is
+    /// complete and durable.
+    ///
+    /// # Errors
+    /// What a checkpoint can fail with, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
+    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent is of no use here or the
+    /// file exists. Nothing but perhaps a file `….partial` is left then.
+    pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        let parent = self.read_parent()?;
+        let mut sink = sink::FileSink::create(path.as_ref())?;
+        let mut report = self.copy(parent, &mut sink)?;
+        report.path = Some(sink.finish(report.number)?);
+        Ok(report)
+    }
+
+    /// Writes the backup to a stream, in the same format as to a file. A stream that ends early is told from a
+    /// complete one when it is restored.
+    ///
+    /// # Errors
+    /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
+    pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
+        let parent = self.read_parent()?;
+        let report = self.copy(parent, writer)?;
+        writer.flush().map_err(failed)?;
+        Ok(report)
+    }
+
+    fn read_parent(&self) -> Result<Option<Manifest>> {
+        let Some(path) = &self.parent else {
+            return Ok(None);
+        };
+        let manifest = source::read_manifest(path)?;
+        let identity = self.inner.log.identity();
+        if manifest.identity != identity {
+            return Err(BackupError::OtherDatabase {
+                backup: source::name_of(path),
+            }
+            .into());
+        }
+        Ok(Some(manifest))
+    }
+
+    fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
+        let pinned = {
+            let _one_at_a_time = self.inner.checkpoint_running.lock();
+            self.inner.checkpoint_locked()?;
+            self.inner.store.pin_checkpoint()
+        };
+        if let Some(parent) = &parent
+            && parent.sequence > pinned.sequence()
+        {
+            return Err(BackupError::NewerParent {
+                parent: parent.number,
+            }
+            .into());
+        }
+        let (_, start) = Meta::decode(pinned.meta())?;
+        let before = |id: usize| {
+            let entries = parent.as_ref().map_or(&[][..], |parent| &parent.entries);
+            entries.get(id).copied().unwrap_or(0)
+        };
+        let entries = pinned.entries();
+        let changed: Vec<u64> = (0..entries.len())
+            .filter(|&id| entries[id] != 0 && entries[id] != before(id))
+            .map(|id| id as u64)
+            .collect();
+        let pages_total = entries.iter().filter(|entry| **entry != 0).count() as u64;
+        let mut pieces = Pieces::begin(writer)?;
+        let mut copied = 0;
+        for ids in changed.chunks(PIECE_PAGES) {
+            let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
+            pinned.read(&mut pages)?;
+            pieces.put(&pages)?;
+            copied += pages.len() as u64;
+            if let Some(progress) = &self.progress {
+                progress(BackupProgress {
+                    pages: copied,
+                    pages_total: changed.len() as u64,
+                });
+            }
+        }
+        let written_bytes = pieces.finish(Manifest {
+            identity: self.inner.log.identity(),
+            number: start.number,
+            sequence: pinned.sequence(),
+            time: braid_rt::wall_clock(),
+            parent: parent.as_ref().map(|parent| Parent {
+                digest: parent.digest(),
+                number: parent.number,
+            }),
+            pages: copied,
+            pages_digest: 0,
+            meta: pinned.meta().to_vec(),
+            trees: pinned.trees().clone(),
+            entries: entries.to_vec(),
+        })?;
+        Ok(BackupReport {
+            number: start.number,
+            pages_total,
+            pages: copied,
+            read_bytes: copied * PAGE_SIZE as u64,
+            written_bytes,
+            path: None,
+        })
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::io("writing the backup", error)
+}

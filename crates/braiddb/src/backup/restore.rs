@@ -1,0 +1,436 @@
+//! From backups, and an archive, to a database.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use braid_io::{Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
+use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
+use braid_store::{PageId, Store, StoreOptions, StoreWriter};
+
+use super::format::Manifest;
+use super::source::{Reader, read_manifest};
+use super::{BackupError, BackupProgress};
+use crate::archive::{Archive, ArchivedTransaction};
+use crate::error::{Error, Result};
+use crate::meta::Meta;
+use crate::replay::Replay;
+
+/// There while a database is being restored: what is beside it is not a database yet.
+pub(crate) const RESTORING_FILE: &str = "RESTORING";
+
+/// To which point a database is restored; see [`Restore::until`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Until {
+    /// Everything that the backups and the archive have.
+    End,
+    /// The transactions up to this number.
+    Number(u64),
+    /// What was durable at this time, as far as the archive tells times apart: its records say how far the
+    /// log was at intervals, those of [`crate::Builder::archive_interval`].
+    Time(SystemTime),
+}
+
+/// What was restored.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The database has exactly the transactions up to this number. Its next ones have greater numbers.
+    pub number: u64,
+    /// The number up to which the backups went.
+    pub backup_number: u64,
+    /// Pages read from the backups.
+    pub pages: u64,
+    /// Transactions that were applied from the archive.
+    pub transactions: u64,
+}
+
+/// Restores a full backup, with the incremental ones that build on it, oldest first, into a directory that is
+/// empty or is created.
+///
+/// # Errors
+/// As [`Restore::run`].
+pub fn restore(backups: &[impl AsRef<Path>], path: impl AsRef<Path>) -> Result<RestoreReport> {
+    let restore = backups.iter().fold(Restore::new(), Restore::backup);
+    restore.run(path)
+}
+
+enum Source<'a> {
+    File(PathBuf),
+    Stream(Box<dyn Read + 'a>),
+}
+
+enum ArchiveSource {
+    Open(Archive),
+    Directory(PathBuf),
+    Device(Arc<dyn Device>),
+}
+
+/// A database to be restored.
+///
+/// ```no_run
+/// use std::time::{Duration, SystemTime};
+///
+/// # fn main() -> braid::Result<()> {
+/// let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+/// let report = braid::Restore::new()
+///     .backup("/backups/sunday")
+///     .backup("/backups/monday")
+///     .archive("/backups/archive")
+///     .until(braid::Until::Time(an_hour_ago))
+///     .run("/data/restored")?;
+/// println!("restored up to transaction {}", report.number);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub struct Restore<'a> {
+    sources: Vec<Source<'a>>,
+    archive: Option<ArchiveSource>,
+    until: Until,
+    progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
+    device: DeviceChoice,
+    pool_bytes: usize,
+}
+
+impl std::fmt::Debug for Restore<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Restore")
+            .field("backups", &self.sources.len())
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Restore<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Restore<'a> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self {
+            sources: Vec::new(),
+            archive: None,
+            until: Until::End,
+            progress: None,
+            device: DeviceChoice::Auto,
+            pool_bytes: 64 << 20,
+        }
+    }
+
+    /// Adds a backup file: the full one first, then the incremental ones from the oldest to the newest.
+    pub fn backup(mut self, path: impl AsRef<Path>) -> Self {
+        self.sources.push(Source::File(path.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds a backup that is read from a stream, from its beginning to its end.
+    pub fn stream(mut self, stream: impl Read + 'a) -> Self {
+        self.sources.push(Source::Stream(Box::new(stream)));
+        self
+    }
+
+    /// Adds the archive of the database's log, see [`crate::Builder::archive`]: what it has behind the last
+    /// backup is applied.
+    pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
+        self.archive = Some(ArchiveSource::Directory(path.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds an archive on a device of one's own.
+    pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.archive = Some(ArchiveSource::Device(device));
+        self
+    }
+
+    /// To which point the database is restored. Default: [`Until::End`].
+    pub fn until(mut self, until: Until) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Is told how it gets on.
+    pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Memory for pages while the archive is applied, in bytes, at least 512 KiB. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// How the medium is accessed.
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Restores into a directory, which must be empty, or is created. Everything is durable when this
+    /// returns. A directory in which it failed is no database; empty it before the next attempt.
+    ///
+    /// The restored database is one of its own: positions in change feeds, incremental backups and archives of
+    /// the old one do not go on in it.
+    ///
+    /// # Errors
+    /// [`Error::Backup`] says what is wrong with the backups, the archive, the point asked for or the
+    /// directory; [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`], [`Error::Locked`].
+    pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
+        let path = path.as_ref();
+        let opening = |error| Error::io(format!("opening {}", path.display()), error);
+        // Before anything is made: most of what can be wrong is known from the files' ends.
+        self.archive = self.open_archive()?.map(ArchiveSource::Open);
+        self.check_files()?;
+        if path.try_exists().map_err(opening)?
+            && let Some(found) = std::fs::read_dir(path).map_err(opening)?.next()
+        {
+            let found = found.map_err(opening)?.file_name();
+            return Err(BackupError::DestinationInUse {
+                path: path.to_owned(),
+                found: found.to_string_lossy().into_owned(),
+            }
+            .into());
+        }
+        braid_io::create_directory(path).map_err(opening)?;
+        let _lock = DirectoryLock::acquire(path).map_err(|error| match error {
+            LockError::Held => Error::Locked {
+                path: path.to_owned(),
+            },
+            LockError::Io(error) => opening(error),
+        })?;
+        let device = braid_io::open_directory(path, self.device).map_err(opening)?;
+        self.run_on(device)
+    }
+
+    fn check_files(&self) -> Result<()> {
+        let mut chain = Chain::default();
+        for source in &self.sources {
+            let Source::File(path) = source else {
+                // It is checked when it has been read.
+                return Ok(());
+            };
+            chain.add(read_manifest(path)?, &super::source::name_of(path))?;
+        }
+        let (manifest, _) = chain.last.ok_or(BackupError::Nothing)?;
+        let archive = match &self.archive {
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            _ => None,
+        };
+        target(archive, self.until, &manifest).map(drop)
+    }
+
+    fn open_archive(&mut self) -> Result<Option<Archive>> {
+        Ok(match self.archive.take() {
+            None => None,
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            Some(ArchiveSource::Device(device)) => Some(Archive::open_on(device, "archive")?),
+            Some(ArchiveSource::Directory(path)) => Some(Archive::open(&path)?),
+        })
+    }
+
+    /// Restores onto an empty device of one's own.
+    ///
+    /// # Errors
+    /// As [`Restore::run`].
+    pub fn run_on(mut self, device: Arc<dyn Device>) -> Result<RestoreReport> {
+        let archive = self.open_archive()?;
+        begin(&*device)?;
+        let mut writer = StoreWriter::create(device.clone())?;
+        let mut chain = Chain::default();
+        let mut pages = 0;
+        // For each page, the map entry of what was put last.
+        let mut put: Vec<u64> = Vec::new();
+        for (index, source) in self.sources.into_iter().enumerate() {
+            let mut reader = match source {
+                Source::File(path) => Reader::open(&path)?,
+                Source::Stream(stream) => Reader::new(format!("stream {}", index + 1), stream)?,
+            };
+            let name = reader.name().to_owned();
+            let mut ids: Vec<PageId> = Vec::new();
+            while let Some(mut piece) = reader.pages()? {
+                writer.put(&mut piece)?;
+                ids.extend(piece.iter().map(|(id, _)| *id));
+                pages += piece.len() as u64;
+                if let Some(progress) = &self.progress {
+                    progress(BackupProgress {
+                        pages,
+                        pages_total: 0,
+                    });
+                }
+            }
+            let manifest = reader.manifest()?;
+            for id in ids {
+                let at = id as usize;
+                if put.len() <= at {
+                    put.resize(at + 1, 0);
+                }
+                put[at] = manifest.entries.get(at).copied().unwrap_or(0);
+            }
+            chain.add(manifest, &name)?;
+        }
+        let Some((manifest, name)) = chain.last else {
+            return Err(BackupError::Nothing.into());
+        };
+        put.resize(manifest.entries.len(), 0);
+        let differs = |(put, wanted): (&u64, &u64)| *wanted != 0 && put != wanted;
+        if put.iter().zip(&manifest.entries).any(differs) {
+            return Err(BackupError::Damaged {
+                backup: name,
+                what: "it builds on pages that none of the backups has".into(),
+            }
+            .into());
+        }
+        let (meta, start) = Meta::decode(&manifest.meta)?;
+        let until = target(archive.as_ref(), self.until, &manifest)?;
+        let exists = |id: PageId| {
+            manifest
+                .entries
+                .get(id as usize)
+                .is_some_and(|entry| *entry != 0)
+        };
+        let next_page = manifest.entries.len() as u64;
+        writer.finish(
+            next_page,
+            manifest.trees.clone(),
+            meta.encode(&start, None),
+            exists,
+        )?;
+        let store_options = StoreOptions {
+            pool_bytes: self.pool_bytes,
+        };
+        let (store, _) = Store::open(device.clone(), store_options)?;
+        let mut transactions = 0;
+        if let Some(archive) = &archive {
+            let replay = Replay::new(&store);
+            archive.read(
+                manifest.number,
+                until,
+                &mut |transaction: ArchivedTransaction<'_>| {
+                    transactions += 1;
+                    replay.add(Piece {
+                        number: transaction.number,
+                        records: 1,
+                        payload: transaction.payload,
+                    })
+                },
+            )?;
+            replay.finish(braid_rt::thread::parallelism())?;
+        }
+        begin_log(&device, &store, &meta, until)?;
+        end(&*device)?;
+        Ok(RestoreReport {
+            number: until,
+            backup_number: manifest.number,
+            pages,
+            transactions,
+        })
+    }
+}
+
+/// Backups that build on each other.
+#[derive(Default)]
+struct Chain {
+    last: Option<(Manifest, String)>,
+}
+
+impl Chain {
+    fn add(&mut self, manifest: Manifest, name: &str) -> Result<()> {
+        let backup = || name.to_owned();
+        match (&self.last, manifest.parent) {
+            (None, None) => {}
+            (None, Some(parent)) => {
+                return Err(BackupError::NotFull {
+                    backup: backup(),
+                    parent: parent.number,
+                }
+                .into());
+            }
+            (Some((last, _)), _) if last.identity != manifest.identity => {
+                return Err(BackupError::OtherDatabase { backup: backup() }.into());
+            }
+            (Some((last, _)), parent) => {
+                if parent.is_none_or(|parent| parent.digest != last.digest()) {
+                    return Err(BackupError::BrokenChain {
+                        backup: backup(),
+                        // A full one needs none.
+                        needs: parent.map_or(0, |parent| parent.number),
+                        found: last.number,
+                    }
+                    .into());
+                }
+            }
+        }
+        self.last = Some((manifest, backup()));
+        Ok(())
+    }
+}
+
+/// The number to which a database is restored.
+fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
+    if let Some(archive) = archive {
+        return archive.target(until, manifest.identity, manifest.number, manifest.time);
+    }
+    let asked = match until {
+        Until::End => return Ok(manifest.number),
+        Until::Number(number) if number == manifest.number => return Ok(number),
+        Until::Number(number) => format!("number {number}"),
+        Until::Time(_) => "a time without an archive".to_owned(),
+    };
+    Err(BackupError::OutOfReach {
+        asked,
+        from: manifest.number,
+        to: manifest.number,
+    }
+    .into())
+}
+
+fn begin(device: &dyn Device) -> Result<()> {
+    let failed = |e| Error::io("restoring a database", e);
+    let entries = device.list().map_err(failed)?;
+    if let Some(entry) = entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
+        return Err(BackupError::DestinationInUse {
+            path: PathBuf::from("the device"),
+            found: entry.name.clone(),
+        }
+        .into());
+    }
+    let marker = device.open(RESTORING_FILE, OpenMode::CreateNew);
+    drop(marker.map_err(failed)?);
+    device.sync_directory().map_err(failed)
+}
+
+fn end(device: &dyn Device) -> Result<()> {
+    let failed = |e| Error::io("restoring a database", e);
+    device.sync_directory().map_err(failed)?;
+    device.remove(RESTORING_FILE).map_err(failed)?;
+    device.sync_directory().map_err(failed)
+}
+
+/// Begins a log behind `number`, and makes a checkpoint whose log begins there.
+fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, number: u64) -> Result<()> {
+    // Nothing is written to it here: as small as its protocol lets it be.
+    let slot_bytes = 8 << 10;
+    let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
+    let options = LogOptions {
+        slot_bytes,
+        segment_bytes: (2 * slots).max(256 << 10),
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        flush_mode: FlushMode::Callers,
+        ..LogOptions::default()
+    };
+    let log = Log::create_behind(device.clone(), options, number)?;
+    let start: LogStart = log.quiesce(|start| start);
+    let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
+    checkpoint.write(&|_| {})?;
+    checkpoint.publish()?;
+    log.close()?;
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! A backup's file: it has its name only when it is complete and durable.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::{BackupError, failed};
+use crate::error::{Error, Result};
+
+/// See the module's text.
+pub(super) struct FileSink {
+    file: File,
+    partial: PathBuf,
+    /// Where it goes, unless that is a directory.
+    path: Option<PathBuf>,
+    directory: PathBuf,
+}
+
+impl FileSink {
+    /// Begins a file at `path`, or in it, if it is a directory.
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let opening = |error| Error::io(format!("creating the backup {}", path.display()), error);
+        let (directory, path) = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => (path.to_owned(), None),
+            Ok(_) => return Err(in_use(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = match path.parent() {
+                    Some(parent) if !parent.as_os_str().is_empty() => parent,
+                    _ => Path::new("."),
+                };
+                (directory.to_owned(), Some(path.to_owned()))
+            }
+            Err(error) => return Err(opening(error)),
+        };
+        let name = path.as_ref().and_then(|path| path.file_name());
+        let mut name = name.map_or_else(|| "backup".into(), |name| name.to_owned());
+        name.push(".partial");
+        let partial = directory.join(name);
+        // What an interrupted one left is worth nothing.
+        let file = File::create(&partial).map_err(opening)?;
+        Ok(Self {
+            file,
+            partial,
+            path,
+            directory,
+        })
+    }
+
+    /// Makes the file durable and gives it its name, which it returns.
+    pub(super) fn finish(self, number: u64) -> Result<PathBuf> {
+        let name = || self.directory.join(format!("backup-{number:020}.braid"));
+        let path = self.path.unwrap_or_else(name);
+        self.file.sync_all().map_err(failed)?;
+        // Never over another one. (Two backups to one name at a time are the caller's to avoid.)
+        if path.try_exists().map_err(failed)? {
+            let _ = fs::remove_file(&self.partial);
+            return Err(in_use(&path));
+        }
+        fs::rename(&self.partial, &path).map_err(failed)?;
+        let directory = File::open(&self.directory).map_err(failed)?;
+        directory.sync_all().map_err(failed)?;
+        Ok(path)
+    }
+}
+
+fn in_use(path: &Path) -> Error {
+    let found = path.file_name().unwrap_or_default().to_string_lossy();
+    BackupError::DestinationInUse {
+        path: path.to_owned(),
+        found: found.into_owned(),
+    }
+    .into()
+}
+
+impl Write for FileSink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

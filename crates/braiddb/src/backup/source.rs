@@ -1,0 +1,231 @@
+//! Reading a backup and checking each part of it.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::SystemTime;
+
+use braid_io::AlignedBuf;
+use braid_store::{PAGE_SIZE, PageId};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::BackupError;
+use super::format::{
+    END_MAGIC, FOOTER, FORMAT, MAGIC, Manifest, NoManifest, PAGE_RECORD, PIECE_HEADER, PIECE_PAGES,
+};
+use crate::error::{Error, Result};
+
+/// What a backup says about itself; see [`backup_info`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupInfo {
+    /// The identity of the database that was backed up. A restored database has another one.
+    pub identity: u128,
+    /// It has the transactions up to this number.
+    pub number: u64,
+    /// When it was made.
+    pub time: SystemTime,
+    /// The number of the backup that it builds on; `None` if it is a full one.
+    pub parent: Option<u64>,
+    /// Pages in it.
+    pub pages: u64,
+}
+
+/// Reads what a backup file says about itself; its pages are not looked at.
+///
+/// # Errors
+/// [`Error::Backup`] or [`Error::Io`].
+pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
+    let manifest = read_manifest(path.as_ref())?;
+    Ok(BackupInfo {
+        identity: manifest.identity,
+        number: manifest.number,
+        time: SystemTime::UNIX_EPOCH + manifest.time,
+        parent: manifest.parent.map(|parent| parent.number),
+        pages: manifest.pages,
+    })
+}
+
+/// A backup's name for people.
+pub(super) fn name_of(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Reads the manifest from a file's end.
+pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
+    let name = name_of(path);
+    let reading = |error| Error::io(format!("reading the backup {name}"), error);
+    let mut file = File::open(path).map_err(reading)?;
+    let len = file.metadata().map_err(reading)?.len();
+    let mut magic = [0; 8];
+    let has_magic = len >= 8
+        && file
+            .read_exact(&mut magic)
+            .map(|()| magic == MAGIC)
+            .map_err(reading)?;
+    if !has_magic {
+        return Err(BackupError::NotABackup { backup: name }.into());
+    }
+    let incomplete = || BackupError::Incomplete {
+        backup: name.clone(),
+    };
+    let mut footer = [0; FOOTER];
+    let at = len.checked_sub(FOOTER as u64).ok_or_else(incomplete)?;
+    file.seek(SeekFrom::Start(at)).map_err(reading)?;
+    file.read_exact(&mut footer).map_err(reading)?;
+    let (manifest_len, magic) = footer.split_at(8);
+    if magic != END_MAGIC {
+        return Err(incomplete().into());
+    }
+    let manifest_len = u64::from_le_bytes(manifest_len.try_into().unwrap_or_default());
+    let manifest_at = at
+        .checked_sub(manifest_len)
+        .filter(|at| *at >= (MAGIC.len() + PIECE_HEADER) as u64)
+        .ok_or_else(|| damaged(&name, "its manifest's length"))?;
+    file.seek(SeekFrom::Start(manifest_at)).map_err(reading)?;
+    let mut bytes = vec![0; manifest_len as usize];
+    file.read_exact(&mut bytes).map_err(reading)?;
+    decode(&name, &bytes)
+}
+
+fn damaged(backup: &str, what: &str) -> Error {
+    BackupError::Damaged {
+        backup: backup.to_owned(),
+        what: what.to_owned(),
+    }
+    .into()
+}
+
+fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
+    Manifest::decode(bytes).map_err(|error| match error {
+        NoManifest::Damaged => damaged(name, "its manifest"),
+        NoManifest::Format(format) => BackupError::Format {
+            backup: name.to_owned(),
+            format,
+            known: FORMAT,
+        }
+        .into(),
+    })
+}
+
+/// Reads a backup from its beginning.
+pub(super) struct Reader<'a> {
+    name: String,
+    from: Box<dyn Read + 'a>,
+    digest: Xxh3,
+    pages: u64,
+    piece: Vec<u8>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn open(path: &Path) -> Result<Reader<'static>> {
+        let name = name_of(path);
+        let file = File::open(path);
+        let file = file.map_err(|e| Error::io(format!("opening the backup {name}"), e))?;
+        Reader::new(name, Box::new(BufReader::with_capacity(1 << 20, file)))
+    }
+
+    pub(super) fn new(name: String, from: Box<dyn Read + 'a>) -> Result<Self> {
+        let mut reader = Self {
+            name,
+            from,
+            digest: Xxh3::new(),
+            pages: 0,
+            piece: Vec::new(),
+        };
+        let mut magic = [0; 8];
+        match reader.fill(&mut magic) {
+            Ok(()) if magic == MAGIC => {}
+            Err(error @ Error::Io { .. }) => return Err(error),
+            _ => {
+                return Err(BackupError::NotABackup {
+                    backup: reader.name,
+                }
+                .into());
+            }
+        }
+        Ok(reader)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.fill_unhashed(bytes)?;
+        self.digest.update(bytes);
+        Ok(())
+    }
+
+    fn fill_unhashed(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.from
+            .read_exact(bytes)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => BackupError::Incomplete {
+                    backup: self.name.clone(),
+                }
+                .into(),
+                _ => Error::io(format!("reading the backup {}", self.name), error),
+            })
+    }
+
+    /// The next pages; `None` behind the last.
+    pub(super) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
+        let mut header = [0; PIECE_HEADER];
+        self.fill(&mut header)?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let (count, crc) = (word(0) as usize, word(4));
+        if count == 0 && crc == 0 {
+            return Ok(None);
+        }
+        if count == 0 || count > PIECE_PAGES {
+            return Err(damaged(&self.name, "a piece's length"));
+        }
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.resize(count * PAGE_RECORD, 0);
+        self.fill(&mut piece)?;
+        if crc32c::crc32c(&piece) != crc {
+            let what = format!("the piece behind page {} of it", self.pages);
+            return Err(damaged(&self.name, &what));
+        }
+        self.pages += count as u64;
+        let page = |record: &[u8]| {
+            let (id, bytes) = record.split_at(8);
+            let mut page = AlignedBuf::new(PAGE_SIZE);
+            page.copy_from_slice(bytes);
+            (u64::from_le_bytes(id.try_into().unwrap_or_default()), page)
+        };
+        let pages = piece.chunks_exact(PAGE_RECORD).map(page).collect();
+        self.piece = piece;
+        Ok(Some(pages))
+    }
+
+    /// The manifest, behind the last page.
+    pub(super) fn manifest(mut self) -> Result<Manifest> {
+        let digest = self.digest.digest128();
+        let mut rest = Vec::new();
+        let read = self.from.read_to_end(&mut rest);
+        read.map_err(|e| Error::io(format!("reading the backup {}", self.name), e))?;
+        let incomplete = || BackupError::Incomplete {
+            backup: self.name.clone(),
+        };
+        let (bytes, footer) = rest.split_last_chunk::<FOOTER>().ok_or_else(incomplete)?;
+        let (len, magic) = footer.split_at(8);
+        if magic != END_MAGIC {
+            return Err(incomplete().into());
+        }
+        if len != (bytes.len() as u64).to_le_bytes() {
+            return Err(damaged(&self.name, "its manifest's length"));
+        }
+        let manifest = decode(&self.name, bytes)?;
+        if manifest.pages != self.pages || manifest.pages_digest != digest {
+            return Err(damaged(
+                &self.name,
+                "its pages are not those of its manifest",
+            ));
+        }
+        Ok(manifest)
+    }
+}

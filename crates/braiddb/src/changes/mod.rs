@@ -1,0 +1,370 @@
+//! The change feed: committed, durable transactions in their order.
+//!
+//! A reader follows the log ([`braid_log::Follower`]), so committers do nothing for it. What it shows lies at or
+//! below the durable horizon: like what a snapshot shows (I4), it is there after every crash.
+
+mod bell;
+mod feed;
+
+pub(crate) use bell::Bell;
+pub use feed::Feed;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid_log::{Follower, LogError};
+use bytes::Bytes;
+
+use crate::catalog::{CATALOG_ID, table_of_entry};
+use crate::database::{Database, Inner};
+use crate::error::{Error, Result};
+use crate::redo;
+
+/// Bytes of transactions that are read ahead.
+const READ_BYTES: usize = 256 << 10;
+
+/// A place in the order of a database's transactions, behind one of them: where a consumer of changes goes on.
+/// Good for as long as the database lives; one that was restored has other positions.
+///
+/// Written as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes) it can be stored anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    identity: u128,
+    number: u64,
+}
+
+impl Position {
+    /// The number of the transaction that it lies behind.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The position as 24 bytes.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.number.to_le_bytes());
+        bytes
+    }
+
+    /// The position of [`Position::to_bytes`].
+    pub fn from_bytes(bytes: [u8; 24]) -> Self {
+        let word = |at: usize| {
+            bytes[at..at + 8]
+                .iter()
+                .rev()
+                .fold(0, |n, b| n << 8 | u64::from(*b))
+        };
+        Self {
+            identity: u128::from(word(0)) | u128::from(word(8)) << 64,
+            number: word(16),
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}:{}", self.identity, self.number)
+    }
+}
+
+impl FromStr for Position {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (identity, number) = text.split_once(':')?;
+            Some(Self {
+                identity: u128::from_str_radix(identity, 16).ok()?,
+                number: number.parse().ok()?,
+            })
+        };
+        parse().ok_or_else(|| Error::Decode {
+            type_name: "Position",
+            reason: format!("{text:?} is not what a position is written as"),
+        })
+    }
+}
+
+/// What a transaction did to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The table's number, which it keeps when it is renamed.
+    pub table_id: u32,
+    /// The table's name, unless it was dropped before this was read.
+    pub table: Option<Arc<str>>,
+    /// The key, encoded as [`crate::Key`] says.
+    pub key: Bytes,
+    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed.
+    pub value: Option<Bytes>,
+}
+
+/// A committed transaction with what it wrote, each key once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChangeSet {
+    /// The transaction's number, that of its [`crate::Commit`].
+    pub number: u64,
+    /// The position behind it.
+    pub position: Position,
+    /// Its writes to tables. Writes of the engine itself, as of the names of tables, are not among them.
+    pub changes: Vec<Change>,
+}
+
+/// Reads committed, durable transactions in their order; from [`Database::changes`].
+///
+/// As an iterator it ends when there is nothing more for now, and goes on when there is;
+/// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
+/// [`crate::Builder::feed_log_bytes`].
+pub struct Changes {
+    inner: Arc<Inner>,
+    follower: Follower,
+    /// How far that has come: less than `read_to` at first, since it begins where a checkpoint began.
+    follower_at: u64,
+    ahead: VecDeque<(u64, Vec<u8>)>,
+    /// Everything up to here was read into `ahead`.
+    read_to: u64,
+    position: u64,
+    /// What is held for this reader, see [`crate::retention::Retention`].
+    held: Arc<AtomicU64>,
+    names: HashMap<u32, Arc<str>>,
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes")
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// The transactions behind a position, in their order.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let stock = db.table::<String, u32>("stock")?;
+    /// let from = db.position();
+    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
+    ///
+    /// let mut changes = db.changes(from)?;
+    /// let set = changes.next().expect("one transaction")?;
+    /// let change = &set.changes[0];
+    /// assert_eq!(change.table.as_deref(), Some("stock"));
+    /// assert_eq!(&change.key[..], b"cups");
+    /// assert!(changes.next().is_none(), "no more for now");
+    /// let stored = set.position.to_string(); // go on from here another day
+    /// # let _ = stored;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PositionLost`] if the log behind the position is not there any more,
+    /// [`Error::ForeignPosition`] if the position is not one of this database, [`Error::Closed`],
+    /// [`Error::Corrupted`] or [`Error::Io`].
+    pub fn changes(&self, from: Position) -> Result<Changes> {
+        Changes::open(self.inner(), from)
+    }
+
+    /// The position behind all that is durable now.
+    pub fn position(&self) -> Position {
+        self.position_behind(self.durable_horizon())
+    }
+
+    /// The position behind the transaction of a number, for who kept only that.
+    pub fn position_behind(&self, number: u64) -> Position {
+        self.inner().position(number)
+    }
+
+    /// The oldest position from which changes can be read: with no feeds, the beginning of the newest
+    /// checkpoint.
+    pub fn oldest_position(&self) -> Position {
+        self.inner().position(self.inner().retention.oldest())
+    }
+}
+
+impl Inner {
+    fn position(&self, number: u64) -> Position {
+        Position {
+            identity: self.log.identity(),
+            number,
+        }
+    }
+
+    fn check_position(&self, position: Position) -> Result<()> {
+        let is_own = position.identity == self.log.identity();
+        if is_own && position.number <= self.log.horizon() {
+            return Ok(());
+        }
+        Err(Error::ForeignPosition { position })
+    }
+
+    fn position_lost(&self, asked: u64) -> Error {
+        Error::PositionLost {
+            asked,
+            oldest: self.retention.oldest(),
+        }
+    }
+}
+
+impl Changes {
+    fn open(inner: &Arc<Inner>, from: Position) -> Result<Self> {
+        if inner.is_closed() {
+            return Err(Error::Closed);
+        }
+        inner.check_position(from)?;
+        let number = from.number;
+        let lost = || inner.position_lost(number);
+        let held = inner.retention.add_reader(number).ok_or_else(lost)?;
+        let follower = follow(inner, number)?;
+        Ok(Self {
+            inner: inner.clone(),
+            follower,
+            follower_at: 0,
+            ahead: VecDeque::new(),
+            read_to: number,
+            position: number,
+            held,
+            names: HashMap::new(),
+        })
+    }
+
+    /// The position behind what was returned so far, and behind transactions that had nothing to show.
+    pub fn position(&self) -> Position {
+        self.inner.position(self.position)
+    }
+
+    /// The next transaction; waits until there is one, but not for longer than `time`.
+    ///
+    /// # Errors
+    /// As the iterator's items; [`Error::Poisoned`] if there is no more because writing failed, and
+    /// [`Error::Closed`].
+    pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
+        let deadline = braid_rt::now() + time;
+        loop {
+            if let Some(next) = self.next() {
+                return next.map(Some);
+            }
+            if !self
+                .inner
+                .clone()
+                .wait_for_progress(self.position, deadline)?
+            {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<ChangeSet>> {
+        if self.inner.is_closed() {
+            return Err(Error::Closed);
+        }
+        loop {
+            while let Some((number, payload)) = self.ahead.pop_front() {
+                self.go_to(number);
+                let changes = self.decode(payload)?;
+                if !changes.is_empty() {
+                    return Ok(Some(ChangeSet {
+                        number,
+                        position: self.inner.position(number),
+                        changes,
+                    }));
+                }
+            }
+            self.go_to(self.read_to);
+            if self.read_to >= self.inner.log.horizon() || !self.read()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn go_to(&mut self, number: u64) {
+        self.position = number;
+        // Relaxed: who sees it late keeps more.
+        self.held.store(number, Ordering::Relaxed);
+    }
+
+    /// Reads on; says whether that led anywhere.
+    fn read(&mut self) -> Result<bool> {
+        let (ahead, after) = (&mut self.ahead, self.read_to);
+        let read = self.follower.read(READ_BYTES, &mut |piece| {
+            if piece.number > after {
+                ahead.push_back((piece.number, piece.payload.to_vec()));
+            }
+        });
+        let to = match read {
+            Ok(to) => to,
+            Err(LogError::Released { .. }) => {
+                self.ahead.clear();
+                self.follower = follow(&self.inner, after)?;
+                self.follower_at = 0;
+                return Ok(true);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.read_to = to.max(after);
+        Ok(std::mem::replace(&mut self.follower_at, to) != to)
+    }
+
+    fn decode(&mut self, payload: Vec<u8>) -> Result<Vec<Change>> {
+        let payload = Bytes::from(payload);
+        let mut changes = Vec::new();
+        for redo in redo::decode(&payload) {
+            let redo = redo?;
+            if redo.table == CATALOG_ID {
+                if let Some((id, name)) = redo.value.and_then(|v| table_of_entry(redo.key, v)) {
+                    self.names.insert(id, name.into());
+                }
+                continue;
+            }
+            changes.push(Change {
+                table_id: redo.table,
+                table: None,
+                key: payload.slice_ref(redo.key),
+                value: redo.value.map(|value| payload.slice_ref(value)),
+            });
+        }
+        for change in &mut changes {
+            change.table = self.name(change.table_id)?;
+        }
+        Ok(changes)
+    }
+
+    /// A table's name: as of when what was read last was committed, as far as that is known.
+    fn name(&mut self, id: u32) -> Result<Option<Arc<str>>> {
+        if !self.names.contains_key(&id) {
+            for (id, name) in self.inner.table_names_by_id()? {
+                self.names.entry(id).or_insert_with(|| name.into());
+            }
+        }
+        Ok(self.names.get(&id).cloned())
+    }
+}
+
+/// Follows the log from before a number.
+fn follow(inner: &Inner, number: u64) -> Result<Follower> {
+    let start = inner.retention.start_before(number);
+    let start = start.ok_or_else(|| inner.position_lost(number))?;
+    inner.log.follow(&start).map_err(|error| match error {
+        LogError::Released { .. } => inner.position_lost(number),
+        error => error.into(),
+    })
+}
+
+/// # Errors
+/// The items are [`Error::PositionLost`] if the reader was too slow and its log is gone,
+/// [`Error::Corrupted`], [`Error::Io`], or [`Error::Closed`].
+impl Iterator for Changes {
+    type Item = Result<ChangeSet>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().transpose()
+    }
+}

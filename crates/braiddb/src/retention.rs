@@ -1,0 +1,203 @@
+//! How much log is kept beyond what recovery needs: for the archive, for change feeds and their readers.
+//!
+//! Log can be released, and read, from the places where checkpoints began. So these places are remembered, from
+//! the oldest one that somebody still needs; it is written into each superblock, for the log that lies
+//! behind it must outlive a restart. With nobody to keep it for, a checkpoint releases all before its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use braid_log::LogStart;
+use braid_rt::Mutex;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Retention {
+    state: Mutex<State>,
+    segment_bytes: u64,
+    /// Log that is kept for feeds and readers, at most.
+    feed_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Where checkpoints began, from the oldest from which there is log. Never empty.
+    starts: VecDeque<LogStart>,
+    /// The names of feeds, and the number up to which each was acknowledged.
+    feeds: BTreeMap<String, u64>,
+    /// What each open reader has read.
+    readers: Vec<Weak<AtomicU64>>,
+}
+
+impl Retention {
+    pub(crate) fn new(starts: VecDeque<LogStart>, segment_bytes: u64, feed_bytes: u64) -> Self {
+        assert!(!starts.is_empty(), "the log begins somewhere");
+        let state = State {
+            starts,
+            feeds: BTreeMap::new(),
+            readers: Vec::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            segment_bytes,
+            feed_bytes,
+        }
+    }
+
+    fn bytes(&self, from: &LogStart, to: &LogStart) -> u64 {
+        let lanes = from.lanes.iter().zip(&to.lanes);
+        let segments: u64 = lanes
+            .map(|(from, to)| to.segment.saturating_sub(from.segment))
+            .sum();
+        segments * self.segment_bytes
+    }
+
+    /// Notes where a checkpoint begins, and gives up what nobody needs any more; `archived` is how far the
+    /// archive is, if there is one. Returns the place from which log is kept once the checkpoint is
+    /// published.
+    pub(crate) fn begin_checkpoint(&self, start: &LogStart, archived: Option<u64>) -> LogStart {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.starts.push_back(start.clone());
+        let hard = archived.unwrap_or(u64::MAX);
+        let soft = state.needed();
+        while let Some(next) = state.starts.get(1) {
+            let over_budget = self.bytes(&state.starts[0], start) > self.feed_bytes;
+            if next.number > hard || (next.number > soft && !over_budget) {
+                break;
+            }
+            state.starts.pop_front();
+        }
+        state.starts[0].clone()
+    }
+
+    /// Bytes of log that the next checkpoint could release, though it is not due.
+    pub(crate) fn releasable(&self, archived: Option<u64>) -> u64 {
+        let mut state = self.state.lock();
+        let needed = state.needed().min(archived.unwrap_or(u64::MAX));
+        let (oldest, starts) = (&state.starts[0], &state.starts);
+        let next = starts.iter().take_while(|start| start.number <= needed);
+        next.last().map_or(0, |next| self.bytes(oldest, next))
+    }
+
+    /// The newest place from which everything behind `number` can be read; `None` if some of it is gone.
+    pub(crate) fn start_before(&self, number: u64) -> Option<LogStart> {
+        let state = self.state.lock();
+        let before = state
+            .starts
+            .iter()
+            .take_while(|start| start.number <= number);
+        before.last().cloned()
+    }
+
+    /// Everything behind this number can be read.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.state.lock().starts[0].number
+    }
+
+    /// Keeps what lies behind `number` for a reader, who says in what this returns how far it has come.
+    /// `None` if some of it is gone.
+    pub(crate) fn add_reader(&self, number: u64) -> Option<Arc<AtomicU64>> {
+        let mut state = self.state.lock();
+        if state.starts[0].number > number {
+            return None;
+        }
+        let reader = Arc::new(AtomicU64::new(number));
+        state.readers.push(Arc::downgrade(&reader));
+        Some(reader)
+    }
+
+    /// Sets how far a feed was acknowledged; it goes forward only.
+    pub(crate) fn set_feed(&self, name: &str, number: u64) {
+        let mut state = self.state.lock();
+        let feed = state.feeds.entry(name.to_owned()).or_default();
+        *feed = number.max(*feed);
+    }
+
+    pub(crate) fn remove_feed(&self, name: &str) {
+        self.state.lock().feeds.remove(name);
+    }
+
+    /// How far a feed was acknowledged, if there is one.
+    pub(crate) fn feed(&self, name: &str) -> Option<u64> {
+        self.state.lock().feeds.get(name).copied()
+    }
+
+    /// All feeds.
+    pub(crate) fn feeds(&self) -> Vec<(String, u64)> {
+        let state = self.state.lock();
+        let feeds = state.feeds.iter();
+        feeds
+            .map(|(name, &number)| (name.clone(), number))
+            .collect()
+    }
+}
+
+impl State {
+    /// The number behind which feeds and readers need the log. A feed whose log is gone already needs none.
+    fn needed(&mut self) -> u64 {
+        let oldest = self.starts[0].number;
+        self.readers.retain(|reader| reader.strong_count() > 0);
+        let readers = self.readers.iter().filter_map(Weak::upgrade);
+        // Relaxed: an older value keeps more.
+        let readers = readers.map(|reader| reader.load(Ordering::Relaxed));
+        let feeds = self.feeds.values().copied();
+        let numbers = readers.chain(feeds).filter(|&number| number >= oldest);
+        numbers.min().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_log::LanePosition;
+
+    use super::*;
+
+    fn start(number: u64, segment: u64) -> LogStart {
+        let lane = LanePosition {
+            segment,
+            offset: 4096,
+            chunk: 1,
+            link: 0,
+            incarnation: 1,
+        };
+        LogStart {
+            number,
+            flush: 0,
+            lanes: vec![lane],
+        }
+    }
+
+    fn number(retention: &Retention, at: u64, archived: Option<u64>) -> u64 {
+        retention
+            .begin_checkpoint(&start(at * 10, at), archived)
+            .number
+    }
+
+    #[test]
+    fn log_is_kept_for_who_needs_it_and_no_longer() {
+        let retention = Retention::new([start(0, 0)].into(), 100, 350);
+        assert_eq!(number(&retention, 1, None), 10, "for nobody");
+        retention.set_feed("f", 15);
+        assert_eq!(number(&retention, 2, None), 10);
+        let reader = retention.add_reader(22).unwrap();
+        assert_eq!(number(&retention, 3, None), 10);
+        retention.set_feed("f", 30);
+        assert_eq!(retention.releasable(None), 100);
+        assert_eq!(number(&retention, 4, None), 20, "for the reader");
+        assert!(retention.start_before(19).is_none() && retention.add_reader(19).is_none());
+        assert_eq!(retention.start_before(39).unwrap().number, 30);
+        assert_eq!(number(&retention, 5, None), 20);
+        assert_eq!(number(&retention, 6, None), 30, "beyond the budget");
+        assert_eq!(
+            number(&retention, 7, Some(33)),
+            30,
+            "for the archive, whatever it takes"
+        );
+        drop(reader);
+        retention.remove_feed("f");
+        assert_eq!(number(&retention, 8, Some(61)), 60);
+        assert_eq!(number(&retention, 9, None), 90);
+    }
+}

@@ -1,0 +1,370 @@
+//! The archive, and recovery to a point in time.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use braid::{BackupError, Bytes, Database, Device, Error, Health, MemoryDevice, Until};
+use braid_io::{OpenMode, SimDevice};
+
+use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
+
+/// Every protocol, under load and through a restart: any number behind the backup can be restored.
+#[test]
+fn any_number_behind_the_backup_can_be_restored() {
+    for (protocol, builder) in builders() {
+        let dir = scratch();
+        let path = |name: &str| dir.path().join(name);
+        let builder = builder
+            .archive(path("archive"))
+            .archive_interval(Duration::from_millis(2));
+        let db = builder.clone().open(path("db")).unwrap();
+        let model = Model::default();
+        model.begin(&db).unwrap();
+        let number = under_load(&db, &model, 7, || {
+            let number = db.backup(path("full")).unwrap().number;
+            for _ in 0..3 {
+                db.checkpoint().unwrap();
+                db.archive_now().unwrap();
+            }
+            number
+        });
+        db.close().unwrap();
+        let db = builder.open(path("db")).unwrap();
+        under_load(&db, &model, 8, || {
+            db.checkpoint().unwrap();
+            db.archive_now().unwrap();
+        });
+        db.sync().unwrap();
+        let archived = db.archive_now().unwrap().unwrap();
+        assert!(archived >= model.last(), "{protocol}");
+        assert_eq!(db.stats().archived, Some(archived));
+        drop(db);
+        let commits: Vec<u64> = model.commits.lock().unwrap().keys().copied().collect();
+        let behind: Vec<u64> = commits.into_iter().filter(|&n| n > number).collect();
+        assert!(behind.len() > 50);
+        let middle = behind[behind.len() / 2];
+        let points = [
+            (Until::End, model.last()),
+            (Until::Number(number), number),
+            (Until::Number(behind[0]), behind[0]),
+            (Until::Number(middle), middle),
+        ];
+        for (i, (until, expected)) in points.into_iter().enumerate() {
+            let target = path(&format!("restored-{i}"));
+            let restore = small_restore()
+                .backup(path("full"))
+                .archive(path("archive"));
+            let report = restore.until(until).run(&target).unwrap();
+            assert!(report.backup_number == number && report.number >= expected);
+            braid::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
+            let restored = open_restored(&target).unwrap();
+            model.check(&restored, expected);
+            let tables = crate::model::tables(&restored).unwrap();
+            let fresh = Model::default();
+            let mut rng = fastrand::Rng::with_seed(1);
+            fresh.transfer(&restored, &tables, &mut rng).unwrap();
+            assert!(fresh.last() > report.number);
+        }
+    }
+}
+
+fn put(db: &Database, key: u64) -> u64 {
+    let table = db.table::<u64, Bytes>("t").unwrap();
+    let mut tx = db.begin();
+    tx.insert(&table, &key, &vec![key as u8; 500]).unwrap();
+    tx.commit().unwrap().number()
+}
+
+fn keys(db: &Database) -> Vec<u64> {
+    use braid::Readable;
+    let table = db.table::<u64, Bytes>("t").unwrap();
+    let snapshot = db.snapshot();
+    snapshot
+        .iter(&table)
+        .unwrap()
+        .map(|row| row.unwrap().0)
+        .collect()
+}
+
+fn builder(archive: &Arc<dyn Device>) -> braid::Builder {
+    small()
+        .checkpoint_log_bytes(64 << 10)
+        .archive_on(archive.clone())
+}
+
+fn open(archive: &Arc<dyn Device>) -> Database {
+    builder(archive)
+        .open_on(Arc::new(MemoryDevice::new()))
+        .unwrap()
+}
+
+fn memory() -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new())
+}
+
+fn restore(
+    backup: &[u8],
+    archive: &Arc<dyn Device>,
+    until: Until,
+) -> Result<(Database, braid::RestoreReport), Error> {
+    let target = memory();
+    let restore = small_restore().stream(backup).archive_on(archive.clone());
+    let report = restore.until(until).run_on(target.clone())?;
+    let builder = small();
+    Ok((builder.open_on(target)?, report))
+}
+
+fn backup_error<T>(outcome: Result<T, Error>) -> BackupError {
+    match outcome {
+        Err(Error::Backup(error)) => error,
+        Err(error) => panic!("no backup error: {error}"),
+        Ok(_) => panic!("no error"),
+    }
+}
+
+#[test]
+fn a_time_is_found_between_batches() {
+    let archive = memory();
+    let db = open(&archive);
+    let mut backup = Vec::new();
+    let before_backup = SystemTime::now() - Duration::from_secs(5);
+    put(&db, 0);
+    db.backup_to(&mut backup).unwrap();
+    let mut times = Vec::new();
+    for key in 1..6 {
+        put(&db, key);
+        db.archive_now().unwrap();
+        // Whatever the clock's resolution is: a later time than the batch's, and one before the next one's.
+        let seen = SystemTime::now();
+        while SystemTime::now() <= seen {
+            std::hint::spin_loop();
+        }
+        times.push(SystemTime::now());
+        while SystemTime::now() <= times[times.len() - 1] {
+            std::hint::spin_loop();
+        }
+    }
+    for (i, &time) in times.iter().enumerate() {
+        let (restored, _) = restore(&backup, &archive, Until::Time(time)).unwrap();
+        assert_eq!(keys(&restored), (0..i as u64 + 2).collect::<Vec<_>>());
+    }
+    let error = backup_error(restore(&backup, &archive, Until::Time(before_backup)));
+    assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
+    let error = backup_error(restore(&backup, &archive, Until::Number(1)));
+    assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
+    let error = backup_error(restore(&backup, &archive, Until::Number(1 << 40)));
+    assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
+}
+
+#[test]
+fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
+    let archive = memory();
+    let device = memory();
+    let db = builder(&archive).open_on(device.clone()).unwrap();
+    let mut backup = Vec::new();
+    db.backup_to(&mut backup).unwrap();
+    let last = put(&db, 1);
+    db.archive_now().unwrap();
+    db.close().unwrap();
+    // Opened without the archive, and its log is gone.
+    let plain = small();
+    let db = plain
+        .segment_bytes(64 << 10)
+        .open_on(device.clone())
+        .unwrap();
+    let missing = put(&db, 2);
+    db.close().unwrap();
+    let db = builder(&archive).open_on(device).unwrap();
+    put(&db, 3);
+    db.archive_now().unwrap();
+    let error = backup_error(restore(&backup, &archive, Until::End));
+    let named = matches!(error, BackupError::Hole { from, to } if from <= missing && to >= missing);
+    assert!(named, "{error}");
+    let beyond = backup_error(restore(&backup, &archive, Until::Number(missing)));
+    assert!(matches!(beyond, BackupError::Hole { .. }), "{beyond}");
+    let (restored, _) = restore(&backup, &archive, Until::Number(last)).unwrap();
+    assert_eq!(keys(&restored), [1]);
+    // With a backup from behind the hole it does not matter.
+    let mut later = Vec::new();
+    db.backup_to(&mut later).unwrap();
+    put(&db, 4);
+    db.archive_now().unwrap();
+    let (restored, _) = restore(&later, &archive, Until::End).unwrap();
+    assert_eq!(keys(&restored), [1, 2, 3, 4]);
+}
+
+#[test]
+fn archives_of_others_are_told() {
+    let (archive, elsewhere) = (memory(), memory());
+    let (db, other) = (open(&archive), open(&elsewhere));
+    let mut backup = Vec::new();
+    for db in [&db, &other] {
+        put(db, 1);
+        db.archive_now().unwrap();
+    }
+    db.backup_to(&mut backup).unwrap();
+    let error = backup_error(restore(&backup, &elsewhere, Until::End));
+    assert!(matches!(error, BackupError::OtherArchive { .. }), "{error}");
+    let error = backup_error(builder(&archive).open_on(memory()));
+    assert!(matches!(error, BackupError::OtherArchive { .. }), "{error}");
+}
+
+/// The database's files are set back, behind the archive's back.
+#[test]
+fn an_archive_that_is_ahead_is_told() {
+    let archive = memory();
+    let device = SimDevice::new(1);
+    let db = builder(&archive).open_on(Arc::new(device.clone())).unwrap();
+    put(&db, 1);
+    let before = device.after_kill();
+    put(&db, 2);
+    db.archive_now().unwrap();
+    drop(db);
+    let error = backup_error(builder(&archive).open_on(Arc::new(before)));
+    assert!(matches!(error, BackupError::ArchiveAhead { .. }), "{error}");
+}
+
+/// The archive's medium fails: commits go on until the log is full, `health` tells, and when the medium is
+/// back nothing is missing.
+#[test]
+fn a_failing_archive_holds_the_log_and_loses_nothing() {
+    let medium = SimDevice::new(1);
+    let archive: Arc<dyn Device> = Arc::new(medium.clone());
+    let db = builder(&archive)
+        .strands(1)
+        .segment_bytes(1 << 20)
+        .checkpoint_log_bytes(1 << 20)
+        .max_log_bytes(8 << 20)
+        .open_on(memory())
+        .unwrap();
+    let mut backup = Vec::new();
+    db.backup_to(&mut backup).unwrap();
+    put(&db, 0);
+    db.archive_now().unwrap();
+    medium.break_after(1);
+    let table = db.table::<u64, Bytes>("t").unwrap();
+    let mut expected = vec![0];
+    let error = loop {
+        let key = expected.len() as u64;
+        let mut tx = db.begin();
+        tx.insert(&table, &key, &vec![1; 50_000]).unwrap();
+        match tx.commit() {
+            Ok(_) => expected.push(key),
+            Err(error) => break error,
+        }
+        if key.is_multiple_of(20) {
+            db.checkpoint().unwrap();
+            assert!(matches!(db.health(), Health::ArchiveFailing { .. }));
+        }
+    };
+    assert!(matches!(error, Error::OutOfSpace { .. }), "{error}");
+    assert!(expected.len() > 80, "{}", expected.len());
+    assert!(db.archive_now().is_err());
+    db.checkpoint().unwrap();
+    medium.mend();
+    db.archive_now().unwrap();
+    assert!(matches!(db.health(), Health::Good));
+    db.checkpoint().unwrap();
+    let key = expected.len() as u64;
+    put(&db, key);
+    expected.push(key);
+    db.archive_now().unwrap();
+    let (restored, _) = restore(&backup, &archive, Until::End).unwrap();
+    assert_eq!(keys(&restored), expected);
+}
+
+/// The archive's power goes at any write: the next opening goes on behind what is whole.
+#[test]
+fn an_archive_is_whole_after_crashes() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut medium = SimDevice::new(seed);
+        let mut device = SimDevice::new(seed + 1_000);
+        let mut backup = Vec::new();
+        let mut numbers = Vec::new();
+        for round in 0..4 {
+            let archive: Arc<dyn Device> = Arc::new(medium.clone());
+            let db = builder(&archive).open_on(Arc::new(device.clone())).unwrap();
+            if round == 0 {
+                db.backup_to(&mut backup).unwrap();
+            }
+            medium.crash_after(1 + rng.u64(..12));
+            let mut archived = 0;
+            for _ in 0..rng.u64(1..12) {
+                numbers.push(put(&db, numbers.len() as u64));
+                match rng.u8(..4) {
+                    0 => db.checkpoint().unwrap(),
+                    1 => drop(db.archive_now()),
+                    _ => {}
+                }
+                archived = db.stats().archived.unwrap();
+            }
+            // Both lose power at once.
+            device = device.after_crash();
+            drop(db);
+            medium = medium.after_crash();
+            let archive: Arc<dyn Device> = Arc::new(medium.clone());
+            let (restored, report) = restore(&backup, &archive, Until::End).unwrap();
+            assert!(
+                report.number >= archived,
+                "seed {seed}: archived means durable"
+            );
+            let whole = numbers.iter().filter(|&&number| number <= report.number);
+            let expected: Vec<u64> = (0..whole.count() as u64).collect();
+            if !expected.is_empty() {
+                assert_eq!(keys(&restored), expected, "seed {seed}");
+            }
+        }
+    }
+}
+
+/// Damage to any part is told, and never yields what was not there.
+#[test]
+fn a_damaged_archive_is_told() {
+    let archive = memory();
+    let db = open(&archive);
+    let mut backup = Vec::new();
+    db.backup_to(&mut backup).unwrap();
+    for key in 0..30 {
+        put(&db, key);
+        if key % 5 == 4 {
+            db.archive_now().unwrap();
+        }
+    }
+    let all: Vec<u64> = (0..30).collect();
+    let name = archive.list().unwrap().remove(0).name;
+    let file = archive.open(&name, OpenMode::Existing).unwrap();
+    let len = file.len().unwrap() as usize;
+    let mut bytes = archive.allocate(len);
+    file.read_at(&mut bytes[..len], 0).unwrap();
+    let (mut told, mut torn) = (0, 0);
+    for at in (0..len).step_by(61) {
+        bytes[at] ^= 4;
+        file.write_at(&[&bytes[..len]], 0).unwrap();
+        match restore(&backup, &archive, Until::End) {
+            Err(Error::Backup(error)) => {
+                told += 1;
+                assert!(
+                    matches!(
+                        error,
+                        BackupError::Hole { .. }
+                            | BackupError::Damaged { .. }
+                            | BackupError::Format { .. }
+                            | BackupError::OtherArchive { .. }
+                    ),
+                    "byte {at}: {error}"
+                );
+            }
+            Err(error) => panic!("byte {at}: {error}"),
+            Ok((restored, report)) => {
+                let found = keys(&restored);
+                assert!(all.starts_with(&found), "byte {at}: {found:?}");
+                // Padding, the header's time, or the last batch, which may have been torn.
+                torn += u32::from(found.len() < all.len());
+                assert!(found.len() >= 25, "byte {at}: {}", report.number);
+            }
+        }
+        bytes[at] ^= 4;
+    }
+    assert!(told > 50 && torn > 0, "{told} {torn}");
+}
