@@ -111,7 +111,14 @@ pub(crate) struct Database {
     handle: Arc<Handle>,
 }
 
-/// Opens the database in a directory.
+/// Opens the database in a directory, which is created if it is missing, and recovers what a crash left.
+///
+/// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
+/// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, transaction_bytes_max, flushes_in_flight, group_size,
+/// discard. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
+///
+/// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError, ReadOnlyError,
+/// OutOfSpaceError, IoError; TypeError or OptionError for an option.
 #[pyfunction]
 #[pyo3(signature = (path, **options))]
 pub(crate) fn open(
@@ -127,7 +134,7 @@ pub(crate) fn open(
     })
 }
 
-/// A database in memory.
+/// A database in memory, gone with its last object; the options are those of open.
 #[pyfunction]
 #[pyo3(signature = (**options))]
 pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Database> {
@@ -142,7 +149,10 @@ pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> 
 
 #[pymethods]
 impl Database {
-    /// A handle to a table, which is created, durably, if there is none of this name.
+    /// A handle to a table, which is created, durably, if there is none of this name and create is true.
+    ///
+    /// key and value are bytes, str, int (which is i64), float (f64, for values only), or one of the types braid.u8 to
+    /// braid.f64. Raises TableTypeError if the table holds others, TableMissingError, TableNameError.
     #[pyo3(signature = (name, *, key = None, value = None, create = true))]
     fn table(
         &self,
@@ -206,7 +216,10 @@ impl Database {
         py.detach(|| database.rename_table(name, to)).py()
     }
 
-    /// Begins a transaction.
+    /// Begins a transaction, to be used in a with statement: its end commits, an exception aborts.
+    ///
+    /// isolation is "serializable" or "snapshot"; durability is "immediate", "none", or a datetime.timedelta within
+    /// which a commit is on the disk. Raises OptionError.
     #[pyo3(signature = (*, isolation = None, durability = None))]
     fn begin(
         &self,
@@ -217,7 +230,10 @@ impl Database {
         self.handle.begin(options)
     }
 
-    /// Calls a function with a transaction and commits it, again and again while that fails with a conflict.
+    /// Calls a function with a transaction and commits it, again and again while that fails with a ConflictError, and
+    /// returns what the function returned.
+    ///
+    /// Any other exception aborts and is raised, and so is the last conflict after 1,000 tries.
     #[pyo3(signature = (body, *, isolation = None, durability = None))]
     fn transact<'py>(
         &self,
@@ -245,18 +261,20 @@ impl Database {
         }
     }
 
-    /// A read-only view of what is durable now.
+    /// A read-only view of what is durable now, which blocks nobody. While it is open, old values are kept for it.
     fn snapshot(&self, py: Python<'_>) -> PyResult<Snapshot> {
         Snapshot::take(py, &self.handle)
     }
 
-    /// Blocks until everything committed so far is durable.
+    /// Blocks until everything committed so far is durable, whatever its durability. Raises PoisonedError.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.open()?;
         py.detach(|| database.sync()).py()
     }
 
-    /// Writes a checkpoint now.
+    /// Writes a checkpoint now: the log before it is no longer needed, and its space is used again.
+    ///
+    /// Raises OutOfSpaceError, IoError or PoisonedError; the checkpoint before stays good.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.open()?;
         py.detach(|| database.checkpoint()).py()
@@ -297,7 +315,10 @@ impl Database {
         self.handle.closed.load(Ordering::Relaxed)
     }
 
-    /// Closes the database.
+    /// Closes the database: waits for what is committed and writes a last checkpoint. Everything that came of it fails
+    /// with ClosedError from then on. Closing again does nothing.
+    ///
+    /// Raises PoisonedError, or what a checkpoint can fail with; what was acknowledged is safe even so.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.any()?.clone();
         self.handle.closed.store(true, Ordering::Relaxed);

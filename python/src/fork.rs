@@ -61,7 +61,7 @@ impl<T> Own<T> {
             return Ok(());
         }
         Err(errors::ClosedError::new_err(
-            "the database was opened by the parent process; a child made by fork has to open its own",
+            "the database was opened by the parent process; a child made by fork can't use it",
         ))
     }
 

@@ -87,7 +87,9 @@ pub(crate) fn recovery<'py>(
     )
 }
 
-/// Checks a database that nobody has open.
+/// Checks a database that nobody has open: every checksum and every structure. Writes nothing.
+///
+/// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if it can't look at all.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let mut findings = Vec::new();

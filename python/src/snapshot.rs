@@ -15,7 +15,7 @@ use crate::table::Table;
 
 type Open = Arc<Own<braid::Snapshot>>;
 
-/// A consistent, read-only view of the database.
+/// A consistent, read-only view of the database: what was durable when it was taken; see Database.snapshot.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Snapshot {

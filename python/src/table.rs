@@ -15,7 +15,8 @@ use crate::scan::{Entries, Items, Origin};
 use crate::snapshot::Snapshot;
 use crate::types::{ColumnType, Schema, Type};
 
-/// A table of ordered keys with values.
+/// A table of ordered keys with values: a MutableMapping whose every operation is a transaction of its own, and the
+/// name of the table in the methods of Transaction and Snapshot.
 #[pyclass(frozen, generic, mapping, weakref, module = "braid")]
 pub(crate) struct Table {
     pub(crate) handle: Arc<Handle>,
@@ -245,7 +246,7 @@ impl Table {
         }
     }
 
-    /// Sets many keys in one transaction.
+    /// Sets many keys in one transaction, from a mapping, pairs or keywords. Raises LimitError if that is too much for one.
     #[pyo3(signature = (other = None, /, **entries))]
     fn update(
         &self,

@@ -12,7 +12,9 @@ use crate::errors::{IntoPyResult, broken};
 use crate::fork::Own;
 use crate::notifier::{self, Waiter};
 
-/// Tells when a transaction is durable.
+/// Tells when a transaction is durable: ask it (poll), wait for it (wait), or await it in asyncio.
+///
+/// The transaction becomes durable all the same if nobody does.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Ticket {
@@ -66,7 +68,7 @@ impl Ticket {
         }
     }
 
-    /// Blocks until the transaction is durable; returns its number.
+    /// Blocks until the transaction is durable; returns its number. Raises PoisonedError if it will not be.
     fn wait(&self, py: Python<'_>) -> PyResult<u64> {
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get()?;

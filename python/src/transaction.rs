@@ -31,7 +31,11 @@ impl State {
     }
 }
 
-/// A read-write transaction; see `Database.begin`.
+/// A read-write transaction; see Database.begin.
+///
+/// Its writes are its own until the commit, and its reads see them. A write locks its key, and waits while another
+/// transaction has it locked; WouldDeadlockError if that could be one of the same thread. After its end every use
+/// raises TransactionEndedError. One that nobody refers to is aborted.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
@@ -341,13 +345,18 @@ impl Transaction {
     // Ending ------------------------------------------------------------------------------------------
 
     /// Makes the writes visible and durable, together or not at all; returns the place in the serial order.
+    ///
+    /// Raises ConflictError or OutOfSpaceError, after which nothing of the transaction remains; PoisonedError if the log
+    /// failed, and then it is known only after opening again whether it survives.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let state = self.state(py)?;
         let commit = self.end(py, state, "committed", braid::Transaction::commit)?;
         Ok(commit.number())
     }
 
-    /// Makes the writes visible and returns a ticket that tells when they are durable.
+    /// Makes the writes visible and returns a Ticket, without waiting, that tells when they are durable.
+    ///
+    /// Raises what commit raises; a failure to become durable is the ticket's.
     fn commit_async(&self, py: Python<'_>) -> PyResult<Ticket> {
         let state = self.state(py)?;
         let ticket = self.end(py, state, "committed", braid::Transaction::commit_async)?;

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
 
-SMALL = 4 << 20
-"""Enough memory for pages in a test."""
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """Ends a test that hangs, and shows where."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture
 def db() -> Iterator[braid.Database]:
-    with braid.in_memory(pool_bytes=SMALL) as database:
+    with braid.in_memory(**SMALL) as database:
         yield database
 
 

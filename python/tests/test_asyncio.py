@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
 
@@ -21,7 +22,7 @@ def put(db: braid.Database, table: braid.Table[int, int], key: int) -> braid.Tic
 
 
 def test_awaiting(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
 
         async def main() -> None:
@@ -40,7 +41,7 @@ def test_awaiting(path: Path) -> None:
 
 
 def test_many_tasks_and_what_else_the_loop_does(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
         turns = 0
 
@@ -65,7 +66,7 @@ def test_many_tasks_and_what_else_the_loop_does(path: Path) -> None:
 
 
 def test_loops_on_several_threads(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
         done: list[int] = []
 
@@ -86,7 +87,7 @@ def test_loops_on_several_threads(path: Path) -> None:
 
 
 def test_a_cancelled_wait(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
 
         async def wait(ticket: braid.Ticket) -> int:
@@ -109,7 +110,7 @@ def test_a_cancelled_wait(path: Path) -> None:
 
 
 def test_a_loop_that_is_closed_before_the_flush(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
         for key in range(50):
             loop = asyncio.new_event_loop()
@@ -132,7 +133,7 @@ def test_a_loop_that_is_closed_before_the_flush(path: Path) -> None:
 
 def test_awaiting_after_the_database_was_closed(path: Path) -> None:
     async def main() -> None:
-        db = braid.open(path)
+        db = braid.open(path, **SMALL)
         table = db.table("t", key=int, value=int)
         tickets = [put(db, table, key) for key in range(50)]
         waiting = [asyncio.ensure_future(ticket) for ticket in tickets]
@@ -177,7 +178,7 @@ EXIT = """
 import asyncio, sys, threading, time
 import braid
 
-db = braid.open(sys.argv[1])
+db = braid.open(sys.argv[1], pool_bytes=4 << 20, segment_bytes=1 << 20)
 table = db.table("t", key=int, value=int)
 
 def commits():
@@ -213,5 +214,5 @@ def test_the_interpreter_ends_in_the_midst_of_it_all(path: Path) -> None:
         )
         assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
         assert "panic" not in ended.stderr and "Fatal" not in ended.stderr
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         assert len(db.table("t", key=int, value=int)) >= 20

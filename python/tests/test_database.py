@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import SMALL
 
 import braid
 
@@ -28,7 +29,7 @@ import braid
     ],
 )
 def test_options(path: Path, options: Any) -> None:
-    with braid.open(path, **options) as db:
+    with braid.open(path, **(SMALL | options)) as db:
         table = db.table("t", key=str, value=int)
         table["a"] = 1
         db.sync()
@@ -62,7 +63,7 @@ def test_options(path: Path, options: Any) -> None:
 )
 def test_wrong_options(path: Path, options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        braid.open(path, **options)
+        braid.open(path, **(SMALL | options))
     with pytest.raises(error, match=message):
         braid.in_memory(**options)
     assert not path.exists()
@@ -87,7 +88,7 @@ def test_the_stub_names_every_option() -> None:
 
 def test_opening_what_is_not_there(path: Path, tmp_path: Path) -> None:
     with pytest.raises(braid.NotADatabaseError, match="does not exist"):
-        braid.open(path, create_if_missing=False)
+        braid.open(path, create_if_missing=False, **SMALL)
     file = tmp_path / "file"
     file.write_text("x")
     with pytest.raises(braid.NotADatabaseError):
@@ -101,9 +102,9 @@ def test_opening_what_is_not_there(path: Path, tmp_path: Path) -> None:
 
 
 def test_opening_twice(path: Path) -> None:
-    with braid.open(path):
+    with braid.open(path, **SMALL):
         with pytest.raises(braid.LockedError, match="close it first"):
-            braid.open(path)
+            braid.open(path, **SMALL)
         with pytest.raises(braid.LockedError):
             braid.verify(path)
     with braid.open(str(path)):
@@ -111,7 +112,7 @@ def test_opening_twice(path: Path) -> None:
 
 
 def test_a_closed_database_refuses_everything(path: Path) -> None:
-    db = braid.open(path)
+    db = braid.open(path, **SMALL)
     table = db.table("t", key=str, value=int)
     table["a"] = 1
     tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
@@ -154,25 +155,25 @@ def test_a_closed_database_refuses_everything(path: Path) -> None:
 
 
 def test_a_database_closes_with_its_last_object(path: Path) -> None:
-    table = braid.open(path).table("t")
+    table = braid.open(path, **SMALL).table("t")
     gc.collect()
     table[b"a"] = b""
     with pytest.raises(braid.LockedError):
-        braid.open(path)
+        braid.open(path, **SMALL)
     del table
     gc.collect()
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         assert db.recovery().transactions == 0, "it was closed cleanly"
 
 
 def test_a_block_closes_on_an_exception(path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), braid.open(path) as db:
+    with pytest.raises(ZeroDivisionError), braid.open(path, **SMALL) as db:
         raise ZeroDivisionError
     assert db.closed
 
 
 def test_reports(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         assert db.health() == braid.Health("good", None)
         table = db.table("t", key=str, value=int)
         for i in range(10):
@@ -195,7 +196,7 @@ def test_reports(path: Path) -> None:
 
 
 def test_verify_tells_of_damage(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         db.table("t", key=int, value=bytes).update((i, bytes(100)) for i in range(1000))
     data = path / "data.braid"
     contents = bytearray(data.read_bytes())
@@ -207,7 +208,7 @@ def test_verify_tells_of_damage(path: Path) -> None:
     report = braid.verify(path)
     assert report.findings
     with pytest.raises(braid.CorruptError, match="braid verify") as error:
-        with braid.open(path) as db:
+        with braid.open(path, **SMALL) as db:
             print(dict(db.table("t", key=int, value=bytes)))
     assert error.value.location
 

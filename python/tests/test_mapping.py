@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support import SMALL
 
 import braid
 
@@ -27,7 +28,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 class AsADict(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.db = braid.in_memory(pool_bytes=1 << 20)
+        self.db = braid.in_memory(**SMALL)
         self.table = self.db.table("t", key=str, value=int)
         self.model: dict[str, int] = {}
 
@@ -147,12 +148,12 @@ def test_an_iteration_sees_one_state(db: braid.Database) -> None:
 
 
 def test_each_write_is_durable_as_the_database_says() -> None:
-    with braid.in_memory() as db:
+    with braid.in_memory(**SMALL) as db:
         table = db.table("t")
         flushes = db.stats().log.flushes
         table[b"a"] = b""
         assert db.stats().log.flushes > flushes
-    with braid.in_memory(durability="none") as db:
+    with braid.in_memory(durability="none", **SMALL) as db:
         table = db.table("t")
         table[b"a"] = b""
         db.sync()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import SMALL
 
 import braid
 
@@ -147,7 +148,7 @@ def test_names(db: braid.Database) -> None:
 
 
 def test_a_table_of_another_database(db: braid.Database) -> None:
-    with braid.in_memory() as other:
+    with braid.in_memory(**SMALL) as other:
         table = other.table("t")
         with db.begin() as tx, pytest.raises(braid.ForeignTableError):
             tx.get(table, b"")
@@ -159,7 +160,7 @@ def test_limits(db: braid.Database) -> None:
         table[b"x" * (braid.MAX_KEY_LEN + 1)] = b""
     assert isinstance(error.value, ValueError)
     table[b"x" * braid.MAX_KEY_LEN] = b""
-    with braid.in_memory(transaction_bytes_max=1024) as small:
+    with braid.in_memory(transaction_bytes_max=1024, **SMALL) as small:
         tight = small.table("t")
         with pytest.raises(braid.LimitError, match="split it"):
             tight.update({bytes([i]): b"x" * 100 for i in range(20)})
@@ -237,8 +238,8 @@ def test_ranges_are_those_of_a_sorted_list(
 
 
 def test_what_is_stored_outlives_the_process_that_stored_it(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         db.table("t", key=str, value=int)["a"] = -5
-    with braid.open(path, create_if_missing=False) as db:
+    with braid.open(path, create_if_missing=False, **SMALL) as db:
         table = db.existing_table("t")
         assert table is not None and dict(table) == {"a": -5}

@@ -1,25 +1,18 @@
-"""Many threads, and the interpreter's lock. A test that hangs is ended by faulthandler with all stacks."""
+"""Many threads, and the interpreter's lock."""
 
 from __future__ import annotations
 
-import faulthandler
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import SMALL
 
 import braid
 
 PROTOCOLS = ["serial", "aether", "epoch", "gsn", "glsn", "gwsn-strict", "gwsn"]
-
-
-@pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(120, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def together(threads: int, work: Callable[[int], None]) -> None:
@@ -36,7 +29,7 @@ def together(threads: int, work: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
-    with braid.open(path, protocol=protocol) as db:  # type: ignore[arg-type]
+    with braid.open(path, protocol=protocol, **SMALL) as db:  # type: ignore[arg-type]
         table = db.table("t", key=int, value=int)
 
         def work(number: int) -> None:
@@ -46,7 +39,7 @@ def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
 
         together(8, work)
         assert sum(table.values()) == 160
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         assert sum(db.table("t", key=int, value=int).values()) == 160
 
 
@@ -164,7 +157,7 @@ def test_one_iterator_on_many_threads(db: braid.Database) -> None:
 
 def test_closing_while_others_work(path: Path) -> None:
     for _ in range(5):
-        db = braid.open(path)
+        db = braid.open(path, **SMALL)
         table = db.table("t", key=int, value=int)
         refused: list[int] = []
 
@@ -185,7 +178,7 @@ def test_closing_while_others_work(path: Path) -> None:
 
 
 def test_checkpoints_beside_commits(path: Path) -> None:
-    with braid.open(path) as db:
+    with braid.open(path, **SMALL) as db:
         table = db.table("t", key=int, value=int)
 
         def work(number: int) -> None:

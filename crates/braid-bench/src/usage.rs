@@ -8,7 +8,9 @@ pub struct Usage {
     /// Processor time of all threads, in user mode and in the kernel.
     pub cpu: Duration,
     /// Bytes that the process caused to be written to storage (`write_bytes` of `/proc/self/io`);
-    /// `None` where the system does not say.
+    /// `None` where the system does not say. Linux counts whole folios of its page cache when they become dirty:
+    /// small writes into a file that was once written in large ones count as up to 256 KiB each, though
+    /// only the blocks that changed reach the device (PostgreSQL's log is such a file). Direct I/O counts exactly.
     pub device_bytes: Option<u64>,
     /// Resident memory in bytes; `None` where the system does not say.
     pub resident: Option<u64>,

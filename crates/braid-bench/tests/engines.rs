@@ -127,9 +127,28 @@ fn check(peer: &PeerInfo, path: &Path) {
             assert_eq!(number(get(&mut *session, 1, b"counter")), 4 * 50);
         }
     }
-    write(&mut *engine.session().unwrap(), &mut |tx| {
-        tx.put(0, b"after", b"reopening")
-    });
+    #[cfg(target_os = "linux")]
+    assert_eq!(processes_in(path) > 0, engine.server_usage().is_some());
+    // A panic closes the engine, and stops its server.
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        write(&mut *engine.session().unwrap(), &mut |tx| {
+            tx.put(0, b"after", b"reopening")
+        });
+        std::panic::resume_unwind(Box::new("meant"))
+    }));
+    assert!(panicked.is_err());
+    #[cfg(target_os = "linux")]
+    assert_eq!(processes_in(path), 0);
+}
+
+/// How many processes work in a directory.
+#[cfg(target_os = "linux")]
+fn processes_in(dir: &Path) -> usize {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path().join("cwd")).ok())
+        .filter(|cwd| cwd.starts_with(dir))
+        .count()
 }
 
 /// Commits, again and again until no other transaction is in the way.

@@ -23,7 +23,7 @@
 
 // What a function returns. Negative numbers are errors, which `braid_error_message` explains; positive
 // ones are outcomes that are none.
-typedef enum braid_status {
+typedef enum {
   // It was done.
   BRAID_OK = 0,
   // There is nothing of this key or name.
@@ -97,7 +97,7 @@ typedef enum braid_status {
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
-typedef enum braid_protocol {
+typedef enum {
   // Parallel logs with one order number for each transaction; the default.
   BRAID_PROTOCOL_GLSN = 1,
   // One log; locks are held until the flush.
@@ -117,7 +117,7 @@ typedef enum braid_protocol {
 } braid_protocol;
 
 // How a range is bounded at one end.
-typedef enum braid_bound_kind {
+typedef enum {
   // By nothing; the key is not looked at.
   BRAID_UNBOUNDED = 0,
   // By a key that belongs to it.
@@ -127,7 +127,7 @@ typedef enum braid_bound_kind {
 } braid_bound_kind;
 
 // How a database's medium is accessed.
-typedef enum braid_device {
+typedef enum {
   // The fastest way that works here.
   BRAID_DEVICE_AUTO = 0,
   // io_uring with direct I/O; Linux only.
@@ -139,7 +139,7 @@ typedef enum braid_device {
 } braid_device;
 
 // Which end of its range a cursor reads from.
-typedef enum braid_direction {
+typedef enum {
   // From the smallest key upwards.
   BRAID_FORWARD = 0,
   // From the largest key downwards.
@@ -147,7 +147,7 @@ typedef enum braid_direction {
 } braid_direction;
 
 // When a commit is safe from a crash of the system.
-typedef enum braid_durability {
+typedef enum {
   // Before the commit returns, or its ticket tells so.
   BRAID_DURABLE = 0,
   // Within a time after the commit returns. A crash may lose it, but never a part of it, and nothing that
@@ -158,7 +158,7 @@ typedef enum braid_durability {
 } braid_durability;
 
 // What concurrent transactions see of each other.
-typedef enum braid_isolation {
+typedef enum {
   // As if the transactions ran one after the other. Reads see the newest state and are validated at
   // commit; until then two reads may disagree, and then the commit fails with `BRAID_CONFLICT`.
   BRAID_SERIALIZABLE = 0,
@@ -167,7 +167,7 @@ typedef enum braid_isolation {
 } braid_isolation;
 
 // What `braid_options_set` sets, and what its number means. What is not set has its default.
-typedef enum braid_option {
+typedef enum {
   // The commit protocol, a `braid_protocol`. Default: `BRAID_PROTOCOL_GLSN` for a new database; an
   // existing one keeps its own unless another is set.
   BRAID_OPTION_PROTOCOL = 1,
@@ -203,7 +203,8 @@ typedef enum braid_option {
   // Whether a missing database is created: 1 (the default) or 0.
   BRAID_OPTION_CREATE_IF_MISSING = 13,
   // Whether threads of the database's own flush and make checkpoints: 1 (the default) or 0. Without them
-  // the callers' threads do all work, and checkpoints are made only by `braid_db_checkpoint`.
+  // the callers' threads do all work: waiting for a ticket flushes, polling it does not, and checkpoints
+  // are made only by `braid_db_checkpoint`.
   BRAID_OPTION_BACKGROUND_THREADS = 14,
   // Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
   // default: it is kept for reuse).
@@ -232,7 +233,7 @@ typedef struct braid_ticket braid_ticket;
 typedef struct braid_tx braid_tx;
 
 // Bytes in somebody else's memory.
-typedef struct braid_slice {
+typedef struct {
   // The first byte. It may be NULL if `len` is 0.
   const void *data;
   // The number of bytes.
@@ -240,33 +241,33 @@ typedef struct braid_slice {
 } braid_slice;
 
 // One end of a range.
-typedef struct braid_bound {
+typedef struct {
   // A `braid_bound_kind`.
   int kind;
   // The key.
-  struct braid_slice key;
+  braid_slice key;
 } braid_bound;
 
 // A range of keys. All zeros: all keys.
-typedef struct braid_range {
+typedef struct {
   // Where it begins.
-  struct braid_bound lower;
+  braid_bound lower;
   // Where it ends.
-  struct braid_bound upper;
+  braid_bound upper;
 } braid_range;
 
 // A key and its value, in the library's memory.
-typedef struct braid_entry {
+typedef struct {
   // The key.
-  struct braid_slice key;
+  braid_slice key;
   // The value.
-  struct braid_slice value;
+  braid_slice value;
 } braid_entry;
 
 // Counts since the database was opened, and present sizes.
-typedef struct braid_stats {
+typedef struct {
   // The commit protocol in use.
-  enum braid_protocol protocol;
+  braid_protocol protocol;
   // Committed transactions, those without writes included.
   uint64_t commits;
   // Transactions that failed with a conflict.
@@ -334,7 +335,7 @@ typedef struct braid_stats {
 } braid_stats;
 
 // What opening a database had to recover.
-typedef struct braid_recovery_report {
+typedef struct {
   // Bytes of log read.
   uint64_t log_bytes;
   // Transactions replayed.
@@ -350,12 +351,12 @@ typedef struct braid_recovery_report {
 
 // The body of a transaction that `braid_db_transact` runs. It returns 0 to have it committed, and anything
 // else to have it aborted; the status of a call that failed is passed on. It must not end the transaction.
-typedef int (*braid_body)(void *data, struct braid_tx *tx);
+typedef int (*braid_body)(void *data, braid_tx *tx);
 
 // A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
 // the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
 // copies is to be freed.
-typedef struct braid_value {
+typedef struct {
   // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
   const void *data;
   // The number of bytes.
@@ -365,7 +366,7 @@ typedef struct braid_value {
 } braid_value;
 
 // How recovery gets on, as a callback is told.
-typedef struct braid_recovery_progress {
+typedef struct {
   // Bytes of log scanned so far.
   uint64_t scanned_bytes;
   // Bytes of log to scan, at most.
@@ -377,21 +378,21 @@ typedef struct braid_recovery_progress {
 } braid_recovery_progress;
 
 // Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
-typedef void (*braid_progress_callback)(void *data, const struct braid_recovery_progress *progress);
+typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
 
 // Is given a table's name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
 // ends the listing.
-typedef bool (*braid_name_callback)(void *data, struct braid_slice name);
+typedef bool (*braid_name_callback)(void *data, braid_slice name);
 
 // Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
 // which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
 typedef void (*braid_durable_callback)(void *data,
-                                       enum braid_status status,
+                                       braid_status status,
                                        uint64_t number,
                                        const char *message);
 
 // How a transaction behaves. All zeros: serializable, and durable when its commit returns.
-typedef struct braid_tx_options {
+typedef struct {
   // A `braid_isolation`.
   int isolation;
   // A `braid_durability`.
@@ -404,7 +405,7 @@ typedef struct braid_tx_options {
 typedef void (*braid_damage_callback)(void *data, const char *what);
 
 // What `braid_verify` looked at, and how much it found wrong.
-typedef struct braid_verify_report {
+typedef struct {
   // Pages of the data file.
   uint64_t pages;
   // Records in them, those of removed keys included.
@@ -441,10 +442,10 @@ const char *braid_version(void);
 //
 // `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
 // are none; `cursor` is NULL or points to where a handle fits.
-enum braid_status braid_tx_range(struct braid_tx *tx,
-                                 struct braid_table *table,
-                                 const struct braid_range *range,
-                                 struct braid_cursor **cursor);
+braid_status braid_tx_range(braid_tx *tx,
+                            braid_table *table,
+                            const braid_range *range,
+                            braid_cursor **cursor);
 
 // Opens a cursor over the keys that begin with a prefix, as `braid_tx_range` does.
 //
@@ -452,11 +453,11 @@ enum braid_status braid_tx_range(struct braid_tx *tx,
 //
 // `prefix` points to `prefix_len` bytes, or is NULL if there are none; `cursor` is NULL or points to where a
 // handle fits.
-enum braid_status braid_tx_prefix(struct braid_tx *tx,
-                                  struct braid_table *table,
-                                  const void *prefix,
-                                  size_t prefix_len,
-                                  struct braid_cursor **cursor);
+braid_status braid_tx_prefix(braid_tx *tx,
+                             braid_table *table,
+                             const void *prefix,
+                             size_t prefix_len,
+                             braid_cursor **cursor);
 
 // Opens a cursor over a range of a table as a snapshot sees it. `range` may be NULL, for all keys. The cursor
 // is freed with `braid_cursor_free`; it keeps what the snapshot sees until then.
@@ -464,21 +465,21 @@ enum braid_status braid_tx_prefix(struct braid_tx *tx,
 // # Safety
 //
 // That of `braid_tx_range`.
-enum braid_status braid_snapshot_range(struct braid_snapshot *snapshot,
-                                       struct braid_table *table,
-                                       const struct braid_range *range,
-                                       struct braid_cursor **cursor);
+braid_status braid_snapshot_range(braid_snapshot *snapshot,
+                                  braid_table *table,
+                                  const braid_range *range,
+                                  braid_cursor **cursor);
 
 // Opens a cursor over the keys that begin with a prefix, as `braid_snapshot_range` does.
 //
 // # Safety
 //
 // That of `braid_tx_prefix`.
-enum braid_status braid_snapshot_prefix(struct braid_snapshot *snapshot,
-                                        struct braid_table *table,
-                                        const void *prefix,
-                                        size_t prefix_len,
-                                        struct braid_cursor **cursor);
+braid_status braid_snapshot_prefix(braid_snapshot *snapshot,
+                                   braid_table *table,
+                                   const void *prefix,
+                                   size_t prefix_len,
+                                   braid_cursor **cursor);
 
 // Gives the entry with the smallest key of those that are left; `BRAID_END` if there is none left. What
 // `entry` points to lasts until the next call with this cursor. After an error, which is told again each
@@ -488,8 +489,8 @@ enum braid_status braid_snapshot_prefix(struct braid_snapshot *snapshot,
 //
 // `entry` is NULL or points to where an entry fits. No other thread uses the cursor, or frees it, as long as
 // the entry is looked at.
-enum braid_status braid_cursor_next(struct braid_cursor *cursor,
-                                    struct braid_entry *entry);
+braid_status braid_cursor_next(braid_cursor *cursor,
+                               braid_entry *entry);
 
 // Gives the entry with the largest key of those that are left, as `braid_cursor_next` does. Both can be mixed;
 // each entry comes once.
@@ -497,8 +498,8 @@ enum braid_status braid_cursor_next(struct braid_cursor *cursor,
 // # Safety
 //
 // That of `braid_cursor_next`.
-enum braid_status braid_cursor_next_back(struct braid_cursor *cursor,
-                                         struct braid_entry *entry);
+braid_status braid_cursor_next_back(braid_cursor *cursor,
+                                    braid_entry *entry);
 
 // Gives up to `capacity` entries at once, which costs less than one after the other. `direction` is a
 // `braid_direction`. `count` is set to how many there are; `BRAID_END`, and 0, if there is none left. What they
@@ -509,14 +510,14 @@ enum braid_status braid_cursor_next_back(struct braid_cursor *cursor,
 //
 // `entries` is NULL or points to where `capacity` entries fit; `count` is NULL or points to where a number
 // fits. No other thread uses the cursor, or frees it, as long as the entries are looked at.
-enum braid_status braid_cursor_fetch(struct braid_cursor *cursor,
-                                     int direction,
-                                     struct braid_entry *entries,
-                                     size_t capacity,
-                                     size_t *count);
+braid_status braid_cursor_fetch(braid_cursor *cursor,
+                                int direction,
+                                braid_entry *entries,
+                                size_t capacity,
+                                size_t *count);
 
 // Frees a cursor. NULL is allowed, and does nothing.
-enum braid_status braid_cursor_free(struct braid_cursor *cursor);
+braid_status braid_cursor_free(braid_cursor *cursor);
 
 // Opens the database in a directory, and creates it if need be.
 //
@@ -526,9 +527,9 @@ enum braid_status braid_cursor_free(struct braid_cursor *cursor);
 // # Safety
 //
 // `path` is NULL or a string that ends with a NUL; `db` is NULL or points to where a handle fits.
-enum braid_status braid_db_open(const char *path,
-                                struct braid_options *options,
-                                struct braid_db **db);
+braid_status braid_db_open(const char *path,
+                           braid_options *options,
+                           braid_db **db);
 
 // Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
 // directory. The handle is good for nothing afterwards, whatever is returned.
@@ -539,40 +540,40 @@ enum braid_status braid_db_open(const char *path,
 //
 // A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
 // written; what was acknowledged is safe even so.
-enum braid_status braid_db_close(struct braid_db *db);
+braid_status braid_db_close(braid_db *db);
 
 // Waits until everything committed so far is durable, whatever its durability.
-enum braid_status braid_db_sync(struct braid_db *db);
+braid_status braid_db_sync(braid_db *db);
 
 // Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
 // (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
-enum braid_status braid_db_checkpoint(struct braid_db *db);
+braid_status braid_db_checkpoint(braid_db *db);
 
 // Sets `horizon` to the number up to which all transactions are durable.
 //
 // # Safety
 //
 // `horizon` is NULL or points to where the number fits.
-enum braid_status braid_db_durable_horizon(struct braid_db *db, uint64_t *horizon);
+braid_status braid_db_durable_horizon(braid_db *db, uint64_t *horizon);
 
 // Counts since the database was opened, and present sizes.
 //
 // # Safety
 //
 // `stats` is NULL or points to where they fit.
-enum braid_status braid_db_stats(struct braid_db *db, struct braid_stats *stats);
+braid_status braid_db_stats(braid_db *db, braid_stats *stats);
 
 // Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
 // tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
 // `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
-enum braid_status braid_db_health(struct braid_db *db);
+braid_status braid_db_health(braid_db *db);
 
 // What opening the database had to recover.
 //
 // # Safety
 //
 // `report` is NULL or points to where it fits.
-enum braid_status braid_db_recovery(struct braid_db *db, struct braid_recovery_report *report);
+braid_status braid_db_recovery(braid_db *db, braid_recovery_report *report);
 
 // Runs `body` in a serializable transaction and commits it, again and again while the body returns, or the
 // commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
@@ -585,7 +586,7 @@ enum braid_status braid_db_recovery(struct braid_db *db, struct braid_recovery_r
 //
 // `body` may be called with `data`, several times. It must not unwind or jump out. `number` is NULL or
 // points to where the number fits.
-int braid_db_transact(struct braid_db *db,
+int braid_db_transact(braid_db *db,
                       braid_body body,
                       void *data,
                       uint64_t *number);
@@ -596,7 +597,7 @@ int braid_db_transact(struct braid_db *db,
 //
 // `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
 // of which no copy was freed.
-void braid_value_free(struct braid_value *value);
+void braid_value_free(braid_value *value);
 
 // Makes options that are all at their defaults. They can be used for any number of databases, and are
 // freed with `braid_options_free`.
@@ -604,14 +605,14 @@ void braid_value_free(struct braid_value *value);
 // # Safety
 //
 // `options` is NULL or points to where a handle fits.
-enum braid_status braid_options_new(struct braid_options **options);
+braid_status braid_options_new(braid_options **options);
 
 // Sets an option. `option` is a `braid_option`, which says what `value` means; whether it fits is found out
 // when a database is opened, with `BRAID_OPTIONS`. `BRAID_INVALID_ARGUMENT`, with nothing changed, for an
 // option that there is not or a value that it never has.
-enum braid_status braid_options_set(struct braid_options *options,
-                                    int option,
-                                    uint64_t value);
+braid_status braid_options_set(braid_options *options,
+                               int option,
+                               uint64_t value);
 
 // Sets what `braid_db_open` calls while it recovers, now and then, from several threads at once.
 //
@@ -619,12 +620,12 @@ enum braid_status braid_options_set(struct braid_options *options,
 //
 // `callback` may be called with `data` from any thread while a database is opened with these options. It
 // must not unwind or jump out.
-enum braid_status braid_options_set_recovery_progress(struct braid_options *options,
-                                                      braid_progress_callback callback,
-                                                      void *data);
+braid_status braid_options_set_recovery_progress(braid_options *options,
+                                                 braid_progress_callback callback,
+                                                 void *data);
 
 // Frees options. NULL is allowed, and does nothing.
-enum braid_status braid_options_free(struct braid_options *options);
+braid_status braid_options_free(braid_options *options);
 
 // Takes a read-only view of what is durable now. It never blocks a writer, is never blocked by one, and
 // never conflicts. While it is there, values that are overwritten stay in memory for it. It is freed with
@@ -633,18 +634,18 @@ enum braid_status braid_options_free(struct braid_options *options);
 // # Safety
 //
 // `snapshot` is NULL or points to where a handle fits.
-enum braid_status braid_snapshot_open(struct braid_db *db,
-                                      struct braid_snapshot **snapshot);
+braid_status braid_snapshot_open(braid_db *db,
+                                 braid_snapshot **snapshot);
 
 // Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
-enum braid_status braid_snapshot_free(struct braid_snapshot *snapshot);
+braid_status braid_snapshot_free(braid_snapshot *snapshot);
 
 // Sets `number` to the number of the newest transaction that the snapshot sees.
 //
 // # Safety
 //
 // `number` is NULL or points to where the number fits.
-enum braid_status braid_snapshot_number(struct braid_snapshot *snapshot, uint64_t *number);
+braid_status braid_snapshot_number(braid_snapshot *snapshot, uint64_t *number);
 
 // The value of a key; `BRAID_NOT_FOUND` if it is not there. A value is freed with `braid_value_free`.
 //
@@ -652,21 +653,21 @@ enum braid_status braid_snapshot_number(struct braid_snapshot *snapshot, uint64_
 //
 // `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
 // fits.
-enum braid_status braid_snapshot_get(struct braid_snapshot *snapshot,
-                                     struct braid_table *table,
-                                     const void *key,
-                                     size_t key_len,
-                                     struct braid_value *value);
+braid_status braid_snapshot_get(braid_snapshot *snapshot,
+                                braid_table *table,
+                                const void *key,
+                                size_t key_len,
+                                braid_value *value);
 
 // Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
 //
 // # Safety
 //
 // `key` points to `key_len` bytes, or is NULL if there are none.
-enum braid_status braid_snapshot_contains(struct braid_snapshot *snapshot,
-                                          struct braid_table *table,
-                                          const void *key,
-                                          size_t key_len);
+braid_status braid_snapshot_contains(braid_snapshot *snapshot,
+                                     braid_table *table,
+                                     const void *key,
+                                     size_t key_len);
 
 // The name of a status, as `"BRAID_CONFLICT"`; `"unknown"` for a number that is none. It lasts for ever.
 const char *braid_status_name(int status);
@@ -682,21 +683,19 @@ bool braid_status_is_retryable(int status);
 // # Safety
 //
 // `name` is NULL or a string that ends with a NUL; `table` is NULL or points to where a handle fits.
-enum braid_status braid_table_open(struct braid_db *db,
-                                   const char *name,
-                                   struct braid_table **table);
+braid_status braid_table_open(braid_db *db,
+                              const char *name,
+                              braid_table **table);
 
 // Opens a table as `braid_table_open` does, if there is one of this name; `BRAID_NOT_FOUND` if not.
 //
 // # Safety
 //
 // That of `braid_table_open`.
-enum braid_status braid_table_open_existing(struct braid_db *db,
-                                            const char *name,
-                                            struct braid_table **table);
+braid_status braid_table_open_existing(braid_db *db, const char *name, braid_table **table);
 
 // Frees a table's handle, not the table. NULL is allowed, and does nothing.
-enum braid_status braid_table_free(struct braid_table *table);
+braid_status braid_table_free(braid_table *table);
 
 // Reads one key of what is durable now, as a snapshot of its own would, at less cost. `BRAID_NOT_FOUND` if
 // the key is not there. A value is freed with `braid_value_free`.
@@ -705,10 +704,10 @@ enum braid_status braid_table_free(struct braid_table *table);
 //
 // `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
 // fits.
-enum braid_status braid_table_get(struct braid_table *table,
-                                  const void *key,
-                                  size_t key_len,
-                                  struct braid_value *value);
+braid_status braid_table_get(braid_table *table,
+                             const void *key,
+                             size_t key_len,
+                             braid_value *value);
 
 // Removes a table with all it holds, durably; `BRAID_NOT_FOUND` if there is none of this name. Its space is
 // free once all its handles are, after the next checkpoint.
@@ -716,8 +715,8 @@ enum braid_status braid_table_get(struct braid_table *table,
 // # Safety
 //
 // `name` is NULL or a string that ends with a NUL.
-enum braid_status braid_table_drop(struct braid_db *db,
-                                   const char *name);
+braid_status braid_table_drop(braid_db *db,
+                              const char *name);
 
 // Gives a table another name, durably. `BRAID_TABLE_MISSING` if there is none of the old name,
 // `BRAID_TABLE_EXISTS` if there is one of the new.
@@ -725,29 +724,29 @@ enum braid_status braid_table_drop(struct braid_db *db,
 // # Safety
 //
 // `from` and `to` are NULL or strings that end with a NUL.
-enum braid_status braid_table_rename(struct braid_db *db, const char *from, const char *to);
+braid_status braid_table_rename(braid_db *db, const char *from, const char *to);
 
 // Calls `callback` with the name of each table of the database, in their order, on this thread.
 //
 // # Safety
 //
 // `callback` may be called with `data`. It must not unwind or jump out.
-enum braid_status braid_table_names(struct braid_db *db, braid_name_callback callback, void *data);
+braid_status braid_table_names(braid_db *db, braid_name_callback callback, void *data);
 
 // Sets `number` to the transaction's place in the serial order.
 //
 // # Safety
 //
 // `number` is NULL or points to where the number fits.
-enum braid_status braid_ticket_number(struct braid_ticket *ticket, uint64_t *number);
+braid_status braid_ticket_number(braid_ticket *ticket, uint64_t *number);
 
 // Asks, without waiting, whether the transaction is durable: `BRAID_OK` if it is, `BRAID_PENDING` if that is
 // not known yet, `BRAID_POISONED` if the log failed before.
-enum braid_status braid_ticket_poll(struct braid_ticket *ticket);
+braid_status braid_ticket_poll(braid_ticket *ticket);
 
 // Waits until the transaction is durable. `BRAID_POISONED` if the log failed before. The ticket stays, and
 // tells the same again.
-enum braid_status braid_ticket_wait(struct braid_ticket *ticket);
+braid_status braid_ticket_wait(braid_ticket *ticket);
 
 // Exchanges a ticket for a callback: the ticket is freed, and `callback` is called once, when the outcome is
 // known: at once on this thread if it is, otherwise on the thread that completes the flush. It must be
@@ -757,12 +756,12 @@ enum braid_status braid_ticket_wait(struct braid_ticket *ticket);
 // # Safety
 //
 // `callback` may be called with `data` from any thread. It must not unwind or jump out.
-enum braid_status braid_ticket_on_durable(struct braid_ticket *ticket,
-                                          braid_durable_callback callback,
-                                          void *data);
+braid_status braid_ticket_on_durable(braid_ticket *ticket,
+                                     braid_durable_callback callback,
+                                     void *data);
 
 // Frees a ticket. The transaction becomes durable all the same. NULL is allowed, and does nothing.
-enum braid_status braid_ticket_free(struct braid_ticket *ticket);
+braid_status braid_ticket_free(braid_ticket *ticket);
 
 // Begins a transaction. `options` may be NULL, which is the same as all zeros.
 //
@@ -772,14 +771,12 @@ enum braid_status braid_ticket_free(struct braid_ticket *ticket);
 // # Safety
 //
 // `options` is NULL or points to options; `tx` is NULL or points to where a handle fits.
-enum braid_status braid_tx_begin(struct braid_db *db,
-                                 const struct braid_tx_options *options,
-                                 struct braid_tx **tx);
+braid_status braid_tx_begin(braid_db *db,
+                            const braid_tx_options *options,
+                            braid_tx **tx);
 
 // Sets when the commit is safe: `durability` is a `braid_durability`.
-enum braid_status braid_tx_set_durability(struct braid_tx *tx,
-                                          int durability,
-                                          uint64_t buffered_us);
+braid_status braid_tx_set_durability(braid_tx *tx, int durability, uint64_t buffered_us);
 
 // Makes the writes visible and durable, together or not at all. `BRAID_OK` says that they are on the device,
 // or, with a durability of less, that they are visible.
@@ -792,8 +789,8 @@ enum braid_status braid_tx_set_durability(struct braid_tx *tx,
 // # Safety
 //
 // `number` is NULL or points to where the number fits.
-enum braid_status braid_tx_commit(struct braid_tx *tx,
-                                  uint64_t *number);
+braid_status braid_tx_commit(braid_tx *tx,
+                             uint64_t *number);
 
 // Makes the writes visible, and gives a ticket that tells when they are durable. The transaction is over
 // afterwards as with `braid_tx_commit`. `ticket` may be NULL: then nobody is told, and the transaction
@@ -802,11 +799,11 @@ enum braid_status braid_tx_commit(struct braid_tx *tx,
 // # Safety
 //
 // `ticket` is NULL or points to where a handle fits.
-enum braid_status braid_tx_commit_async(struct braid_tx *tx,
-                                        struct braid_ticket **ticket);
+braid_status braid_tx_commit_async(braid_tx *tx,
+                                   braid_ticket **ticket);
 
 // Ends a transaction without a trace. NULL is allowed, and does nothing.
-enum braid_status braid_tx_abort(struct braid_tx *tx);
+braid_status braid_tx_abort(braid_tx *tx);
 
 // The value of a key, the transaction's own writes included; `BRAID_NOT_FOUND` if it is not there. A value is
 // freed with `braid_value_free`.
@@ -815,11 +812,11 @@ enum braid_status braid_tx_abort(struct braid_tx *tx);
 //
 // `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
 // fits.
-enum braid_status braid_tx_get(struct braid_tx *tx,
-                               struct braid_table *table,
-                               const void *key,
-                               size_t key_len,
-                               struct braid_value *value);
+braid_status braid_tx_get(braid_tx *tx,
+                          braid_table *table,
+                          const void *key,
+                          size_t key_len,
+                          braid_value *value);
 
 // The value of a key, as `braid_tx_get`, locked against other writers until the transaction ends: for a value
 // that is about to be written, so that hot keys queue instead of conflicting. `BRAID_CONFLICT` on a deadlock.
@@ -827,21 +824,18 @@ enum braid_status braid_tx_get(struct braid_tx *tx,
 // # Safety
 //
 // That of `braid_tx_get`.
-enum braid_status braid_tx_get_for_update(struct braid_tx *tx,
-                                          struct braid_table *table,
-                                          const void *key,
-                                          size_t key_len,
-                                          struct braid_value *value);
+braid_status braid_tx_get_for_update(braid_tx *tx,
+                                     braid_table *table,
+                                     const void *key,
+                                     size_t key_len,
+                                     braid_value *value);
 
 // Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
 //
 // # Safety
 //
 // `key` points to `key_len` bytes, or is NULL if there are none.
-enum braid_status braid_tx_contains(struct braid_tx *tx,
-                                    struct braid_table *table,
-                                    const void *key,
-                                    size_t key_len);
+braid_status braid_tx_contains(braid_tx *tx, braid_table *table, const void *key, size_t key_len);
 
 // Sets the value of a key, whether it was there or not. `BRAID_CONFLICT` on a deadlock; then, as after any
 // error, the transaction goes on until it is aborted or committed.
@@ -849,24 +843,24 @@ enum braid_status braid_tx_contains(struct braid_tx *tx,
 // # Safety
 //
 // `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
-enum braid_status braid_tx_insert(struct braid_tx *tx,
-                                  struct braid_table *table,
-                                  const void *key,
-                                  size_t key_len,
-                                  const void *value,
-                                  size_t value_len);
+braid_status braid_tx_insert(braid_tx *tx,
+                             braid_table *table,
+                             const void *key,
+                             size_t key_len,
+                             const void *value,
+                             size_t value_len);
 
 // Sets the value of a key that is not there; `BRAID_EXISTS` if it is.
 //
 // # Safety
 //
 // That of `braid_tx_insert`.
-enum braid_status braid_tx_insert_if_absent(struct braid_tx *tx,
-                                            struct braid_table *table,
-                                            const void *key,
-                                            size_t key_len,
-                                            const void *value,
-                                            size_t value_len);
+braid_status braid_tx_insert_if_absent(braid_tx *tx,
+                                       braid_table *table,
+                                       const void *key,
+                                       size_t key_len,
+                                       const void *value,
+                                       size_t value_len);
 
 // Sets the value of a key to `desired` (NULL: removes it) if it is `expected` (NULL: if it is not there);
 // `BRAID_MISMATCH` if not.
@@ -875,22 +869,19 @@ enum braid_status braid_tx_insert_if_absent(struct braid_tx *tx,
 //
 // `key` points to `key_len` bytes, or is NULL if there are none; `expected` and `desired` are NULL or point
 // to slices whose `data` points to `len` bytes, or is NULL if there are none.
-enum braid_status braid_tx_compare_and_set(struct braid_tx *tx,
-                                           struct braid_table *table,
-                                           const void *key,
-                                           size_t key_len,
-                                           const struct braid_slice *expected,
-                                           const struct braid_slice *desired);
+braid_status braid_tx_compare_and_set(braid_tx *tx,
+                                      braid_table *table,
+                                      const void *key,
+                                      size_t key_len,
+                                      const braid_slice *expected,
+                                      const braid_slice *desired);
 
 // Removes a key; `BRAID_NOT_FOUND` if it is not there.
 //
 // # Safety
 //
 // `key` points to `key_len` bytes, or is NULL if there are none.
-enum braid_status braid_tx_remove(struct braid_tx *tx,
-                                  struct braid_table *table,
-                                  const void *key,
-                                  size_t key_len);
+braid_status braid_tx_remove(braid_tx *tx, braid_table *table, const void *key, size_t key_len);
 
 // Checks a database that nobody has open: every checksum, the order of the trees, the accounting of space,
 // the chains of the log. Writes nothing. Each finding goes to `callback`, which may be NULL, on this
@@ -903,10 +894,10 @@ enum braid_status braid_tx_remove(struct braid_tx *tx,
 //
 // `path` is NULL or a string that ends with a NUL; `callback` may be called with `data` and must not unwind
 // or jump out; `report` is NULL or points to where it fits.
-enum braid_status braid_verify(const char *path,
-                               braid_damage_callback callback,
-                               void *data,
-                               struct braid_verify_report *report);
+braid_status braid_verify(const char *path,
+                          braid_damage_callback callback,
+                          void *data,
+                          braid_verify_report *report);
 
 #ifdef __cplusplus
 }  // extern "C"

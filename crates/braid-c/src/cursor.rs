@@ -376,11 +376,10 @@ pub unsafe extern "C" fn braid_cursor_next(
     cursor: *mut braid_cursor,
     entry: *mut braid_entry,
 ) -> braid_status {
-    // SAFETY: this function's contract.
     call(|| {
-        next(cursor, Direction::Forward, unsafe {
-            Out::new(entry, "entry")
-        }?)
+        // SAFETY: this function's contract.
+        let out = unsafe { Out::new(entry, "entry") }?;
+        next(cursor, Direction::Forward, out)
     })
 }
 
@@ -395,11 +394,10 @@ pub unsafe extern "C" fn braid_cursor_next_back(
     cursor: *mut braid_cursor,
     entry: *mut braid_entry,
 ) -> braid_status {
-    // SAFETY: this function's contract.
     call(|| {
-        next(cursor, Direction::Reverse, unsafe {
-            Out::new(entry, "entry")
-        }?)
+        // SAFETY: this function's contract.
+        let out = unsafe { Out::new(entry, "entry") }?;
+        next(cursor, Direction::Reverse, out)
     })
 }
 

@@ -50,7 +50,8 @@ pub enum braid_option {
     /// Whether a missing database is created: 1 (the default) or 0.
     BRAID_OPTION_CREATE_IF_MISSING = 13,
     /// Whether threads of the database's own flush and make checkpoints: 1 (the default) or 0. Without them
-    /// the callers' threads do all work, and checkpoints are made only by `braid_db_checkpoint`.
+    /// the callers' threads do all work: waiting for a ticket flushes, polling it does not, and checkpoints
+    /// are made only by `braid_db_checkpoint`.
     BRAID_OPTION_BACKGROUND_THREADS = 14,
     /// Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
     /// default: it is kept for reuse).

@@ -192,6 +192,25 @@ fn the_example_runs() {
     }
 }
 
+/// The first program in the manual is whole.
+#[test]
+fn the_shortest_program_runs() {
+    let manual = crate_dir().join("../../docs/c-api.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let program = manual
+        .split("```c\n")
+        .map(|block| block.split("```").next().unwrap())
+        .find(|block| block.contains("int main"));
+    for compiler in compilers() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("shortest.c");
+        std::fs::write(&source, program.expect("the manual has a program")).unwrap();
+        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
+        let said = succeed(Command::new(binary).current_dir(dir.path()));
+        assert_eq!(said, "Call me Ishmael.\n");
+    }
+}
+
 /// With the shared library instead of the static one.
 #[test]
 fn the_shared_library_links() {

@@ -91,27 +91,49 @@ fn the_header_has_every_function() {
     assert_eq!(declared(&header), exported);
 }
 
+/// Without line breaks and indentation.
+fn joined(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace("( ", "(")
+}
+
 #[test]
-fn the_manual_has_every_function() {
+fn the_manual_describes_every_function() {
     let manual = crate_dir().join("../../docs/c-api.md");
     let manual = std::fs::read_to_string(manual).unwrap();
-    let described: BTreeSet<String> = manual
-        .lines()
-        .filter_map(|line| line.strip_prefix("### `"))
-        .flat_map(|line| line.split('`'))
-        .filter(|name| name.starts_with("braid_"))
-        .map(str::to_owned)
-        .collect();
-    assert_eq!(described, exported());
-    let statuses = std::fs::read_to_string(crate_dir().join("src/status.rs")).unwrap();
-    let statuses = statuses
-        .lines()
-        .filter_map(|line| line.trim().split_once(" = "));
-    for (status, _) in statuses.filter(|(name, _)| name.starts_with("BRAID_")) {
+    let mut described = BTreeSet::new();
+    let header = joined(&std::fs::read_to_string(header_path()).unwrap());
+    for section in manual.split("\n### `").skip(1) {
+        let (name, text) = section.split_once('`').unwrap();
+        let text = text.split("\n## ").next().unwrap();
+        let synopsis = text
+            .split("```c\n")
+            .nth(1)
+            .and_then(|t| t.split("```").next());
+        let synopsis = joined(synopsis.unwrap_or_default());
         assert!(
-            manual.contains(&format!("`{status}`")),
-            "{status} is missing"
+            synopsis.contains(&format!("{name}(")),
+            "{name} has no synopsis"
         );
+        assert!(header.contains(&synopsis), "the header has no {synopsis}");
+        for part in ["*Returns:*", "*Threads:*"] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
+        described.insert(name.to_owned());
+    }
+    assert_eq!(described, exported());
+    let sources = ["src/status.rs", "src/options.rs"].map(|path| crate_dir().join(path));
+    for source in sources {
+        let source = std::fs::read_to_string(source).unwrap();
+        let names = source
+            .lines()
+            .filter_map(|line| line.trim().split_once(" = "));
+        for (name, _) in names.filter(|(name, _)| name.starts_with("BRAID_")) {
+            assert!(
+                manual.contains(&format!("| `{name}` |")),
+                "{name} is missing"
+            );
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Anything else; exit code 1.
     Failed(String),
+    /// It was done, and something is lost; exit code 3.
+    Lost(String),
 }
 
 impl Failure {
@@ -20,6 +22,7 @@ impl Failure {
             Failure::BrokenPipe => 0,
             Failure::Usage(_) => 2,
             Failure::Failed(_) => 1,
+            Failure::Lost(_) => 3,
         }
     }
 
@@ -33,7 +36,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::BrokenPipe => f.write_str("the output was closed"),
-            Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Lost(text) => f.write_str(text),
         }
     }
 }

@@ -1,16 +1,21 @@
 //! `braid`, the command line of the Braid storage engine.
 
 mod commands;
+mod datum;
 mod failure;
 mod numbers;
 mod output;
+mod records;
 mod scratch;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{backup, bench, changes, demo, dump, simulate, stat, verify};
+use crate::commands::{
+    backup, bench, changes, compact, demo, dump, export, import, shell, simulate, stat, upgrade,
+    verify,
+};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -45,6 +50,8 @@ enum Command {
     /// Opens the database, which recovers it if it was not closed cleanly.
     Stat(stat::StatArgs),
     /// Check every checksum and structure of a closed database; exit with 1 and a list on damage
+    ///
+    /// With --repair --into DIR, save what can be read of a damaged one into a new one, and tell what is lost.
     Verify(verify::VerifyArgs),
     /// List the log and the pages of a closed database for people to read
     Dump(dump::DumpArgs),
@@ -59,6 +66,25 @@ enum Command {
     Archive(backup::ArchiveArgs),
     /// Print committed transactions in their order, as lines of JSON; keys and values are hexadecimal
     Changes(changes::ChangesArgs),
+    /// Write tables as JSON lines or CSV, as they are in one snapshot
+    Export(export::ExportArgs),
+    /// Read tables from JSON lines or CSV, in large transactions
+    ///
+    /// Entries that are there already are overwritten. A line that makes no sense ends the import with an
+    /// error that names it; the batches before it stay, nothing of its own batch does.
+    Import(import::ImportArgs),
+    /// Read and change a database by hand, or from a script
+    ///
+    /// At a terminal with history and completion; from a pipe or with -c it runs the commands given and ends
+    /// with 1 at the first that fails. Begin with `help`.
+    Shell(shell::ShellArgs),
+    /// Make the data file as short as it can be
+    ///
+    /// Moves pages into free space before them, by checkpoints, and cuts the file. A crash at any moment
+    /// costs nothing.
+    Compact(compact::CompactArgs),
+    /// Bring a database of an older version to the present format
+    Upgrade(upgrade::UpgradeArgs),
     /// The child process of `demo`
     #[command(hide = true)]
     DemoWorker(demo::WorkerArgs),
@@ -79,6 +105,11 @@ fn main() -> ExitCode {
         Command::Restore(args) => backup::restore(&args, &mut output),
         Command::Archive(args) => backup::archive(&args, &mut output),
         Command::Changes(args) => changes::run(&args, &mut output),
+        Command::Export(args) => export::run(&args, &mut output),
+        Command::Import(args) => import::run(&args, &mut output),
+        Command::Shell(args) => shell::run(&args, &mut output),
+        Command::Compact(args) => compact::run(&args, &mut output),
+        Command::Upgrade(args) => upgrade::run(&args, &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),
     };
     let result = result.and_then(|()| output.flush());

@@ -24,7 +24,7 @@ impl Output {
 
     /// Writes a line.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
-        writeln!(self.inner, "{text}").map_err(|error| failure(&error))
+        writeln!(self.inner, "{text}").map_err(|error| writing(&error))
     }
 
     /// Writes a line that somebody waits for, at once.
@@ -36,9 +36,9 @@ impl Output {
     /// Hands over what is buffered.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         if let Some(error) = self.error.take() {
-            return Err(failure(&error));
+            return Err(writing(&error));
         }
-        self.inner.flush().map_err(|error| failure(&error))
+        self.inner.flush().map_err(|error| writing(&error))
     }
 }
 
@@ -52,11 +52,12 @@ impl fmt::Write for Output {
     }
 }
 
-fn failure(error: &io::Error) -> Failure {
+/// The failure of writing what a command is to write.
+pub(crate) fn writing(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::BrokenPipe
     } else {
-        Failure::io("cannot write to standard output", error)
+        Failure::io("cannot write the output", error)
     }
 }
 

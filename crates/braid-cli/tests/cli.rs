@@ -2,44 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Runs `braid` with these arguments in a fresh directory and collects what it says.
-fn braid_in(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(args)
-        .current_dir(dir)
-        .env_remove("TMPDIR")
-        .stdin(Stdio::null())
-        .output()
-        .expect("the binary starts")
-}
+mod common;
 
-fn braid(args: &[&str]) -> Output {
-    let dir = tempfile::tempdir().unwrap();
-    braid_in(dir.path(), args)
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-#[track_caller]
-fn expect_code(output: &Output, code: i32) {
-    let (out, err) = (stdout(output), stderr(output));
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "stdout:\n{out}\nstderr:\n{err}"
-    );
-    assert!(!err.contains("panicked"), "{err}");
-}
+use common::{braid, braid_in, expect_code, stderr, stdout};
 
 /// A small database on the disk in `dir`.
 fn make_database(dir: &Path) {
@@ -496,7 +465,10 @@ fn help_names_every_command() {
     let output = braid(&["--help"]);
     expect_code(&output, 0);
     let text = stdout(&output);
-    for command in ["demo", "bench", "stat", "verify", "dump"] {
+    for command in [
+        "demo", "bench", "stat", "verify", "dump", "export", "import", "shell", "compact",
+        "upgrade",
+    ] {
         assert!(text.contains(command), "{command}: {text}");
         expect_code(&braid(&[command, "--help"]), 0);
     }
@@ -671,4 +643,85 @@ fn changes_are_lines_of_json() {
         stderr(&lost)
     );
     expect_code(&braid(&["changes", "db", "--follow"]), 2);
+}
+
+#[test]
+fn a_damaged_database_is_repaired_into_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let into = place.path().join("saved");
+    let into = into.to_str().unwrap();
+    expect_code(&braid(&["verify", path, "--repair"]), 2);
+    expect_code(&braid(&["verify", path, "--into", into]), 2);
+    // Sound: everything is copied.
+    let output = braid(&["verify", path, "--repair", "--into", into]);
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).ends_with("nothing is lost\n"),
+        "{}",
+        stdout(&output)
+    );
+    let count = |dir: &str| {
+        let output = braid(&["shell", dir, "-c", "count bench-uniform-2000-100"]);
+        expect_code(&output, 0);
+        stdout(&output).trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(count(into), 2000);
+    expect_code(&braid(&["verify", path, "--repair", "--into", into]), 1);
+
+    let dump = stdout(&braid(&["dump", path]));
+    let leaf = dump
+        .lines()
+        .rfind(|line| line.contains(": leaf, "))
+        .unwrap();
+    let block = leaf
+        .split_once(" at block ")
+        .unwrap()
+        .1
+        .split(':')
+        .next()
+        .unwrap();
+    damage(
+        &file_of(dir.path(), "data"),
+        block.parse::<usize>().unwrap() * 8192 + 4000,
+        16,
+    );
+    fs::remove_dir_all(into).unwrap();
+    let output = braid(&["verify", path, "--repair", "--into", into]);
+    expect_code(&output, 3);
+    let text = stdout(&output);
+    assert!(
+        text.contains("lost: table \"bench-uniform-2000-100\": entries from "),
+        "{text}"
+    );
+    assert!(stderr(&output).contains("1 losses"), "{}", stderr(&output));
+    assert!((1900..2000).contains(&count(into)), "{text}");
+}
+
+#[test]
+fn compact_and_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    make_database(dir.path());
+    let path = dir.path().to_str().unwrap();
+    let output = braid(&["shell", path, "-c", "drop bench-uniform-2000-100"]);
+    expect_code(&output, 0);
+    let before = file_of(dir.path(), "data").metadata().unwrap().len();
+    let output = braid(&["compact", path]);
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("before"), "{}", stdout(&output));
+    let after = file_of(dir.path(), "data").metadata().unwrap().len();
+    assert!(after < before / 2, "{before} {after}");
+    expect_code(&braid(&["verify", path]), 0);
+    let output = braid(&["upgrade", path]);
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("which is current"),
+        "{}",
+        stdout(&output)
+    );
+    for command in ["compact", "upgrade"] {
+        expect_code(&braid(&[command, "/nonexistent"]), 1);
+    }
 }

@@ -132,7 +132,10 @@ impl Follower {
     /// [`LogError::Io`]. Then the reader is to be dropped.
     pub fn read(&mut self, bytes: usize, f: &mut dyn FnMut(Piece<'_>)) -> Result<u64, LogError> {
         // In this order: what the horizon covers lies before the ends that are looked up after it.
-        let horizon = self.core.horizon();
+        let horizon = match braid_rt::mutant!("follow_beyond_the_horizon") {
+            true => self.core.entries.last_number(),
+            false => self.core.horizon(),
+        };
         let ends: Vec<DurableEnd> = self
             .core
             .lanes
@@ -208,8 +211,10 @@ impl Follower {
         };
         let kept: Kept = own.protocol.kept(next.base, &next.kept);
         let base = next.base;
-        self.waiting
-            .retain(|&number, waiting| kept.holds(waiting.lane, number, waiting.flush));
+        self.waiting.retain(|&number, waiting| {
+            kept.holds(waiting.lane, number, waiting.flush)
+                || (number <= base && braid_rt::mutant!("follow_the_dead"))
+        });
         if !self.hand_out(base, room, f) {
             return Ok(false);
         }

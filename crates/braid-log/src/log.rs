@@ -257,6 +257,20 @@ impl Log {
         Recovered::scan(device, options.checked()?, start, progress)
     }
 
+    /// As [`Log::recover`] for a damaged log: where that fails for what was acknowledged and is gone, this
+    /// ends the log before it, and says so. What is returned is the state after a prefix of what was
+    /// committed, so it is consistent. Not meant for [`Recovered::into_log`].
+    ///
+    /// # Errors
+    /// [`LogError::Corrupted`] if the log is not there from `start` on; as [`Log::recover`] otherwise.
+    pub fn salvage(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &LogStart,
+    ) -> Result<(Recovered, Vec<String>), LogError> {
+        Recovered::salvage(device, options.checked()?, start)
+    }
+
     /// The start of the oldest log on a device: for a user of the log who keeps no checkpoints.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Recovery: scan all lanes, find the cut, replay in parallel, begin a new incarnation.
 
+mod salvage;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use braid_io::{AlignedBuf, Device, OpenMode};
 use braid_rt::Mutex;
 
+use self::salvage::{Damage, Numbers};
 use crate::chunk::INCARNATIONS_MAX;
 use crate::log::LaneStart;
 use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
 use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::reader::{Expected, SegmentReader};
-use crate::scan::{Extent, LaneScan, Streamed, scan_lane};
+use crate::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
 use crate::segment::{
     Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
 };
@@ -60,6 +63,8 @@ pub struct Recovered {
     segments: Vec<Segments>,
     discarded: u64,
     retained: Option<LogStart>,
+    /// Nothing behind it counts, whatever `kept` says.
+    ceiling: u64,
 }
 
 impl fmt::Debug for Recovered {
@@ -147,6 +152,17 @@ impl Recovered {
         start: &LogStart,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Self, LogError> {
+        let (segments, scans) = Self::scan_lanes(&device, &options, start, false, progress)?;
+        Self::decide(device, options, start.clone(), segments, scans, None)
+    }
+
+    fn scan_lanes(
+        device: &Arc<dyn Device>,
+        options: &LogOptions,
+        start: &LogStart,
+        salvage: bool,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<(Vec<Segments>, Vec<LaneScan>), LogError> {
         if start.lanes.len() != options.lanes {
             return Err(LogError::Incompatible {
                 what: format!(
@@ -156,7 +172,7 @@ impl Recovered {
                 ),
             });
         }
-        let segments = find_segments(&*device, options.lanes)?;
+        let segments = find_segments(&**device, options.lanes)?;
         let total = segments
             .iter()
             .zip(&start.lanes)
@@ -169,31 +185,35 @@ impl Recovered {
             let bytes = scanned.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(ScanProgress { bytes, total });
         };
-        let read_ahead = options.flush_mode == FlushMode::Background;
+        let mode = ScanMode {
+            read_ahead: options.flush_mode == FlushMode::Background,
+            salvage,
+        };
         let scan = |lane: usize| {
             let (segments, position) = (&segments[lane], &start.lanes[lane]);
             scan_lane(
-                &*device,
+                &**device,
                 lane,
                 segments,
                 position,
                 start.number,
-                read_ahead,
+                mode,
                 &report,
             )
         };
         let scans = braid_rt::thread::scatter(options.lanes, scan);
         let scans: Result<Vec<_>, _> = scans.into_iter().collect();
-        Self::decide(device, options, start.clone(), segments, scans?)
+        Ok((segments, scans?))
     }
 
-    /// Finds the cut.
+    /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there.
     fn decide(
         device: Arc<dyn Device>,
         options: LogOptions,
         start: LogStart,
         segments: Vec<Segments>,
         mut lanes: Vec<LaneScan>,
+        damage: Option<Damage>,
     ) -> Result<Self, LogError> {
         let id = lanes[0].id;
         if lanes.iter().any(|lane| lane.id != id) {
@@ -253,8 +273,12 @@ impl Recovered {
         } else {
             start.number.max(newest_base)
         };
-        let mut horizon = base.max(newest_base);
-        for lane in &lanes {
+        let mut horizon = if damage.is_some() {
+            base
+        } else {
+            base.max(newest_base)
+        };
+        for lane in lanes.iter().filter(|_| damage.is_none()) {
             for (&of, found) in &lane.found {
                 // What a later incarnation discarded was never acknowledged.
                 let next = begun.range(of + 1..).next();
@@ -328,14 +352,30 @@ impl Recovered {
                 }
             }
         }
-        if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
+        let mut ceiling = u64::MAX;
+        if let Some(damage) = damage {
+            // A prefix of the numbers is one of a serial order, whatever the protocol goes by. And the first
+            // number missing may be one of an older incarnation, whose later ones go with it.
+            let whole = Numbers {
+                base: newest_base,
+                stride: match protocol.numbering() {
+                    Numbering::ByLane if lanes.len() > 1 => lanes.len() as u64,
+                    _ => 1,
+                },
+            }
+            .up_to_gap(start.number.max(newest_base), &scanned.tail);
+            if damage.broken || whole < damage.durable {
+                cut = cut.min(whole);
+            }
+            ceiling = cut;
+        } else if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
             // A draw takes as many numbers as there are lanes and uses one: the horizon may have been
             // anywhere before the next one used.
             let stride = lanes.len() as u64;
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
         }
         kept.insert(incarnation, newest_kept);
-        for (index, lane) in lanes.iter().enumerate() {
+        for (index, lane) in lanes.iter().enumerate().filter(|_| damage.is_none()) {
             if let Some(behind) = lane.behind
                 && lane.end.incarnation == incarnation
                 && behind.horizon > cut
@@ -374,6 +414,7 @@ impl Recovered {
             segments,
             discarded,
             retained: None,
+            ceiling,
         })
     }
 
@@ -453,7 +494,8 @@ impl Recovered {
             return number > self.start.number;
         }
         let kept = self.kept.get(&incarnation);
-        number > self.start.number && kept.is_some_and(|kept| kept.holds(lane, number, flush))
+        let is_new = number > self.start.number && number <= self.ceiling;
+        is_new && kept.is_some_and(|kept| kept.holds(lane, number, flush))
     }
 
     fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>

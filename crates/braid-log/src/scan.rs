@@ -91,7 +91,7 @@ impl Found {
 
     /// Numbers up to `horizon`, at least the lane's own; those runs are removed.
     pub(crate) fn take_up_to(&mut self, horizon: u64) -> u64 {
-        debug_assert!(horizon >= self.horizon);
+        debug_assert!(horizon >= self.horizon || self.folded == 0);
         std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, horizon)
     }
 }
@@ -136,18 +136,28 @@ pub(crate) struct LaneScan {
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
     /// The greatest horizon that a chunk of the end's incarnation, or of a later one, names behind the end.
     pub(crate) behind: Option<Behind>,
-    read_ahead: bool,
+    /// Why the log goes on behind the end, if it does: of a scan that salvages.
+    pub(crate) broken: Option<String>,
+    mode: ScanMode,
 }
 
-/// Scans a lane from `start`; numbers up to `number` are skipped. With
-/// `read_ahead` a thread reads while this one checks.
+/// How a lane is scanned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScanMode {
+    /// A thread reads while another one checks.
+    pub(crate) read_ahead: bool,
+    /// Damage ends the lane instead of the scan, and all numbers are kept.
+    pub(crate) salvage: bool,
+}
+
+/// Scans a lane from `start`; numbers up to `number` are skipped.
 pub(crate) fn scan_lane(
     device: &dyn Device,
     lane: usize,
     segments: &BTreeMap<u64, Segment>,
     start: &LanePosition,
     number: u64,
-    read_ahead: bool,
+    mode: ScanMode,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<LaneScan, LogError> {
     let name = segment_name(lane, start.segment);
@@ -199,13 +209,20 @@ pub(crate) fn scan_lane(
         bytes: 0,
         beyond: Vec::new(),
         behind: None,
-        read_ahead,
+        broken: None,
+        mode,
     };
     scan.begin(&header);
     let mut segment = first;
     let mut offset = start.offset;
     loop {
-        scan.segment(device, lane, segment, offset, number, progress)?;
+        match scan.segment(device, lane, segment, offset, number, progress) {
+            Err(error @ LogError::Corrupted { .. }) if mode.salvage => {
+                scan.broken = Some(error.to_string());
+                break;
+            }
+            scanned => scanned?,
+        }
         let sequence = segment.sequence + 1;
         let Some(next) = segments.get(&sequence) else {
             break;
@@ -213,6 +230,12 @@ pub(crate) fn scan_lane(
         let Some(header) = scan.continues(device, lane, next)? else {
             break;
         };
+        if mode.salvage && (header.first_chunk != scan.end.sequence || header.link != scan.end.link)
+        {
+            let name = segment_name(lane, sequence);
+            scan.broken = Some(format!("chunks before {name} are damaged"));
+            break;
+        }
         braid_rt::reach("scan: on to the next segment");
         scan.begin(&header);
         scan.end.incarnation = header.incarnation;
@@ -256,6 +279,9 @@ impl LaneScan {
         found.base = header.base;
         found.kept.clone_from(&header.kept);
         found.protocol = header.protocol;
+        if self.mode.salvage {
+            found.fold_at = usize::MAX;
+        }
     }
 
     /// The header of the next segment, if the log goes on there: in the same incarnation behind our last
@@ -289,7 +315,7 @@ impl LaneScan {
         number: u64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), LogError> {
-        let mut reader = match self.read_ahead {
+        let mut reader = match self.mode.read_ahead {
             true => SegmentReader::ahead(device, lane, segment, offset),
             false => SegmentReader::new(device, lane, segment),
         };

@@ -51,6 +51,8 @@ pub struct Checkpoint {
     meta: Vec<u8>,
     pages_written: u64,
     complete: bool,
+    /// Whether the file is to become as short as it can.
+    shrinks: bool,
     /// A write failed, and images may be lost with it.
     failed: bool,
     closed: bool,
@@ -80,9 +82,16 @@ impl Checkpoint {
             meta,
             pages_written: 0,
             complete: false,
+            shrinks: false,
             failed: false,
             closed: false,
         })
+    }
+
+    /// Makes this checkpoint move whatever it can to the beginning of the file. What it replaces itself is
+    /// free only when it is published, so the file is as short as it can be after a few of them.
+    pub fn shrink(&mut self) {
+        self.shrinks = true;
     }
 
     /// Writes the page images as of the flip, while others change the pages.
@@ -160,6 +169,9 @@ impl Checkpoint {
     fn cutoff(&self) -> Option<u64> {
         let space = self.store.pool.file.space.lock();
         let used = space.end() - space.free_blocks();
+        if self.shrinks {
+            return Some(used);
+        }
         (space.free_blocks() > used / 2 + 16).then_some(used + used / 8)
     }
 

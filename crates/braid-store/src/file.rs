@@ -36,16 +36,15 @@ use crate::table::{PAGES_MAX, PageTable};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
-const FORMAT: u64 = 3;
+
+/// The format of the data file that this version reads and writes.
+pub const FORMAT: u64 = 3;
 
 /// The format before: its map leaves say no births.
 const FORMAT_WITHOUT_BIRTHS: u64 = 2;
 
-const MAP: u64 = 1 << 62;
-const BLOB: u64 = 1 << 63;
-
-/// Pages in one write, at most: several are under way at once.
-const RUN_MAX: usize = (1 << 20) / PAGE_SIZE;
+pub(crate) const MAP: u64 = 1 << 62;
+pub(crate) const BLOB: u64 = 1 << 63;
 
 /// Places in one map leaf.
 pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
@@ -69,7 +68,7 @@ pub(crate) fn block_of(entry: u64) -> u64 {
     entry & ((1 << BLOCK_BITS) - 1)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -175,6 +174,25 @@ pub(crate) struct DataFile {
     poison: OnceLock<String>,
 }
 
+/// The format that a device's data file says it has: that of its newest superblock that is whole.
+///
+/// # Errors
+/// [`StoreError::Io`]; [`StoreError::Corrupted`] if no superblock is whole.
+pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
+    let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+    let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+    let mut newest = None;
+    for slot in 0..2 {
+        let mut buf = AlignedBuf::new(PAGE_SIZE);
+        let read = file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        if read.is_ok() && check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
+            newest = newest.max(Some((u64_at(&buf, 24), u64_at(&buf, 16))));
+        }
+    }
+    let none = || damaged("no superblock", "data.braid".into());
+    newest.map(|(_, format)| format).ok_or_else(none)
+}
+
 fn damaged(what: &str, location: String) -> StoreError {
     StoreError::Corrupted {
         what: what.into(),
@@ -193,7 +211,7 @@ impl DataFile {
         Ok(Self::assemble(device, file))
     }
 
-    fn assemble(device: Arc<dyn Device>, file: Arc<dyn File>) -> Self {
+    pub(crate) fn assemble(device: Arc<dyn Device>, file: Arc<dyn File>) -> Self {
         Self {
             device,
             file,
@@ -294,7 +312,7 @@ impl DataFile {
             .map_or(0, |entry| entry.load(Ordering::Acquire))
     }
 
-    fn read_block(
+    pub(crate) fn read_block(
         &self,
         identity: u64,
         block: u64,
@@ -445,20 +463,16 @@ impl DataFile {
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
         }
-        // Mostly all places follow each other, too.
-        let runs = places.chunk_by(|a, b| a + 1 == *b);
+        // Mostly all places follow each other, too. Plain writes: a batch would be handed to the kernel's own
+        // threads, since writes that extend a file block, and who calls this has a thread for it already.
         let mut rest = &buf[..];
-        let ops: Vec<WriteOp<'_>> = runs
-            .flat_map(|run| run.chunks(RUN_MAX))
-            .filter_map(|run| {
-                let buf = rest.split_off(..run.len() * PAGE_SIZE)?;
-                let offset = run[0] * PAGE_SIZE as u64;
-                Some(WriteOp { buf, offset })
-            })
-            .collect();
-        if let Err(error) = self.file.write_batch(&ops) {
-            self.free(&places);
-            return Err(StoreError::io("writing pages to data.braid", error));
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            let (bytes, behind) = rest.split_at(run.len() * PAGE_SIZE);
+            rest = behind;
+            if let Err(error) = self.file.write_at(&[bytes], run[0] * PAGE_SIZE as u64) {
+                self.free(&places);
+                return Err(StoreError::io("writing pages to data.braid", error));
+            }
         }
         Ok(places)
     }
@@ -531,7 +545,10 @@ impl DataFile {
     }
 
     /// One superblock: sequence number, blob and its length, and all its bytes.
-    fn read_superblock(&self, slot: u64) -> Result<(u64, u64, u64, AlignedBuf), StoreError> {
+    pub(crate) fn read_superblock(
+        &self,
+        slot: u64,
+    ) -> Result<(u64, u64, u64, AlignedBuf), StoreError> {
         let location = || format!("data.braid, superblock {slot}");
         let mut buf = self.buffer();
         let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
@@ -585,7 +602,12 @@ impl DataFile {
         }
     }
 
-    fn read_root_blob(&self, sequence: u64, first: u64, len: u64) -> Result<Root, StoreError> {
+    pub(crate) fn read_root_blob(
+        &self,
+        sequence: u64,
+        first: u64,
+        len: u64,
+    ) -> Result<Root, StoreError> {
         let mut bytes = Vec::new();
         let mut blocks = Vec::new();
         let mut block = first;
@@ -601,15 +623,25 @@ impl DataFile {
             .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
     }
 
+    /// Whether a superblock was never written.
+    pub(crate) fn is_blank(&self, slot: u64) -> bool {
+        let mut buf = self.buffer();
+        let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        read.is_ok() && buf.iter().all(|byte| *byte == 0)
+    }
+
+    /// What a block says that it is, and the low half of its checkpoint's number, if it is whole.
+    pub(crate) fn read_any_block(&self, block: u64, buf: &mut [u8]) -> Option<(u64, u32)> {
+        self.file.read_at(buf, block * PAGE_SIZE as u64).ok()?;
+        let identity = u64_at(buf, 8);
+        check(buf, identity, u64::MAX).ok()?;
+        Some((identity, (u64_at(buf, 0) >> 32) as u32))
+    }
+
     /// Which superblocks can be read, for a report.
     pub(crate) fn superblock_damage(&self) -> Vec<StoreError> {
-        let mut buf = self.buffer();
         // The one that the first checkpoint left alone was never written.
-        let mut is_blank = |slot: u64| {
-            let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
-            read.is_ok() && buf.iter().all(|byte| *byte == 0)
-        };
-        let written: Vec<u64> = (0..2).filter(|slot| !is_blank(*slot)).collect();
+        let written: Vec<u64> = (0..2).filter(|slot| !self.is_blank(*slot)).collect();
         written
             .into_iter()
             .filter_map(|slot| self.read_superblock(slot).err())

@@ -47,6 +47,7 @@ mod node;
 mod overflow;
 mod page;
 mod pool;
+mod salvage;
 mod space;
 mod state;
 mod store;
@@ -59,7 +60,9 @@ pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, StoreWriter};
 pub use error::StoreError;
+pub use file::{FORMAT, data_format};
 pub use page::{PAGE_SIZE, PageId};
+pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
     Change, Direction, Found, LeafScan, OldRecord, Record, RecordMeta, Stamp, Taken, Tree, ValueRef,

@@ -42,6 +42,12 @@ pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
     page.write_bytes(FIRST_WORD, part);
 }
 
+/// The next page and the bytes of a page that was read on its own; `None` if it is no part of a value.
+pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
+    check(page.word(2), page.word(4)).ok()?;
+    Some((page.word(3), page.to_vec(FIRST_WORD, page.word(4) as usize)))
+}
+
 /// Writes a value; returns its first page. On an error nothing stays allocated.
 pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
     let mut next = 0;

@@ -1,5 +1,6 @@
 //! The table of tables. Its changes are ordinary transactions: logged, atomic, recovered like any other.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,6 +19,16 @@ use crate::types::{Key, Value};
 pub(crate) const CATALOG_ID: u32 = 1;
 
 /// The longest name of a table, in bytes.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{Error, MAX_TABLE_NAME_LEN};
+/// let long = db.table::<u32, u32>(&"t".repeat(MAX_TABLE_NAME_LEN + 1));
+/// assert!(matches!(long, Err(Error::TableName { .. })));
+/// # Ok(())
+/// # }
+/// ```
 pub const MAX_TABLE_NAME_LEN: usize = 255;
 
 /// The key under which the next table's number lies.
@@ -63,7 +74,7 @@ impl CatalogEntry {
         entry
     }
 
-    fn decode(bytes: &Bytes) -> Result<Self> {
+    fn decode(bytes: &[u8]) -> Result<Self> {
         let entry = bytes.split_first_chunk().and_then(|(id, rest)| {
             let (types, options) = match rest.iter().position(|byte| *byte == 0) {
                 Some(at) => (&rest[..at], TableOptions::decode(&rest[at + 1..])?),
@@ -78,18 +89,35 @@ impl CatalogEntry {
     }
 }
 
-/// The number and name of the table that an entry is of, if it is one of a table.
-pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String)> {
+/// The first byte of a key that is removed, though it never is there, by the transaction that names a table
+/// which was loaded past the log: so that those who read the log know.
+const LOADED: u8 = b'L';
+
+fn loaded_key(id: u32) -> Vec<u8> {
+    [&[LOADED][..], &id.to_le_bytes()].concat()
+}
+
+/// The number of the table that was loaded past the log, if the removal of this key says so.
+pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
+    let (&LOADED, id) = key.split_first()? else {
+        return None;
+    };
+    Some(u32::from_le_bytes(id.try_into().ok()?))
+}
+
+/// The number, name and options of the table that an entry is of, if it is one of a table.
+pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String, TableOptions)> {
     let (&NAMES, name) = key.split_first()? else {
         return None;
     };
-    let id = u32::from_le_bytes(*value.first_chunk()?);
-    Some((id, String::from_utf8_lossy(name).into_owned()))
+    let entry = CatalogEntry::decode(value).ok()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    Some((entry.id, name, entry.options))
 }
 
 impl Inner {
-    /// The numbers and names of all tables that exist.
-    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<Vec<(u32, String)>> {
+    /// The numbers, names and options of all tables that exist.
+    pub(crate) fn tables_by_id(self: &Arc<Self>) -> Result<Vec<(u32, String, TableOptions)>> {
         let tx = self.begin(Default::default());
         let names = tx.prefix(&self.catalog_table(), &[NAMES])?;
         names
@@ -105,6 +133,51 @@ impl Inner {
         names
             .map(|entry| entry.and_then(|(_, value)| Ok(CatalogEntry::decode(&value)?.id)))
             .collect()
+    }
+
+    /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
+    /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
+    /// is used has a number below the next one's.
+    pub(crate) fn adopt_trees(
+        self: &Arc<Self>,
+        names_lost: bool,
+        found: &BTreeSet<u32>,
+    ) -> Result<()> {
+        let catalog = self.catalog_table();
+        let names: BTreeMap<u32, String> = self.table_names_by_id()?.into_iter().collect();
+        let mut tx = self.begin(Default::default());
+        let mut next = FIRST_ID;
+        for id in self.store.tree_ids() {
+            if id == CATALOG_ID {
+                continue;
+            }
+            if !names.contains_key(&id) {
+                if !names_lost && !found.contains(&id) {
+                    self.store.drop_tree(id)?;
+                    continue;
+                }
+                let mut name = format!("salvaged-{id}");
+                while names.values().any(|other| *other == name) {
+                    name.push('+');
+                }
+                let entry = CatalogEntry {
+                    id,
+                    types: Table::<Bytes, Bytes>::types(),
+                    options: TableOptions::default(),
+                };
+                tx.insert(&catalog, &name_key(&name)?, &entry.encode())?;
+            }
+            next = next.max(id + 1);
+        }
+        // A table without a tree is empty, and has a number, too.
+        next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
+        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
+        let known = known.and_then(|bytes| bytes[..].try_into().ok());
+        if known.is_none_or(|bytes| u32::from_le_bytes(bytes) < next) {
+            tx.insert(&catalog, NEXT_ID, &next.to_le_bytes())?;
+        }
+        tx.commit()?;
+        Ok(())
     }
 
     pub(crate) fn catalog_table(&self) -> Table {
@@ -186,6 +259,9 @@ impl Inner {
         let mut tx = self.begin(Default::default());
         let entry = CatalogEntry { id, types, options };
         tx.insert(&self.catalog_table(), &name_key(name)?, &entry.encode())?;
+        // See `LOADED`.
+        tx.insert(&self.catalog_table(), &loaded_key(id)[..], &[][..])?;
+        tx.remove(&self.catalog_table(), &loaded_key(id)[..])?;
         let commit = tx.commit()?;
         let core = TableCore::new(id, self.identity, tree, name, entry.types);
         let core = Arc::new(core.with_options(options).loaded_at(commit.number()));
@@ -232,6 +308,20 @@ impl Inner {
             self.store.drop_tree(id)?;
         }
         Ok(())
+    }
+}
+
+impl<K: Key, V: Value> Table<K, V> {
+    /// The table, if it was created with these options.
+    fn check_options(self, asked: TableOptions) -> Result<Self> {
+        if self.core.options.encode() == asked.encode() {
+            return Ok(self);
+        }
+        Err(Error::TableOptions {
+            name: self.name(),
+            found: Box::new(self.core.options),
+            asked: Box::new(asked),
+        })
     }
 }
 
@@ -282,15 +372,8 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
-        let table = self.find_or_create(name, options)?;
-        if table.core.options.encode() == options.encode() {
-            return Ok(table);
-        }
-        Err(Error::TableOptions {
-            name: name.to_owned(),
-            found: Box::new(table.core.options),
-            asked: Box::new(options),
-        })
+        let table: Table<K, V> = self.find_or_create(name, options)?;
+        table.check_options(options)
     }
 
     fn find_or_create<K: Key, V: Value>(
@@ -313,6 +396,16 @@ impl Database {
     }
 
     /// A handle to a table, or `None` if there is none of this name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_none());
+    /// db.table::<u32, u32>("t")?;
+    /// assert!(db.existing_table::<u32, u32>("t")?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Database::table`].
@@ -363,7 +456,8 @@ impl Database {
     }
 
     /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
-    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none.
+    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none. One that is
+    /// there may have any [`TableOptions`].
     ///
     /// # Errors
     /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
@@ -374,8 +468,38 @@ impl Database {
         key_type: &str,
         value_type: &str,
     ) -> Result<Table> {
+        self.find_or_create_untyped(
+            name,
+            type_names(key_type, value_type),
+            TableOptions::default(),
+        )
+    }
+
+    /// As [`Database::create_untyped_table`], with options as in [`Database::table_with`].
+    ///
+    /// # Errors
+    /// As [`Database::create_untyped_table`], [`Error::TableOptions`] if the table was created with others,
+    /// and [`Error::Options`].
+    pub fn create_untyped_table_with(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<Table> {
+        options.check()?;
+        let types = type_names(key_type, value_type);
+        let table = self.find_or_create_untyped(name, types, options)?;
+        table.check_options(options)
+    }
+
+    fn find_or_create_untyped(
+        &self,
+        name: &str,
+        asked: String,
+        options: TableOptions,
+    ) -> Result<Table> {
         let inner = self.inner();
-        let asked = type_names(key_type, value_type);
         let _change = inner.catalog_change.lock();
         match self.untyped_table(name)? {
             Some(table) if table.core.types != asked => Err(Error::TableType {
@@ -384,14 +508,21 @@ impl Database {
                 asked,
             }),
             Some(table) => Ok(table),
-            None => {
-                let core = inner.create_table(name, asked, TableOptions::default())?;
-                Ok(Table::new(core))
-            }
+            None => Ok(Table::new(inner.create_table(name, asked, options)?)),
         }
     }
 
     /// The names of all tables, sorted.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// db.table::<u32, u32>("pears")?;
+    /// db.table::<u32, u32>("apples")?;
+    /// assert_eq!(db.table_names()?, ["apples", "pears"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// What reading can fail with.
@@ -410,6 +541,17 @@ impl Database {
     ///
     /// Its space is free once no handle to it is left, after the next checkpoint.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert!(db.drop_table("t")?);
+    /// assert!(!db.drop_table("t")?);
+    /// assert!(db.get(&t, &1).is_err()); // the handle is of no use any more
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What a commit can fail with.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
@@ -426,6 +568,16 @@ impl Database {
     }
 
     /// Gives a table another name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// db.rename_table("t", "u")?;
+    /// assert_eq!(t.name(), "u"); // handles follow
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or what a commit can fail

@@ -22,6 +22,19 @@ const COMPRESSED_FROM: usize = 32;
 const OVERHEAD_MAX: usize = 1 + 8;
 
 /// How a table's values are compressed.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{Compression, TableOptions};
+/// let options = TableOptions {
+///     compression: Compression::Lz4,
+///     ..TableOptions::default()
+/// };
+/// let pages = db.table_with::<u32, String>("pages", options)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {

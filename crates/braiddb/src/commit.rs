@@ -30,6 +30,7 @@ use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::trace::CommitClock;
 
 /// How long a validation waits for another transaction that is committing a key it read, before it
 /// gives up: a commit takes about a microsecond unless its thread lost the processor.
@@ -37,6 +38,20 @@ const MARK_SPINS: u32 = 200;
 const MARK_YIELDS: u32 = 50;
 
 /// A committed transaction.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// let mut tx = db.begin();
+/// tx.insert(&t, &1, "one")?;
+/// let first = tx.commit()?;
+/// let mut tx = db.begin();
+/// tx.insert(&t, &2, "two")?;
+/// assert!(tx.commit()?.number() > first.number());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     number: u64,
@@ -44,6 +59,18 @@ pub struct Commit {
 
 impl Commit {
     /// The transaction's place in the serial order; for one without writes, that of the newest it read.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?;
+    /// assert!(db.snapshot().number() >= commit.number());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -52,6 +79,23 @@ impl Commit {
 /// Tells when a transaction is durable: poll it, block on it, await it, or be called back.
 ///
 /// Dropping it changes nothing: the transaction becomes durable all the same.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// let mut tickets = Vec::new();
+/// for i in 0..100 {
+///     let mut tx = db.begin();
+///     tx.insert(&t, &i, "x")?;
+///     tickets.push(tx.commit_async()?); // many transactions, few flushes
+/// }
+/// for ticket in tickets {
+///     ticket.wait()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the transaction is durable only once the ticket says so"]
 pub struct Ticket {
@@ -61,16 +105,56 @@ pub struct Ticket {
 
 impl Ticket {
     /// The transaction's place in the serial order.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?;
+    /// assert_eq!(ticket.wait()?.number(), ticket.number());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Whether the transaction is durable.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?;
+    /// db.sync()?;
+    /// assert!(ticket.is_durable());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_durable(&self) -> bool {
         self.log.is_durable()
     }
 
     /// The outcome, if it is known.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?;
+    /// match ticket.try_wait() {
+    ///     Some(outcome) => println!("durable: {:?}", outcome?),
+    ///     None => println!("not yet"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_wait(&self) -> Option<Result<Commit>> {
         let number = self.number;
         self.log
@@ -79,6 +163,19 @@ impl Ticket {
     }
 
     /// Blocks until the transaction is durable.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?;
+    /// ticket.wait()?;
+    /// assert!(ticket.is_durable());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Poisoned`] if the log failed.
@@ -91,6 +188,21 @@ impl Ticket {
 
     /// Calls `callback` once the outcome is known: at once on this thread if it is, otherwise on the
     /// thread that completes the flush, which it must not hold up.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let (sender, done) = std::sync::mpsc::channel();
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.commit_async()?.on_durable(move |outcome| {
+    ///     let _ = sender.send(outcome.is_ok());
+    /// });
+    /// assert_eq!(done.recv(), Ok(true));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_durable(self, callback: impl FnOnce(Result<Commit>) + Send + 'static) {
         let number = self.number;
         self.log
@@ -117,6 +229,7 @@ struct Precommitted {
 
 impl PooledContext {
     pub(crate) fn commit(self, options: TransactionOptions) -> Result<Commit> {
+        let clock = CommitClock::start(self.inner.slow_commit);
         let pre = self.precommit(options, true);
         let pre = match pre {
             Ok(pre) => pre,
@@ -137,13 +250,16 @@ impl PooledContext {
                 pre.ticket.wait()?;
             }
         }
+        clock.stop(pre.number);
         Ok(Commit { number: pre.number })
     }
 
     pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
+        let clock = CommitClock::start(self.inner.slow_commit);
         match self.precommit(options, false) {
             Ok(pre) => {
                 self.end(&pre.ticket, options.durability);
+                clock.stop(pre.number);
                 Ok(Ticket {
                     number: pre.number,
                     log: pre.ticket,

@@ -31,11 +31,13 @@ use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
+use crate::publish::Publisher;
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
 use crate::snapshot::Snapshot;
 use crate::stats::{Counters, Health, Stats};
 use crate::table::{Table, TableCore};
+use crate::trace::PoisonTold;
 use crate::transaction::Transaction;
 use crate::types::{AsKey, Key, Value};
 
@@ -111,6 +113,9 @@ pub(crate) struct Inner {
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
     contexts: ContextPool,
     next_context: AtomicU64,
+    pub(crate) publisher: Publisher,
+    pub(crate) slow_commit: Option<Duration>,
+    pub(crate) poison_told: PoisonTold,
     poison: OnceLock<String>,
     closed: AtomicBool,
     /// Nothing is written to the medium, whatever happens in memory.
@@ -170,6 +175,9 @@ impl Inner {
             lock: Mutex::new(parts.lock),
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
             next_context: AtomicU64::new(1),
+            publisher: Publisher::new(options),
+            slow_commit: options.slow_commit,
+            poison_told: PoisonTold::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
@@ -252,11 +260,14 @@ impl Inner {
 
     /// I8: after a failure that leaves the state in doubt nothing more is written.
     pub(crate) fn poison(&self, cause: String) {
+        self.poison_told.tell(Some(&cause));
         let _ = self.poison.set(cause);
     }
 
     pub(crate) fn poisoned(&self) -> Option<String> {
-        self.poison.get().cloned().or_else(|| self.log.poisoned())
+        let cause = self.poison.get().cloned().or_else(|| self.log.poisoned());
+        self.poison_told.tell(cause.as_deref());
+        cause
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -313,6 +324,7 @@ impl Inner {
         self.maintenance.stop();
         self.archive_ticker.stop();
         self.bell.ring();
+        self.unpublish_stats();
         let result = self
             .final_checkpoint()
             .and(self.log.clone().close().map_err(Error::from));
@@ -421,6 +433,16 @@ impl Database {
 
     /// Opens the database in a directory, which is created if it is missing.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("library");
+    /// let db = braid::Database::open(&path)?;
+    /// assert!(braid::Database::open(&path).is_err()); // one at a time
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -456,6 +478,14 @@ impl Database {
 
     /// A database in memory, gone with its last handle.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let table = db.table::<u32, u32>("t")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfSpace`].
     pub fn in_memory() -> Result<Self> {
@@ -463,26 +493,106 @@ impl Database {
     }
 
     /// Options for opening a database.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = braid::Database::builder().pool_bytes(64 << 20).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// Begins a serializable transaction whose commit is durable when it returns.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn begin(&self) -> Transaction {
         self.begin_with(TransactionOptions::default())
     }
 
     /// Begins a transaction.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use std::time::Duration;
+    /// use braid::{Durability, TransactionOptions};
+    /// let mut tx = db.begin_with(TransactionOptions {
+    ///     durability: Durability::Buffered(Duration::from_millis(100)),
+    ///     ..TransactionOptions::default()
+    /// });
+    /// tx.insert(&t, &1, "a crash within a tenth of a second may lose this")?;
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn begin_with(&self, options: TransactionOptions) -> Transaction {
         self.inner.begin(options)
     }
 
     /// Runs `body` in a transaction and commits it, again and again while that fails with a conflict.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # use braid::Readable;
+    /// let is_new = db.transact(|tx| {
+    ///     let is_new = !tx.contains_key(&t, &1)?;
+    ///     tx.insert(&t, &1, "one")?;
+    ///     Ok(is_new)
+    /// })?;
+    /// assert!(is_new);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
-    pub fn transact<R>(&self, mut body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
-        self.retry(|mut tx| {
+    pub fn transact<R>(&self, body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
+        self.transact_with(TransactionOptions::default(), body)
+    }
+
+    /// Runs `body` in a transaction with options, as [`Database::transact`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::{Durability, TransactionOptions};
+    /// let in_memory_first = TransactionOptions {
+    ///     durability: Durability::None,
+    ///     ..TransactionOptions::default()
+    /// };
+    /// for i in 0..100 {
+    ///     db.transact_with(in_memory_first, |tx| tx.insert(&t, &i, "x"))?;
+    /// }
+    /// db.sync()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`].
+    pub fn transact_with<R>(
+        &self,
+        options: TransactionOptions,
+        mut body: impl FnMut(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        self.retry_with(options, |mut tx| {
             let result = body(&mut tx)?;
             tx.commit()?;
             Ok(result)
@@ -507,10 +617,18 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::transact`].
-    pub fn retry<R>(&self, mut body: impl FnMut(Transaction) -> Result<R>) -> Result<R> {
+    pub fn retry<R>(&self, body: impl FnMut(Transaction) -> Result<R>) -> Result<R> {
+        self.retry_with(TransactionOptions::default(), body)
+    }
+
+    fn retry_with<R>(
+        &self,
+        options: TransactionOptions,
+        mut body: impl FnMut(Transaction) -> Result<R>,
+    ) -> Result<R> {
         let mut tries = 0;
         loop {
-            match body(self.begin()) {
+            match body(self.begin_with(options)) {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
                     tries += 1;
                     back_off(tries);
@@ -521,11 +639,35 @@ impl Database {
     }
 
     /// A read-only view of what is durable now.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # use braid::Readable;
+    /// let snapshot = db.snapshot();
+    /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
+    /// assert_eq!(snapshot.get(&t, &1)?, None);
+    /// assert_eq!(db.snapshot().get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a snapshot is there to be read"]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.inner.clone())
     }
 
     /// Reads one key as a [`Database::snapshot`] of its own would, at less cost.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`crate::Readable::get`].
@@ -575,6 +717,19 @@ impl Database {
 
     /// Blocks until everything committed so far is durable, whatever its [`crate::Durability`].
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.set_durability(braid::Durability::None);
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.commit()?; // perhaps only in memory
+    /// db.sync()?; // on the device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Poisoned`].
     pub fn sync(&self) -> Result<()> {
@@ -582,11 +737,34 @@ impl Database {
     }
 
     /// The number up to which all transactions are durable.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?;
+    /// assert!(db.durable_horizon() >= commit.number());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn durable_horizon(&self) -> u64 {
         self.inner.log.horizon()
     }
 
     /// Writes a checkpoint now: the log before it is no longer needed, and its space is reused.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let before = db.stats().checkpoints;
+    /// db.checkpoint()?;
+    /// assert_eq!(db.stats().checkpoints, before + 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Io`] or [`Error::Poisoned`]; the checkpoint before stays good.
@@ -608,22 +786,73 @@ impl Database {
     }
 
     /// Counters and sizes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let stats = db.stats();
+    /// println!("{} commits, {} flushes", stats.commits, stats.log.flushes);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
 
+    /// Publishes the statistics through the facade `metrics` now, with a label `database` of this value;
+    /// [`Builder::metrics`] does it once a second.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, database: &str) {
+        self.stats().publish(database);
+    }
+
     /// Whether the database can be written to, and why not.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::Health;
+    /// match db.health() {
+    ///     Health::Good => {}
+    ///     health => eprintln!("look after the database: {health:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn health(&self) -> Health {
         self.inner.health()
     }
 
     /// What opening the database had to recover.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let recovery = db.recovery();
+    /// println!("{} transactions replayed in {:?}", recovery.transactions, recovery.duration);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.recovery
     }
 
     /// Closes the database: waits for what is committed, writes a last checkpoint, stops the threads and
     /// unlocks the directory. Other handles fail with [`Error::Closed`] from then on.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let other = db.clone();
+    /// db.close()?;
+    /// assert!(matches!(other.health(), braid::Health::Closed));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Poisoned`], or what a checkpoint can fail with; what was acknowledged is safe even so.

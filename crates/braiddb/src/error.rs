@@ -9,9 +9,34 @@ use braid_log::LogError;
 use braid_store::StoreError;
 
 /// The result of a database operation.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// fn ages(db: &braid::Database) -> braid::Result<braid::Table<String, u8>> {
+///     db.table("ages")
+/// }
+/// ages(&db)?;
+/// # Ok(())
+/// # }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a transaction lost against another one.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::{ConflictKind, Error, Readable};
+/// let mut tx = db.begin();
+/// tx.get(&t, &1)?;
+/// db.transact(|other| other.insert(&t, &1, "other"))?;
+/// tx.insert(&t, &2, "mine")?;
+/// assert!(matches!(tx.commit(), Err(Error::Conflict(ConflictKind::Read))));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConflictKind {
@@ -37,6 +62,19 @@ impl fmt::Display for ConflictKind {
 }
 
 /// Everything that a database operation can fail with.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Error;
+/// match db.table::<String, u64>("t") {
+///     Err(Error::TableType { found, asked, .. }) => println!("it holds {found}, not {asked}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,7 +84,9 @@ pub enum Error {
     Conflict(ConflictKind),
 
     /// Bytes on disk are not what was written.
-    #[error("corrupted: {what} ({location}); run `braid verify`, then restore from a backup")]
+    #[error(
+        "corrupted: {what} ({location}); run `braid verify`, then restore a backup or save the rest with `braid verify --repair`"
+    )]
     Corrupted {
         /// What is damaged.
         what: String,
@@ -284,6 +324,15 @@ pub enum Error {
 
 impl Error {
     /// Whether running the same transaction again can succeed without any other change.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{ConflictKind, Error};
+    /// assert!(Error::Conflict(ConflictKind::Deadlock).is_retryable());
+    /// assert!(!Error::Closed.is_retryable());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict(_))
     }

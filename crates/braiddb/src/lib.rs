@@ -4,10 +4,6 @@
 //! recoverable order. Several threads commit serializable transactions at once, each durable when
 //! `commit` returns, or when its [`Ticket`] says so.
 //!
-//! - [`Database`] opens a directory, begins [`Transaction`]s, takes [`Snapshot`]s.
-//! - [`Table`] is a typed handle to an ordered map; any transaction of the database can use it.
-//! - [`Readable`] is what transactions and snapshots have in common: `get`, `range`, `prefix`, …
-//!
 //! ```
 //! use braid::{Database, Readable, Table};
 //!
@@ -32,14 +28,72 @@
 //! # }
 //! ```
 //!
-//! # Limits
+//! # Finding one's way
 //!
-//! | limit | value |
+//! | for | there is |
 //! |---|---|
-//! | key | [`MAX_KEY_LEN`] bytes |
-//! | value | [`MAX_VALUE_LEN`] bytes |
-//! | table name | [`MAX_TABLE_NAME_LEN`] bytes |
-//! | a transaction's writes | [`Builder::transaction_bytes_max`], 256 MiB unless set |
+//! | opening, creating, options | [`Database::open`], [`Database::open_read_only`], [`Builder`] |
+//! | an ordered map of typed keys and values | [`Table`], from [`Database::table`]; [`Key`] and [`Value`] for types of one's own |
+//! | several writes at once, or none | [`Transaction`], from [`Database::begin`] or [`Database::transact`], which runs conflicts again |
+//! | reading what does not change meanwhile | [`Snapshot`], from [`Database::snapshot`]; by name, [`Database::create_snapshot`] |
+//! | reading one key | [`Database::get`]; without an allocation, [`Database::get_with`] |
+//! | what transactions and snapshots can read | [`Readable`]: `get`, `range`, `prefix`, `first`, `last`, … |
+//! | read, decide, write | [`fetch_update`](Transaction::fetch_update), [`compare_and_set`](Transaction::compare_and_set), [`insert_if_absent`](Transaction::insert_if_absent), [`get_for_update`](Transaction::get_for_update) |
+//! | taking back a part of a transaction | [`Transaction::savepoint`] |
+//! | not waiting for the device | [`Transaction::commit_async`] and its [`Ticket`], which is also a future; [`Durability`] |
+//! | a lot of sorted data | [`Database::bulk_load`] |
+//! | compressed values, entries that end | [`TableOptions`], with [`Database::table_with`] |
+//! | how it does | [`Database::stats`], [`Database::health`], [`Builder::on_health_change`] |
+//! | a directory that nobody has open | [`verify`], [`dump`] |
+//!
+//! Handles ([`Database`], [`Table`]) are cheap to clone, go to any thread, and borrow nothing; only a [`Range`]
+//! borrows the transaction or snapshot that it reads. A transaction belongs to one thread at a time.
+//!
+//! The repository's `crates/braiddb/examples` have a bank, a queue, a secondary index, a time series, and commits
+//! that are awaited.
+//!
+//! # What a transaction promises
+//!
+//! It is there as a whole or not at all. Serializable transactions (the default) behave as if they had run
+//! one after the other; one that can't, fails with [`Error::Conflict`] and leaves nothing. When
+//! [`commit`](Transaction::commit) returns, or the ticket says so, it is on the device, and so is everything
+//! that it has read or that came before it; see [`Durability`] for less. After a failed write or sync
+//! nothing more is written ([`Error::Poisoned`]), reads go on, and opening the database again finds everything
+//! that was acknowledged.
+//!
+//! Keys have an order, that of their encoded bytes: numbers by value, strings by their UTF-8, tuples by one
+//! part after the other.
+//!
+//! # Errors
+//!
+//! One type, [`Error`], for all operations. Bad input is an error of its own before anything is written
+//! ([`Error::KeyTooLong`], [`Error::TableType`], …); [`Error::is_retryable`] says whether running the
+//! same again can help.
+//!
+//! # Limits and defaults
+//!
+//! | what | limit, or default | more |
+//! |---|---|---|
+//! | key | 1 KiB | [`MAX_KEY_LEN`] |
+//! | value | 128 MiB | [`MAX_VALUE_LEN`]; 9 bytes less with [`TableOptions`] |
+//! | table name | 255 bytes | [`MAX_TABLE_NAME_LEN`] |
+//! | a transaction's writes | 256 MiB | [`Builder::transaction_bytes_max`], 1 KiB to 1 GiB |
+//! | memory for pages | 256 MiB | [`Builder::pool_bytes`], from 1 MiB |
+//! | log between two checkpoints | 256 MiB | [`Builder::checkpoint_log_bytes`], from 64 KiB |
+//! | the whole log | no limit | [`Builder::max_log_bytes`]: 0 for none, or at least twice `checkpoint_log_bytes` |
+//! | log kept for readers of changes | 1 GiB | [`Builder::feed_log_bytes`] |
+//! | the archive is written every | 1s | [`Builder::archive_interval`], any but zero |
+//! | a log file | 32 MiB | [`Builder::segment_bytes`], 64 KiB to 1 GiB |
+//! | commit protocol | glsn | [`Builder::protocol`], any at any opening |
+//! | log buffers | the number of CPUs, at most 16 | [`Builder::strands`], 1 to 256 |
+//! | log files written at a time | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
+//! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
+//! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is under way |
+//! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
+//! | isolation | Serializable | [`TransactionOptions::isolation`] |
+//! | durability | Immediate | [`TransactionOptions::durability`] |
+//!
+//! Sizes of tables, and of the database, are the medium's matter.
 
 #![cfg_attr(
     all(test, loom),
@@ -57,6 +111,7 @@ mod catalog;
 mod changes;
 mod codec;
 mod commit;
+mod compact;
 mod context;
 mod database;
 mod error;
@@ -73,20 +128,27 @@ mod locks;
 mod loom_tests;
 mod maintenance;
 mod meta;
+mod metrics;
+mod modify;
 mod named;
 mod options;
+mod publish;
 mod recovery;
 mod redo;
 mod replay;
 mod retention;
+mod salvage;
 mod savepoint;
 mod scan;
 mod snapshot;
 mod stats;
 mod sync;
 mod table;
+mod trace;
 mod transaction;
+mod tuples;
 mod types;
+mod upgrade;
 mod verify;
 mod versions;
 
@@ -103,15 +165,77 @@ pub use catalog::MAX_TABLE_NAME_LEN;
 pub use changes::{Change, ChangeSet, Changes, Feed, Position};
 pub use codec::{Compression, TableOptions};
 pub use commit::{Commit, Ticket};
+pub use compact::CompactReport;
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use recovery::{RecoveryProgress, RecoveryReport};
+pub use salvage::{Finding, SalvageReport, salvage};
 pub use savepoint::Savepoint;
 pub use scan::Range;
 pub use snapshot::{Readable, Snapshot};
 pub use stats::{Health, Stats};
 pub use table::Table;
 pub use transaction::Transaction;
+pub use tuples::KeyPrefix;
 pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
+pub use upgrade::{UpgradeReport, upgrade};
 pub use verify::{VerifyReport, dump, verify};
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn bytes(bytes: u64) -> String {
+        match bytes {
+            0 => "no limit".into(),
+            n if n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
+            n if n.is_multiple_of(1 << 10) => format!("{} KiB", n >> 10),
+            n => format!("{n} bytes"),
+        }
+    }
+
+    #[test]
+    fn the_table_of_limits_and_defaults_is_true() {
+        let text = include_str!("lib.rs");
+        let (_, table) = text.split_once("//! # Limits and defaults").unwrap();
+        let told = |what: &str| {
+            let row = table.lines().find(|row| row.contains(what));
+            let row = row.unwrap_or_else(|| panic!("{what} is not in the table"));
+            row.split(" | ").nth(2).unwrap().to_owned()
+        };
+        let builder = Builder::default();
+        let log = braid_log::LogOptions::default();
+        let options = TransactionOptions::default();
+        for (what, truth) in [
+            ("[`MAX_KEY_LEN`]", bytes(MAX_KEY_LEN as u64)),
+            ("[`MAX_VALUE_LEN`]", bytes(MAX_VALUE_LEN as u64)),
+            ("[`MAX_TABLE_NAME_LEN`]", bytes(MAX_TABLE_NAME_LEN as u64)),
+            (
+                "transaction_bytes_max`]",
+                bytes(builder.transaction_bytes_max as u64),
+            ),
+            ("pool_bytes`]", bytes(builder.pool_bytes as u64)),
+            (
+                "[`Builder::checkpoint_log_bytes`]",
+                bytes(builder.checkpoint_log_bytes),
+            ),
+            ("max_log_bytes`]", bytes(builder.max_log_bytes)),
+            ("feed_log_bytes`]", bytes(builder.feed_log_bytes)),
+            (
+                "archive_interval`]",
+                format!("{:?}", builder.archive_interval),
+            ),
+            ("segment_bytes`]", bytes(builder.segment_bytes)),
+            ("Builder::protocol`]", Protocol::default().to_string()),
+            ("flushes_in_flight`]", log.flushes_in_flight.to_string()),
+            ("group_size`]", builder.group_size.to_string()),
+            ("Builder::epoch`]", format!("{:?}", builder.epoch)),
+            ("isolation`]", format!("{:?}", options.isolation)),
+            ("durability`]", format!("{:?}", options.durability)),
+        ] {
+            assert_eq!(told(what), truth, "{what}");
+        }
+        assert_eq!(log.strands, 16.min(braid_rt::thread::parallelism()));
+    }
+}

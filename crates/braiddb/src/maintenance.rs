@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use braid_rt::thread::JoinHandle;
 use braid_rt::{Condvar, Mutex};
+use braid_store::{Checkpoint, CheckpointReport};
 
 use crate::database::Inner;
 use crate::error::{Error, Result};
+use crate::trace::Phase;
 
 /// How often the thread looks whether a checkpoint is due. At a gigabyte of log a second this lets 50 MB
 /// pass unseen, a small part of what a checkpoint waits for.
@@ -56,6 +58,14 @@ impl Maintenance {
             drop(state);
             self.wake.notify_one();
         }
+    }
+
+    /// Log that no checkpoint covers, if `written` bytes were written in all.
+    pub(crate) fn log_bytes_to_recover(&self, written: u64) -> u64 {
+        // Relaxed: a checkpoint that ends just now may be seen in part, which the next look corrects.
+        let replayed = self.replayed_bytes.load(Ordering::Relaxed);
+        let before = self.log_bytes_at_checkpoint.load(Ordering::Relaxed);
+        (written + replayed).saturating_sub(before)
     }
 
     pub(crate) fn stop(&self) {
@@ -148,19 +158,20 @@ impl Inner {
     fn maintain(self: &Arc<Self>) {
         self.collect_all_garbage();
         self.tell_health();
+        self.publish_stats();
         if self.poisoned().is_some() {
             return;
         }
-        let replayed = self.maintenance.replayed_bytes.load(Ordering::Relaxed);
-        let logged = self.log.stats().written_bytes + replayed;
-        let before = self
-            .maintenance
-            .log_bytes_at_checkpoint
-            .load(Ordering::Relaxed);
+        let written = self.log.stats().written_bytes;
         let result = self.free_dropped_tables().and_then(|()| {
             // Log that was kept for the archive or a feed goes with a checkpoint, too.
             let releasable = self.retention.releasable(self.archived());
-            if logged.saturating_sub(before).max(releasable) >= self.checkpoint_log_bytes {
+            if self
+                .maintenance
+                .log_bytes_to_recover(written)
+                .max(releasable)
+                >= self.checkpoint_log_bytes
+            {
                 self.checkpoint()?;
             }
             Ok(())
@@ -232,10 +243,29 @@ impl Inner {
 
     /// As [`Inner::checkpoint`], for who holds `checkpoint_running`.
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
+        self.checkpoint_with(|_| {})
+    }
+
+    /// Writes a checkpoint that makes the data file as short as it can.
+    pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpoint_running.lock();
+        self.checkpoint_with(Checkpoint::shrink)
+    }
+
+    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
+        let phase = Phase::checkpoint();
+        let report = self
+            .write_checkpoint(prepare)
+            .inspect_err(|error| phase.failed(error))?;
+        phase.published(report.sequence, report.pages_written);
+        Ok(())
+    }
+
+    fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let log_bytes = self.log.stats().written_bytes;
+        let archived = self.archive_at_checkpoint();
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
-        let archived = self.archive_at_checkpoint();
         let (start, kept_from, checkpoint) = self.log.quiesce(|start| {
             let kept_from = self.retention.begin_checkpoint(&start, archived);
             let meta = self.meta.encode(&start, Some(&kept_from));
@@ -244,13 +274,14 @@ impl Inner {
         });
         drop(gate);
         let mut checkpoint = checkpoint?;
+        prepare(&mut checkpoint);
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
         }
         if self.log.horizon() < start.number {
             braid_rt::reach("checkpoint: waits for the log");
         }
-        checkpoint.write(&|_| {})?;
+        checkpoint.write(&|_| self.publish_stats())?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable
         // superblock refers to them.
         self.log.ticket(start.number).wait()?;
@@ -258,7 +289,7 @@ impl Inner {
             self.log.horizon() >= start.number,
             "I5: the log before the checkpoint"
         );
-        checkpoint.publish()?;
+        let report = checkpoint.publish()?;
         self.maintenance
             .checkpointed
             .store(start.number, Ordering::Release);
@@ -269,7 +300,8 @@ impl Inner {
         *self.maintenance.last_error.lock() = None;
         self.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         self.log.release(&kept_from)?;
-        Ok(())
+        Ok(report)
     }
 }

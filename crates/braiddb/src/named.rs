@@ -91,6 +91,17 @@ impl Database {
 
     /// The snapshot of a name, as it was when it was created.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// use braid::Error;
+    /// db.create_snapshot("monday")?;
+    /// let monday = db.open_snapshot("monday")?;
+    /// assert!(matches!(db.open_snapshot("tuesday"), Err(Error::SnapshotMissing { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::SnapshotMissing`] if there is none, also after the database was opened anew.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
@@ -103,11 +114,30 @@ impl Database {
     }
 
     /// The names of all named snapshots, sorted.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// db.create_snapshot("monday")?;
+    /// assert_eq!(db.snapshot_names(), ["monday"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn snapshot_names(&self) -> Vec<String> {
         self.inner().named.0.lock().keys().cloned().collect()
     }
 
     /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// db.create_snapshot("monday")?;
+    /// assert!(db.drop_snapshot("monday"));
+    /// assert!(!db.drop_snapshot("monday"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drop_snapshot(&self, name: &str) -> bool {
         // Dropped without the lock.
         let hold = self.inner().named.0.lock().remove(name);

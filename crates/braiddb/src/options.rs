@@ -15,6 +15,20 @@ use crate::recovery::RecoveryProgress;
 use crate::stats::Health;
 
 /// When a commit is safe from a crash of the system.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use std::time::Duration;
+/// use braid::Durability;
+/// let mut tx = db.begin();
+/// tx.set_durability(Durability::Buffered(Duration::from_millis(10)));
+/// tx.insert(&t, &1, "one")?;
+/// tx.commit()?; // visible now, durable in ten milliseconds
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
@@ -30,6 +44,19 @@ pub enum Durability {
 }
 
 /// What concurrent transactions see of each other.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::{Isolation, TransactionOptions};
+/// let tx = db.begin_with(TransactionOptions {
+///     isolation: Isolation::Snapshot,
+///     ..TransactionOptions::default()
+/// });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
@@ -42,6 +69,19 @@ pub enum Isolation {
 }
 
 /// How a transaction behaves; see [`Database::begin_with`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::{Durability, TransactionOptions};
+/// let tx = db.begin_with(TransactionOptions {
+///     durability: Durability::None,
+///     ..TransactionOptions::default()
+/// });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
     /// What it sees of others.
@@ -54,19 +94,21 @@ pub(crate) type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 
 /// Options for opening a database, from [`Database::builder`].
 ///
-/// | option | default | range |
-/// |---|---|---|
-/// | [`protocol`](Builder::protocol) | `Glsn` | any at any opening |
-/// | [`strands`](Builder::strands) | the number of CPUs, at most 16 | 1 to 256, fixed at creation |
-/// | [`lanes`](Builder::lanes) | 1 | 1 to `strands`, fixed at creation |
-/// | [`epoch`](Builder::epoch) | 40 ms | from 10 µs to 10 s |
-/// | [`pool_bytes`](Builder::pool_bytes) | 256 MiB | from 1 MiB |
-/// | [`segment_bytes`](Builder::segment_bytes) | 32 MiB | 64 KiB to 1 GiB |
-/// | [`checkpoint_log_bytes`](Builder::checkpoint_log_bytes) | 256 MiB | from 64 KiB |
-/// | [`max_log_bytes`](Builder::max_log_bytes) | no limit | 0, or twice `checkpoint_log_bytes` |
-/// | [`transaction_bytes_max`](Builder::transaction_bytes_max) | 256 MiB | 1 KiB to 1 GiB |
-/// | [`feed_log_bytes`](Builder::feed_log_bytes) | 1 GiB | any |
-/// | [`archive_interval`](Builder::archive_interval) | 1 s | any but zero |
+/// Defaults and ranges are in the crate's [table](crate#limits-and-defaults). An option out of its range is
+/// [`Error::Options`] when the database is opened.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// use braid::Database;
+/// let db = Database::builder()
+///     .pool_bytes(16 << 20)
+///     .checkpoint_log_bytes(64 << 20)
+///     .open(path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
@@ -92,6 +134,12 @@ pub struct Builder {
     pub(crate) feed_log_bytes: u64,
     pub(crate) archive: Option<ArchivePlace>,
     pub(crate) archive_interval: Duration,
+    pub(crate) stats_file: bool,
+    /// The database's directory if it is to have a file of statistics.
+    pub(crate) stats_directory: Option<PathBuf>,
+    #[cfg(feature = "metrics")]
+    pub(crate) metrics_label: Option<String>,
+    pub(crate) slow_commit: Option<Duration>,
 }
 
 /// Where the log is archived.
@@ -126,6 +174,11 @@ impl Default for Builder {
             feed_log_bytes: 1 << 30,
             archive: None,
             archive_interval: Duration::from_secs(1),
+            stats_file: false,
+            stats_directory: None,
+            #[cfg(feature = "metrics")]
+            metrics_label: None,
+            slow_commit: None,
         }
     }
 }
@@ -134,12 +187,31 @@ impl Builder {
     /// The commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing one keeps its
     /// own unless another is asked for, which it is then switched to by a checkpoint while opening. A
     /// protocol of one strand needs a database of one lane.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.protocol(braid::Protocol::Gwsn).open_on(device)?;
+    /// assert_eq!(db.stats().protocol, braid::Protocol::Gwsn);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn protocol(mut self, protocol: ProtocolKind) -> Self {
         self.protocol = Some(protocol);
         self
     }
 
     /// How many strands (log buffers) committing threads are spread over.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.strands(4).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn strands(mut self, strands: usize) -> Self {
         self.strands = Some(strands);
         self
@@ -147,36 +219,91 @@ impl Builder {
 
     /// How many files the log is written to at a time. With one, all strands share each flush, which is
     /// fastest where they share a device.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.lanes(1).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = Some(lanes);
         self
     }
 
     /// How long an epoch of the `epoch` protocol lasts: commits are acknowledged at its end.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.epoch(std::time::Duration::from_millis(5)).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn epoch(mut self, epoch: Duration) -> Self {
         self.epoch = epoch;
         self
     }
 
     /// How the medium is accessed.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// use braid::{Database, DeviceChoice};
+    /// let db = Database::builder().device(DeviceChoice::File).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
         self
     }
 
     /// Memory for pages, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.pool_bytes(8 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = bytes;
         self
     }
 
     /// The size of a log file, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.segment_bytes(1 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
         self
     }
 
     /// A checkpoint begins when this much log was written since the last: a bound on recovery time.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.checkpoint_log_bytes(16 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
         self.checkpoint_log_bytes = bytes;
         self
@@ -184,18 +311,49 @@ impl Builder {
 
     /// The most that the log may occupy, in bytes; 0 for no limit. Commits beyond it fail with
     /// [`Error::OutOfSpace`] until a checkpoint made room.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.max_log_bytes(1 << 30).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_log_bytes(mut self, bytes: u64) -> Self {
         self.max_log_bytes = bytes;
         self
     }
 
     /// The most that one transaction may write, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// use braid::Error;
+    /// let db = builder.transaction_bytes_max(1 << 10).open_on(device)?;
+    /// let t = db.table::<u32, String>("t")?;
+    /// let written = db.transact(|tx| tx.insert(&t, &1, &"x".repeat(2_000)));
+    /// assert!(matches!(written, Err(Error::TransactionTooLarge { max: 1_024 })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn transaction_bytes_max(mut self, bytes: usize) -> Self {
         self.transaction_bytes_max = bytes;
         self
     }
 
     /// How many log flushes of a lane may be in flight at once.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.flushes_in_flight(2).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
         self.flushes_in_flight = Some(flushes);
         self
@@ -203,12 +361,32 @@ impl Builder {
 
     /// P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a thread go to the
     /// device together; see [`LogOptions::group_size`]. Default 0: a flush begins when none is under way.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.group_size(16).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn group_size(mut self, transactions: u32) -> Self {
         self.group_size = transactions;
         self
     }
 
     /// Whether a missing database is created (the default) or an error.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// use braid::{Database, Error};
+    /// let missing = Database::builder().create_if_missing(false).open(path.join("nothing"));
+    /// assert!(matches!(missing, Err(Error::NotADatabase { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create_if_missing(mut self, create: bool) -> Self {
         self.create_if_missing = create;
         self
@@ -217,6 +395,16 @@ impl Builder {
     /// Whether threads of the database's own flush and make checkpoints (the default). Without them
     /// the callers' threads do all work: waiting for a ticket flushes, and checkpoints are made only by
     /// [`Database::checkpoint`]. A deterministic simulation needs that.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.background_threads(false).open_on(device)?;
+    /// db.checkpoint()?; // nobody else makes one
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn background_threads(mut self, background: bool) -> Self {
         self.background = background;
         self
@@ -224,6 +412,15 @@ impl Builder {
 
     /// Whether the space of log that is no longer needed is given back to the medium at once (hole
     /// punching) instead of being kept for reuse.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.discard(true).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
@@ -263,6 +460,18 @@ impl Builder {
     }
 
     /// Is told how recovery gets on, from the recovering threads.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let builder = builder.recovery_progress(|progress| {
+    ///     println!("{} of {} bytes of log", progress.scanned_bytes, progress.total_bytes);
+    /// });
+    /// let db = builder.open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn recovery_progress(
         mut self,
         callback: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
@@ -329,7 +538,43 @@ impl Builder {
         self
     }
 
+    /// Whether the file `STATS` in the database's directory tells others how the database does while it is
+    /// open: once a second it is replaced by what [`crate::Stats::to_prometheus`] says, and it goes when the
+    /// database is closed. `braid stat --watch` reads it, as can the textfile collector of Prometheus' node
+    /// exporter. Needs the background threads; has no effect with [`Builder::open_on`].
+    pub fn stats_file(mut self, stats_file: bool) -> Self {
+        self.stats_file = stats_file;
+        self
+    }
+
+    /// Publishes the statistics through the facade `metrics` once a second, with a label `database` of this
+    /// value. The names are those of [`crate::Stats::to_prometheus`]; sums of times are gauges. Needs the
+    /// background threads; [`Database::publish_metrics`] does it on demand.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self, database: impl Into<String>) -> Self {
+        self.metrics_label = Some(database.into());
+        self
+    }
+
+    /// Emits an event through the facade `tracing` for each commit that takes at least this long, the wait
+    /// for the device included; of [`commit_async`](crate::Transaction::commit_async) what comes before that
+    /// wait. Default: for none.
+    #[cfg(feature = "tracing")]
+    pub fn slow_commit(mut self, at_least: Duration) -> Self {
+        self.slow_commit = Some(at_least);
+        self
+    }
+
     /// Opens, and creates if need be, the database in a directory.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = braid::Database::builder().pool_bytes(4 << 20).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::NotADatabase`], [`Error::Incompatible`], [`Error::Corrupted`],
@@ -340,6 +585,20 @@ impl Builder {
 
     /// Opens, and creates if need be, the database on a device: for memory, simulated or own media. The
     /// caller sees to it that it is opened only once at a time.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use braid::{Database, MemoryDevice};
+    /// let device = Arc::new(MemoryDevice::new());
+    /// let db = Database::builder().pool_bytes(1 << 20).open_on(device.clone())?;
+    /// db.table::<u32, u32>("t")?;
+    /// db.close()?;
+    /// let db = Database::builder().pool_bytes(1 << 20).open_on(device)?;
+    /// assert_eq!(db.table_names()?, ["t"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -359,6 +618,17 @@ impl Builder {
     /// that is an opened writer's alone. (If the file `LOCK` is missing, in a copy perhaps, see to that
     /// yourself.) Options for writing do not matter.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+    /// let reader = braid::Database::builder().pool_bytes(4 << 20).open_read_only(path)?;
+    /// let another = braid::Database::builder().pool_bytes(4 << 20).open_read_only(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
     /// [`Builder::create_if_missing`] says.
@@ -368,6 +638,18 @@ impl Builder {
 
     /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. The caller sees to it
     /// that nobody writes to the device meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.clone().open_on(device.clone())?;
+    /// db.close()?;
+    /// let reader = builder.open_read_only_on(device)?;
+    /// assert!(reader.table::<u32, u32>("new").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::open_read_only`].

@@ -19,9 +19,11 @@ use crate::error::{Error, Result};
 use crate::garbage::Retired;
 use crate::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
+use crate::publish;
 use crate::replay::{Removal, Replay};
 use crate::retention::Retention;
 use crate::table::TableCore;
+use crate::trace::Phase;
 
 const DATA_FILE: &str = "data.braid";
 
@@ -32,6 +34,18 @@ const CREATING_FILE: &str = "CREATING";
 const REPORT_EVERY: u64 = 4096;
 
 /// How recovery gets on; see [`Builder::recovery_progress`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+/// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+/// let builder = builder.recovery_progress(|progress: &braid::RecoveryProgress| {
+///     println!("{} transactions after {:?}", progress.transactions, progress.elapsed);
+/// });
+/// let db = builder.open_on(device)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
@@ -46,6 +60,15 @@ pub struct RecoveryProgress {
 }
 
 /// What opening a database had to recover; see [`Database::recovery`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// let report: &braid::RecoveryReport = db.recovery();
+/// assert_eq!(report.transactions, 0); // it is new
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryReport {
@@ -63,7 +86,7 @@ pub struct RecoveryReport {
 }
 
 impl Database {
-    pub(crate) fn open_directory(path: &Path, options: Builder) -> Result<Self> {
+    pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Self> {
         options.validate()?;
         let opening = |error| opening(path, error);
         let missing = || Error::NotADatabase {
@@ -88,6 +111,8 @@ impl Database {
         }
         let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory(path, options.device).map_err(opening)?;
+        publish::remove(path);
+        options.stats_directory = options.stats_file.then(|| path.to_owned());
         let opened = Self::open_device(device, Some(lock), options);
         opened.map_err(|error| name_directory(path, error))
     }
@@ -141,7 +166,10 @@ impl Database {
             }
         };
         let inner = match fresh {
-            true => create(device, lock, &options)?,
+            true => {
+                let meta = new_meta(&options);
+                create(device, lock, &options, meta, 0, |_| Ok(()))?
+            }
             false => recover(device, lock, &options, began)?,
         };
         if options.background {
@@ -296,28 +324,35 @@ fn catalog(store: &Store, identity: u64) -> Result<Arc<TableCore>> {
     )))
 }
 
-fn create(
-    device: Arc<dyn Device>,
-    lock: Option<DirectoryLock>,
-    options: &Builder,
-) -> Result<Arc<Inner>> {
-    let began = braid_rt::now();
-    // The marker is durable before anything else, and goes once everything else is.
-    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
-    drop(marker.map_err(|e| Error::io("creating the database", e))?);
-    sync_names(&*device)?;
+fn new_meta(options: &Builder) -> Meta {
     let protocol = options.protocol.unwrap_or_default();
     let strands = protocol
         .forced_strands()
         .or(options.strands)
         .unwrap_or(LogOptions::default().strands);
     let lanes = options.lanes.unwrap_or(1).min(strands);
-    let meta = Meta {
+    Meta {
         protocol,
         strands: strands as u16,
         lanes: lanes as u16,
-    };
-    let log = Log::create(device.clone(), log_options(options, &meta))?;
+    }
+}
+
+/// Creates a database whose transactions have numbers greater than `number`, with what `fill` puts into it.
+pub(crate) fn create(
+    device: Arc<dyn Device>,
+    lock: Option<DirectoryLock>,
+    options: &Builder,
+    meta: Meta,
+    number: u64,
+    fill: impl FnOnce(&Arc<Inner>) -> Result<()>,
+) -> Result<Arc<Inner>> {
+    let began = braid_rt::now();
+    // The marker is durable before anything else, and goes once everything else is.
+    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
+    drop(marker.map_err(|e| Error::io("creating the database", e))?);
+    sync_names(&*device)?;
+    let log = Log::create_behind(device.clone(), log_options(options, &meta), number)?;
     let store = Store::create(
         device.clone(),
         StoreOptions {
@@ -346,6 +381,7 @@ fn create(
         lock,
     };
     let inner = Arc::new(Inner::new(parts, options));
+    fill(&inner).inspect_err(|_| inner.abandon())?;
     inner.checkpoint()?;
     sync_names(&*device)?;
     device
@@ -378,6 +414,7 @@ fn recover(
     options: &Builder,
     began: Instant,
 ) -> Result<Arc<Inner>> {
+    let phase = Phase::recovery();
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
     };
@@ -413,6 +450,7 @@ fn recover(
     })?;
     let scanned_bytes = recovered.scanned_bytes();
     let scan = braid_rt::now() - began;
+    phase.scanned(scanned_bytes);
     let replay = Replay::new(&store);
     let transactions = AtomicU64::new(0);
     let threads = match options.background {
@@ -448,6 +486,7 @@ fn recover(
     let retention = retention(options, starts);
     let archiver = open_archive(options, &log, &retention)?;
     let transactions = transactions.into_inner();
+    phase.replayed(transactions, discarded);
     let recovery = RecoveryReport {
         log_bytes: scanned_bytes,
         transactions,

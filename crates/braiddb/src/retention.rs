@@ -53,18 +53,39 @@ impl Retention {
         segments * self.segment_bytes
     }
 
-    /// Notes where a checkpoint begins, and gives up what nobody needs any more; `archived` is how far the
-    /// archive is, if there is one. Returns the place from which log is kept once the checkpoint is
-    /// published.
+    /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one. Returns the place
+    /// from which log is kept once the checkpoint is published.
     pub(crate) fn begin_checkpoint(&self, start: &LogStart, archived: Option<u64>) -> LogStart {
         let mut state = self.state.lock();
-        let state = &mut *state;
         state.starts.push_back(start.clone());
         let hard = archived.unwrap_or(u64::MAX);
-        let soft = state.needed();
+        let soft = match braid_rt::mutant!("forget_feeds") {
+            true => u64::MAX,
+            false => state.needed(),
+        };
+        let mut kept_from = &state.starts[0];
+        for next in state.starts.iter().skip(1) {
+            let over_budget = self.bytes(kept_from, start) > self.feed_bytes;
+            if next.number > hard || (next.number > soft && !over_budget) {
+                break;
+            }
+            kept_from = next;
+        }
+        kept_from.clone()
+    }
+
+    /// The checkpoint that began at `start` was published: gives up what lies before `kept_from`, unless a reader
+    /// came meanwhile who needs it. Returns the place before which log can be released. By now everything that
+    /// the checkpoint covers is durable, so whatever is the newest position then can be read from.
+    pub(crate) fn end_checkpoint(&self, kept_from: &LogStart, start: &LogStart) -> LogStart {
+        let mut state = self.state.lock();
+        let needed = state.readers.iter().filter_map(Weak::upgrade);
+        // Relaxed: an older value keeps more.
+        let needed = needed.map(|reader| reader.load(Ordering::Relaxed)).min();
         while let Some(next) = state.starts.get(1) {
             let over_budget = self.bytes(&state.starts[0], start) > self.feed_bytes;
-            if next.number > hard || (next.number > soft && !over_budget) {
+            let is_needed = needed.is_some_and(|needed| next.number > needed) && !over_budget;
+            if next.number > kept_from.number || is_needed {
                 break;
             }
             state.starts.pop_front();
@@ -170,9 +191,9 @@ mod tests {
     }
 
     fn number(retention: &Retention, at: u64, archived: Option<u64>) -> u64 {
-        retention
-            .begin_checkpoint(&start(at * 10, at), archived)
-            .number
+        let start = start(at * 10, at);
+        let kept_from = retention.begin_checkpoint(&start, archived);
+        retention.end_checkpoint(&kept_from, &start).number
     }
 
     #[test]
@@ -199,5 +220,12 @@ mod tests {
         retention.remove_feed("f");
         assert_eq!(number(&retention, 8, Some(61)), 60);
         assert_eq!(number(&retention, 9, None), 90);
+        // Who comes while a checkpoint is under way reads from what is durable by then.
+        let next = start(100, 10);
+        let kept_from = retention.begin_checkpoint(&next, None);
+        let reader = retention.add_reader(95).unwrap();
+        assert_eq!(retention.end_checkpoint(&kept_from, &next).number, 90);
+        reader.store(100, Ordering::Relaxed);
+        assert_eq!(number(&retention, 11, None), 100);
     }
 }

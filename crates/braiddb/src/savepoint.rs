@@ -9,6 +9,18 @@ use crate::transaction::Transaction;
 /// A point in a transaction; see [`Transaction::savepoint`].
 ///
 /// It is a token, and needs no care: a transaction ends whether or not its savepoints are used.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// let mut tx = db.begin();
+/// let start: braid::Savepoint = tx.savepoint();
+/// tx.insert(&t, &1, "one")?;
+/// tx.rollback_to(&start)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a savepoint is there to be returned to"]
 pub struct Savepoint(u64);
@@ -49,6 +61,7 @@ impl Savepoints {
     pub(crate) fn take_note(&mut self, write: u32) -> Option<u32> {
         let note = self.superseded.pop_if(|(later, _)| *later == write);
         note.map(|(_, before)| before)
+            .filter(|_| !braid_rt::mutant!("forget_the_replaced"))
     }
 
     pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {
@@ -108,6 +121,22 @@ impl Transaction {
     /// What was *read* since stays read: the commit still fails with a conflict if it was overwritten,
     /// because the decision to return may rest on it. Locks of keys that were written, or read for
     /// update, stay held until the transaction ends.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::Error;
+    /// let mut tx = db.begin();
+    /// let outer = tx.savepoint();
+    /// tx.insert(&t, &1, "one")?;
+    /// let inner = tx.savepoint();
+    /// tx.rollback_to(&outer)?;
+    /// assert!(matches!(tx.rollback_to(&inner), Err(Error::SavepointGone)));
+    /// tx.rollback_to(&outer)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::SavepointGone`] if it is another transaction's, or the transaction returned to a point

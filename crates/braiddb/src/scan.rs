@@ -315,6 +315,21 @@ fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 /// An iterator over a range of a table, from both ends; see [`crate::Readable::range`].
 ///
 /// After an error it ends.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # use braid::Readable;
+/// # db.transact(|tx| (0..9).try_for_each(|i| tx.insert(&t, &i, "x")))?;
+/// let snapshot = db.snapshot();
+/// let mut range = snapshot.range(&t, 2..7)?;
+/// assert_eq!(range.next().transpose()?.map(|(key, _)| key), Some(2));
+/// assert_eq!(range.next_back().transpose()?.map(|(key, _)| key), Some(6));
+/// assert_eq!(range.count(), 3);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Range<'a, K: Key, V: Value> {
     raw: RawRange<'a>,
     types: PhantomData<fn() -> (K, V)>,

@@ -13,11 +13,37 @@ use crate::horizon::Registration;
 use crate::named::NamedHold;
 use crate::scan::{Range, RawRange, View};
 use crate::table::{Table, TableCore};
+use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
 
 /// Reading tables: what [`crate::Transaction`] and [`Snapshot`] have in common.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+/// use braid::{Readable, Result, Table};
+/// fn count(reader: &impl Readable, table: &Table<u32, String>) -> Result<usize> {
+///     Ok(reader.iter(table)?.count())
+/// }
+/// assert_eq!(count(&db.snapshot(), &t)?, count(&db.begin(), &t)?);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Readable {
     /// The value of a key.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or what
@@ -60,6 +86,17 @@ pub trait Readable {
 
     /// Whether a key is there.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert!(db.snapshot().contains_key(&t, &1)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Readable::get`].
     fn contains_key<K: Key, V: Value>(
@@ -70,6 +107,21 @@ pub trait Readable {
 
     /// The entries of a range of keys, in order, from both ends.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// let snapshot = db.snapshot();
+    /// for entry in snapshot.range(&t, 1..=2)?.rev() {
+    ///     let (key, value) = entry?;
+    ///     println!("{key}: {value}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`crate::Error::TableDropped`] or [`crate::Error::ForeignTable`]; the iterator's items carry what
     /// reading can fail with.
@@ -79,17 +131,42 @@ pub trait Readable {
         range: impl KeyRange<K>,
     ) -> Result<Range<'_, K, V>>;
 
-    /// The entries whose encoded keys begin with `prefix`.
+    /// The entries whose encoded keys begin with `prefix`; for a tuple, those with these first parts.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// use braid::{Readable, Table};
+    /// let files: Table<String, u64> = db.table("files")?;
+    /// db.transact(|tx| {
+    ///     tx.insert(&files, "src/lib.rs", &100)?;
+    ///     tx.insert(&files, "tests/all.rs", &200)
+    /// })?;
+    /// assert_eq!(db.snapshot().prefix(&files, "src/")?.count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Readable::range`].
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>>;
 
     /// All entries of a table.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().iter(&t)?.count(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Readable::range`].
@@ -99,6 +176,17 @@ pub trait Readable {
 
     /// The entry with the smallest key.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().first(&t)?, Some((1, "one".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Readable::get`].
     fn first<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
@@ -106,6 +194,17 @@ pub trait Readable {
     }
 
     /// The entry with the largest key.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().last(&t)?, Some((2, "two".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Readable::get`].
@@ -119,6 +218,19 @@ pub trait Readable {
 ///
 /// It never blocks a writer, is never blocked by one, and never fails with a conflict. While it lives,
 /// values that are overwritten stay in memory for it.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+/// use braid::Readable;
+/// let snapshot = db.snapshot();
+/// db.transact(|tx| tx.remove(&t, &1))?;
+/// assert!(snapshot.contains_key(&t, &1)? && !db.snapshot().contains_key(&t, &1)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Snapshot {
     inner: Arc<Inner>,
@@ -144,6 +256,15 @@ impl Snapshot {
     }
 
     /// The number of the newest transaction that it sees.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// let (first, second) = (db.snapshot(), db.snapshot());
+    /// assert!(first.number() <= second.number());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn number(&self) -> u64 {
         match &self.hold {
             Hold::Own(registration, _) => registration.number(),
@@ -245,9 +366,9 @@ impl Readable for Snapshot {
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>> {
-        let bounds = prefix.with_key_bytes(prefix_bounds);
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
         Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
     }
 }

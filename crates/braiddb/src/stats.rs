@@ -56,6 +56,15 @@ impl Counters {
 }
 
 /// Counts since the database was opened, and present sizes; see [`crate::Database::stats`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// let braid::Stats { commits, conflicts, .. } = db.stats();
+/// assert!(conflicts <= commits);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -77,6 +86,12 @@ pub struct Stats {
     pub expired: u64,
     /// The number up to which all transactions are durable.
     pub durable_horizon: u64,
+    /// Bytes of log behind the newest checkpoint, which a recovery would read.
+    pub log_bytes_to_recover: u64,
+    /// Whether the last checkpoint failed; [`Health`] says why.
+    pub checkpoint_failing: bool,
+    /// Whether nothing can be written any more because a write or sync failed; [`Health`] says which.
+    pub poisoned: bool,
     /// The log's counters.
     pub log: LogStats,
     /// The store's counters.
@@ -88,6 +103,14 @@ pub struct Stats {
 }
 
 /// Whether a database can be written to; see [`crate::Database::health`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// assert!(matches!(db.health(), braid::Health::Good));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Health {
@@ -122,7 +145,11 @@ pub enum Health {
 impl Inner {
     pub(crate) fn stats(&self) -> Stats {
         let (snapshots, oldest_snapshot) = self.snapshots.census();
+        let log = self.log.stats();
         Stats {
+            log_bytes_to_recover: self.maintenance.log_bytes_to_recover(log.written_bytes),
+            checkpoint_failing: self.maintenance.last_error.lock().is_some(),
+            poisoned: self.poisoned().is_some(),
             commits: self.counters.sum(|s| &s.commits),
             conflicts: self.counters.sum(|s| &s.conflicts),
             checkpoints: self.counters.sum(|s| &s.checkpoints),
@@ -131,7 +158,7 @@ impl Inner {
             garbage: self.garbage.len(),
             expired: self.sweeps.removed(),
             durable_horizon: self.log.horizon(),
-            log: self.log.stats(),
+            log,
             protocol: self.meta.protocol,
             store: self.store.stats(),
             archived: self.archiver.as_ref().map(Archiver::archived),

@@ -131,6 +131,9 @@ impl TableCore {
 
     /// The same for a table that commit `number` made, with older records.
     pub(crate) fn loaded_at(self, number: u64) -> Self {
+        if braid_rt::mutant!("loaded_for_ever") {
+            return self;
+        }
         Self {
             since: number,
             ..self
@@ -202,7 +205,7 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// The types as they are stored with the table.
     pub(crate) fn types() -> String {
-        type_names(K::TYPE_NAME, V::TYPE_NAME)
+        type_names(&K::type_name(), &V::type_name())
     }
 
     /// The names of the types that the table was created with: its keys' and its values'. They are those of
@@ -213,11 +216,29 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// What the table was created with.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.options(), braid::TableOptions::default());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn options(&self) -> TableOptions {
         self.core.options
     }
 
     /// The table's present name.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// assert_eq!(t.name(), "t");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> String {
         self.core.name.read().clone()
     }

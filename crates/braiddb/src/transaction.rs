@@ -21,6 +21,7 @@ use crate::redo;
 use crate::scan::{Range, RawRange, View};
 use crate::snapshot::Readable;
 use crate::table::{Table, TableCore};
+use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
 /// A read-write transaction; see [`crate::Database::begin`].
@@ -28,6 +29,22 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// Writes stay private until the commit and are seen by the transaction's own reads. A write locks its
 /// key at once, so two transactions that write the same key follow each other; plain reads lock nothing
 /// and are validated at commit. Dropping a transaction aborts it.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Readable;
+/// let mut tx = db.begin();
+/// tx.insert(&t, &1, "one")?;
+/// assert_eq!(tx.get(&t, &1)?.as_deref(), Some("one")); // its own write
+/// assert_eq!(db.get(&t, &1)?, None); // nobody else's, yet
+/// tx.commit()?;
+/// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "what a transaction wrote is gone unless it is committed"]
 pub struct Transaction {
     /// There until the transaction ends.
     context: Option<PooledContext>,
@@ -62,6 +79,18 @@ impl Transaction {
     }
 
     /// Sets when the commit is safe; see [`Durability`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.set_durability(braid::Durability::None);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_durability(&mut self, durability: Durability) {
         self.options.durability = durability;
     }
@@ -103,7 +132,11 @@ impl Transaction {
     }
 
     /// The newest value of a key, which stays the newest until this transaction ends.
-    fn read_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn read_locked(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+    ) -> Result<Option<Bytes>> {
         let stored = self.stored_locked(core, key)?;
         core.open(stored, || self.time(&mut self.state().borrow_mut()))
     }
@@ -124,20 +157,6 @@ impl Transaction {
             state.reads.locked.push(found.meta.version);
         }
         Ok(found.value)
-    }
-
-    /// The value of a key, locked against other writers until this transaction ends: for a value that
-    /// is about to be written, so that hot keys queue instead of conflicting.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] on a deadlock; otherwise as [`Readable::get`].
-    pub fn get_for_update<K: Key, V: Value>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<Option<V>> {
-        let found = key.with_key_bytes(|key| self.read_locked(&table.core, key))?;
-        found.map(V::from_value_bytes).transpose()
     }
 
     // Writing -----------------------------------------------------------------------------------------
@@ -170,7 +189,12 @@ impl Transaction {
         Ok(())
     }
 
-    fn write(&mut self, core: &Arc<TableCore>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn write(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
         check_key(key)?;
         core.check_value_len(value.map_or(0, <[u8]>::len))?;
         match (&core.codec, value) {
@@ -251,6 +275,19 @@ impl Transaction {
 
     /// Sets the value of a key, whether it was there or not. Reads nothing.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.insert(&t, &1, "uno")?;
+    /// tx.commit()?;
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("uno"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
     /// [`Error::Conflict`] on a deadlock, [`Error::TableDropped`], [`Error::ForeignTable`],
@@ -266,132 +303,6 @@ impl Transaction {
         })
     }
 
-    /// Sets the value of a key and returns the one before.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`] and [`Readable::get`].
-    pub fn replace<K: Key, V: Value>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-        value: &(impl AsValue<V> + ?Sized),
-    ) -> Result<Option<V>> {
-        let before = self.get_for_update(table, key)?;
-        self.insert(table, key, value)?;
-        Ok(before)
-    }
-
-    /// Sets the value of a key that is not there; says whether it did.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`].
-    pub fn insert_if_absent<K: Key, V: Value>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-        value: &(impl AsValue<V> + ?Sized),
-    ) -> Result<bool> {
-        key.with_key_bytes(|key| {
-            if self.read_locked(&table.core, key)?.is_some() {
-                return Ok(false);
-            }
-            value.with_value_bytes(|value| self.write(&table.core, key, Some(value)))?;
-            Ok(true)
-        })
-    }
-
-    /// Removes a key; says whether it was there.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`].
-    pub fn remove<K: Key, V: Value>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<bool> {
-        key.with_key_bytes(|key| {
-            if self.read_locked(&table.core, key)?.is_none() {
-                return Ok(false);
-            }
-            self.write(&table.core, key, None)?;
-            Ok(true)
-        })
-    }
-
-    /// Removes a key and returns its value.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`] and [`Readable::get`].
-    pub fn take<K: Key, V: Value>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<Option<V>> {
-        key.with_key_bytes(|key| {
-            let Some(before) = self.read_locked(&table.core, key)? else {
-                return Ok(None);
-            };
-            self.write(&table.core, key, None)?;
-            V::from_value_bytes(before).map(Some)
-        })
-    }
-
-    /// Sets (`Some`) or removes (`None`) a key if its present value is `expected` (`None`: it is not
-    /// there); says whether it did.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`].
-    pub fn compare_and_set<K: Key, V: Value + AsValue<V>>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-        expected: Option<&V>,
-        new: Option<&V>,
-    ) -> Result<bool> {
-        key.with_key_bytes(|key| {
-            let present = self.read_locked(&table.core, key)?;
-            let equal = match (&present, expected) {
-                (None, None) => true,
-                (Some(present), Some(expected)) => expected.with_value_bytes(|e| e == &present[..]),
-                _ => false,
-            };
-            if !equal {
-                return Ok(false);
-            }
-            match new {
-                Some(new) => {
-                    new.with_value_bytes(|new| self.write(&table.core, key, Some(new)))?;
-                }
-                None if present.is_some() => self.write(&table.core, key, None)?,
-                None => {}
-            }
-            Ok(true)
-        })
-    }
-
-    /// Replaces the value of a key by what `update` makes of it (`None`: not there) and returns the value
-    /// before.
-    ///
-    /// # Errors
-    /// As [`Transaction::insert`] and [`Readable::get`].
-    pub fn fetch_update<K: Key, V: Value + AsValue<V> + Clone>(
-        &mut self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-        update: impl FnOnce(Option<V>) -> Option<V>,
-    ) -> Result<Option<V>> {
-        key.with_key_bytes(|key| {
-            let before = self.read_locked(&table.core, key)?;
-            let before = before.map(V::from_value_bytes).transpose()?;
-            match update(before.clone()) {
-                Some(new) => new.with_value_bytes(|new| self.write(&table.core, key, Some(new)))?,
-                None if before.is_some() => self.write(&table.core, key, None)?,
-                None => {}
-            }
-            Ok(before)
-        })
-    }
-
     // Ending ------------------------------------------------------------------------------------------
 
     fn into_context(mut self) -> PooledContext {
@@ -402,6 +313,18 @@ impl Transaction {
 
     /// Makes the writes visible and durable, together or not at all. What it returns says that they are
     /// on the device, or, with [`Durability::Buffered`] or [`Durability::None`], that they are visible.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?; // on the device
+    /// assert!(commit.number() <= db.durable_horizon());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Conflict`], after which nothing of the transaction remains; [`Error::OutOfSpace`], the
@@ -414,6 +337,18 @@ impl Transaction {
 
     /// Makes the writes visible and returns a ticket that tells when they are durable.
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?; // visible to other transactions
+    /// ticket.wait()?; // on the device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::commit`]; a failure to become durable is the ticket's.
     pub fn commit_async(self) -> Result<Ticket> {
@@ -422,11 +357,23 @@ impl Transaction {
     }
 
     /// Ends the transaction without a trace; the same as dropping it.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.abort();
+    /// assert_eq!(db.get(&t, &1)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn abort(self) {
         drop(self);
     }
 
-    fn raw_range(
+    pub(crate) fn raw_range(
         &self,
         core: &Arc<TableCore>,
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
@@ -522,9 +469,9 @@ impl Readable for Transaction {
     fn prefix<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
-        prefix: &(impl AsKey<K> + ?Sized),
+        prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>> {
-        let bounds = prefix.with_key_bytes(prefix_bounds);
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
         Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
     }
 }

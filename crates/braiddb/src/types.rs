@@ -13,9 +13,55 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 /// A type that a table can be keyed by.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{AsKey, AsValue, Bytes, Error, Key, Result, Value};
+///
+/// /// Kept in the order of the fields.
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// struct Place {
+///     floor: u8,
+///     room: u16,
+/// }
+///
+/// impl Key for Place {
+///     const TYPE_NAME: &'static str = "place";
+///
+///     fn from_key_bytes(bytes: Bytes) -> Result<Self> {
+///         match bytes[..] {
+///             [floor, high, low] => Ok(Place { floor, room: u16::from_be_bytes([high, low]) }),
+///             _ => Err(Error::Decode { type_name: "place", reason: "not three bytes".into() }),
+///         }
+///     }
+/// }
+///
+/// impl AsKey<Place> for Place {
+///     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+///         let [high, low] = self.room.to_be_bytes();
+///         f(&[self.floor, high, low])
+///     }
+/// }
+///
+/// let people = db.table::<Place, String>("people")?;
+/// db.transact(|tx| tx.insert(&people, &Place { floor: 1, room: 7 }, "Ada"))?;
+/// assert_eq!(db.get(&people, &Place { floor: 1, room: 7 })?.as_deref(), Some("Ada"));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Key: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
+
+    /// The length of every encoded key, if all have the same: a tuple then needs nothing to see where the
+    /// key ends.
+    const FIXED_LEN: Option<usize> = None;
+
+    /// The name in full, where a constant can't say it: of a type made of others.
+    fn type_name() -> String {
+        Self::TYPE_NAME.to_owned()
+    }
 
     /// The key that `bytes` encode.
     ///
@@ -25,15 +71,62 @@ pub trait Key: Sized + 'static {
 }
 
 /// Something that stands for a key of type `K` in a call.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// // A table keyed by strings takes whatever holds one.
+/// let ages = db.table::<String, u8>("ages")?;
+/// db.transact(|tx| tx.insert(&ages, "Ada", &36))?;
+/// assert_eq!(db.get(&ages, &String::from("Ada"))?, Some(36));
+/// # Ok(())
+/// # }
+/// ```
 pub trait AsKey<K: Key> {
     /// Calls `f` with the encoded key.
     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 }
 
 /// A type that a table can hold.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{AsValue, Bytes, Error, Result, Value};
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Colour([u8; 3]);
+///
+/// impl Value for Colour {
+///     const TYPE_NAME: &'static str = "colour";
+///
+///     fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+///         let reason = || format!("{} bytes", bytes.len());
+///         let rgb = bytes[..].try_into();
+///         rgb.map(Colour).map_err(|_| Error::Decode { type_name: "colour", reason: reason() })
+///     }
+/// }
+///
+/// impl AsValue<Colour> for Colour {
+///     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+///         f(&self.0)
+///     }
+/// }
+///
+/// let colours = db.table::<String, Colour>("colours")?;
+/// db.transact(|tx| tx.insert(&colours, "red", &Colour([255, 0, 0])))?;
+/// assert_eq!(db.get(&colours, "red")?, Some(Colour([255, 0, 0])));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Value: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
+
+    /// The name in full, where a constant can't say it: of a type made of others.
+    fn type_name() -> String {
+        Self::TYPE_NAME.to_owned()
+    }
 
     /// The value that `bytes` encode.
     ///
@@ -43,6 +136,20 @@ pub trait Value: Sized + 'static {
 }
 
 /// Something that stands for a value of type `V` in a call.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::Bytes;
+/// let blobs = db.table::<u32, Bytes>("blobs")?;
+/// db.transact(|tx| {
+///     tx.insert(&blobs, &1, "a string")?;
+///     tx.insert(&blobs, &2, b"a byte string")?;
+///     tx.insert(&blobs, &3, &vec![1, 2, 3])
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait AsValue<V: Value> {
     /// Calls `f` with the encoded value.
     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
@@ -71,6 +178,7 @@ macro_rules! unsigned {
     ($($type:ident)*) => {$(
         impl Key for $type {
             const TYPE_NAME: &'static str = stringify!($type);
+            const FIXED_LEN: Option<usize> = Some(size_of::<Self>());
 
             fn from_key_bytes(bytes: Bytes) -> Result<Self> {
                 let array = bytes[..].try_into();
@@ -93,6 +201,7 @@ macro_rules! signed {
     ($($type:ident)*) => {$(
         impl Key for $type {
             const TYPE_NAME: &'static str = stringify!($type);
+            const FIXED_LEN: Option<usize> = Some(size_of::<Self>());
 
             fn from_key_bytes(bytes: Bytes) -> Result<Self> {
                 let array = bytes[..].try_into();
@@ -189,6 +298,11 @@ impl<const N: usize> AsValue<Bytes> for [u8; N] {
 
 impl<const N: usize> Key for [u8; N] {
     const TYPE_NAME: &'static str = "array";
+    const FIXED_LEN: Option<usize> = Some(N);
+
+    fn type_name() -> String {
+        format!("[u8; {N}]")
+    }
 
     fn from_key_bytes(bytes: Bytes) -> Result<Self> {
         bytes[..]
@@ -206,6 +320,10 @@ impl<const N: usize> AsKey<[u8; N]> for [u8; N] {
 impl<const N: usize> Value for [u8; N] {
     const TYPE_NAME: &'static str = "array";
 
+    fn type_name() -> String {
+        format!("[u8; {N}]")
+    }
+
     fn from_value_bytes(bytes: Bytes) -> Result<Self> {
         bytes[..]
             .try_into()
@@ -216,6 +334,64 @@ impl<const N: usize> Value for [u8; N] {
 impl<const N: usize> AsValue<[u8; N]> for [u8; N] {
     fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         f(self)
+    }
+}
+
+fn decode_bool(bytes: &[u8]) -> Result<bool> {
+    match bytes {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(Error::Decode {
+            type_name: "bool",
+            reason: "neither 0 nor 1".into(),
+        }),
+    }
+}
+
+impl Key for bool {
+    const TYPE_NAME: &'static str = "bool";
+    const FIXED_LEN: Option<usize> = Some(1);
+
+    fn from_key_bytes(bytes: Bytes) -> Result<Self> {
+        decode_bool(&bytes)
+    }
+}
+
+impl AsKey<bool> for bool {
+    fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[u8::from(*self)])
+    }
+}
+
+impl Value for bool {
+    const TYPE_NAME: &'static str = "bool";
+
+    fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+        decode_bool(&bytes)
+    }
+}
+
+impl AsValue<bool> for bool {
+    fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[u8::from(*self)])
+    }
+}
+
+/// For a table that is a set of keys.
+impl Value for () {
+    const TYPE_NAME: &'static str = "()";
+
+    fn from_value_bytes(bytes: Bytes) -> Result<Self> {
+        match bytes.is_empty() {
+            true => Ok(()),
+            false => Err(wrong_length("()", 0, bytes.len())),
+        }
+    }
+}
+
+impl AsValue<()> for () {
+    fn with_value_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&[])
     }
 }
 
@@ -246,6 +422,19 @@ impl FromStored for String {
 }
 
 /// A range of keys: any of the standard ranges over something that is [`AsKey<K>`], or `..`.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Readable;
+/// let snapshot = db.snapshot();
+/// snapshot.range(&t, ..)?;
+/// snapshot.range(&t, 3..)?;
+/// snapshot.range(&t, 3..=7)?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait KeyRange<K: Key> {
     /// The encoded bounds, lower and upper.
     fn into_key_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);

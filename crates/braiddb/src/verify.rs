@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
-use braid_io::{DeviceChoice, DirectoryLock, LockError};
+use braid_io::{Device, DeviceChoice, DirectoryLock, LockError};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
@@ -12,6 +13,17 @@ use crate::meta::Meta;
 use crate::redo;
 
 /// What [`verify`] looked at, and how much it found wrong.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report: braid::VerifyReport = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// assert_eq!(report.damages, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -29,61 +41,85 @@ pub struct VerifyReport {
     pub damages: u64,
 }
 
-const POOL_BYTES: usize = 64 << 20;
+pub(crate) const POOL_BYTES: usize = 64 << 20;
 
-struct Offline {
+/// A database that nobody has open, opened without writing to it.
+pub(crate) struct Offline {
     _lock: DirectoryLock,
     store: Store,
     recovered: braid_log::Recovered,
     meta: Meta,
 }
 
-fn open(path: &Path) -> Result<Offline> {
-    if !path.join("data.braid").is_file() {
-        return Err(Error::NotADatabase {
-            path: path.to_owned(),
-            reason: "there is no data.braid in it".into(),
-        });
+impl Offline {
+    /// The locked directory as a device.
+    pub(crate) fn device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        if !path.join("data.braid").is_file() {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "there is no data.braid in it".into(),
+            });
+        }
+        Self::lock(path)
     }
-    let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-        LockError::Held => Error::Locked {
-            path: path.to_owned(),
-        },
-        LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
-    })?;
-    let device = braid_io::open_directory(path, DeviceChoice::Auto)
-        .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
-    let (store, meta) = Store::open(
-        device.clone(),
-        StoreOptions {
-            pool_bytes: POOL_BYTES,
-        },
-    )?;
-    let (meta, start) = Meta::decode(&meta)?;
-    let options = LogOptions {
-        protocol: meta.protocol,
-        strands: meta.strands.into(),
-        lanes: meta.lanes.into(),
-        ..LogOptions::default()
-    };
-    let recovered = Log::recover(device, options, &start, &|_| {})?;
-    Ok(Offline {
-        _lock: lock,
-        store,
-        recovered,
-        meta,
-    })
+
+    pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
+            LockError::Held => Error::Locked {
+                path: path.to_owned(),
+            },
+            LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
+        })?;
+        let device = braid_io::open_directory(path, DeviceChoice::Auto)
+            .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+        Ok((lock, device))
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let (lock, device) = Self::device(path)?;
+        let (store, meta) = Store::open(
+            device.clone(),
+            StoreOptions {
+                pool_bytes: POOL_BYTES,
+            },
+        )?;
+        let (meta, start) = Meta::decode(&meta)?;
+        let options = LogOptions {
+            protocol: meta.protocol,
+            strands: meta.strands.into(),
+            lanes: meta.lanes.into(),
+            ..LogOptions::default()
+        };
+        let recovered = Log::recover(device, options, &start, &|_| {})?;
+        Ok(Self {
+            _lock: lock,
+            store,
+            recovered,
+            meta,
+        })
+    }
 }
 
 /// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of
 /// space, the chains of the log. Writes nothing. Each finding goes to `sink`.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// println!("{} pages, {} findings", report.pages, report.damages);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which keep it
 /// from looking at all.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let offline = match open(path.as_ref()) {
+    let offline = match Offline::open(path.as_ref()) {
         Ok(offline) => offline,
         Err(error @ Error::Corrupted { .. }) => {
             sink(error.to_string());
@@ -120,11 +156,23 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
 
 /// Prints a database that nobody has open: its properties, its pages, and the transactions of its log.
 ///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let mut text = String::new();
+/// braid::dump(path, &mut text)?;
+/// assert!(text.contains("protocol glsn"));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
 pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     let failed = |_| Error::io("writing the dump", std::io::ErrorKind::BrokenPipe.into());
-    let offline = open(path.as_ref())?;
+    let offline = Offline::open(path.as_ref())?;
     let Meta {
         protocol,
         strands,

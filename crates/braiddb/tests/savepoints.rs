@@ -19,6 +19,7 @@ type State = BTreeMap<u8, Vec<u8>>;
 enum Step {
     Insert(u8, usize),
     Remove(u8),
+    RemoveRange(u8, u8),
     Save,
     /// To the savepoint so many places below the newest, standing or not.
     Return(usize),
@@ -28,6 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (0u8..40, 0usize..60).prop_map(|(key, len)| Step::Insert(key, len)),
         2 => (0u8..40).prop_map(Step::Remove),
+        1 => (0u8..40, 0u8..8).prop_map(|(from, len)| Step::RemoveRange(from, from + len)),
         2 => Just(Step::Save),
         2 => (0usize..6).prop_map(Step::Return),
     ];
@@ -72,6 +74,12 @@ proptest! {
                 }
                 Step::Remove(key) => {
                     prop_assert_eq!(tx.remove(&table, &key).unwrap(), state.remove(&key).is_some());
+                }
+                Step::RemoveRange(from, to) => {
+                    let before = state.len();
+                    state.retain(|key, _| !(from..to).contains(key));
+                    let removed = tx.remove_range(&table, from..to).unwrap();
+                    prop_assert_eq!(removed, (before - state.len()) as u64);
                 }
                 Step::Save => {
                     standing.push((made.len(), state.clone()));

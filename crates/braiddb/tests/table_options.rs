@@ -336,3 +336,18 @@ fn what_is_over_is_removed_in_the_background() {
     }
     assert_eq!(db.stats().expired, 1_000);
 }
+
+#[test]
+fn changes_show_values_as_they_were_written() {
+    let db = Database::in_memory().unwrap();
+    let options = TableOptions {
+        compression: Compression::Lz4,
+        time_to_live: Some(Duration::from_secs(60)),
+    };
+    let t = db.table_with::<u64, String>("t", options).unwrap();
+    let from = db.position();
+    let text = "abc".repeat(100);
+    db.transact(|tx| tx.insert(&t, &1, &text)).unwrap();
+    let set = db.changes(from).unwrap().next().unwrap().unwrap();
+    assert_eq!(set.changes[0].value.as_deref(), Some(text.as_bytes()));
+}

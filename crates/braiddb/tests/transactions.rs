@@ -498,6 +498,9 @@ fn a_closed_database_says_so() {
     assert!(matches!(other.get(&t, &1), Err(Error::Closed)));
 }
 
+/// Calls what it is given with the value that it reads.
+type Reader<'a> = dyn Fn(&mut dyn FnMut(Option<&[u8]>)) + 'a;
+
 /// Whoever looks, at whatever kind of value, sees what `get` returns; also from inside of another look.
 #[test]
 fn looking_at_a_value_shows_what_getting_it_returns() {
@@ -513,7 +516,7 @@ fn looking_at_a_value_shows_what_getting_it_returns() {
         tx.insert(&t, &9, &value(8)).unwrap();
         tx.remove(&t, &8).unwrap();
         for key in 0..12 {
-            let of = |reader: &dyn Fn(&mut dyn FnMut(Option<&[u8]>))| {
+            let of = |reader: &Reader<'_>| {
                 let mut seen = None;
                 reader(&mut |bytes| {
                     // The buffer is this look's own.

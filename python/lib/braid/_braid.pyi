@@ -46,7 +46,33 @@ class _Options(TypedDict, total=False):
     discard: bool
     durability: _Durability
 
-__all__: list[str]
+__all__ = [
+    "MAX_KEY_LEN",
+    "MAX_TABLE_NAME_LEN",
+    "MAX_VALUE_LEN",
+    "Database",
+    "Entries",
+    "Snapshot",
+    "Table",
+    "Ticket",
+    "Transaction",
+    "Type",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "i128",
+    "in_memory",
+    "open",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "u128",
+    "verify",
+]
 
 MAX_KEY_LEN: Final[int]
 MAX_VALUE_LEN: Final[int]

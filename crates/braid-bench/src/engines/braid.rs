@@ -152,7 +152,8 @@ impl Session for BraidSession<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        lend(self.0.db.get(&self.0.tables[table], key)?, found)
+        let table = &self.0.tables[table];
+        Ok(self.0.db.get_with(table, key, |value| lend(value, found))?)
     }
 }
 
@@ -166,11 +167,11 @@ struct Writing<'a> {
     tables: &'a [Table],
 }
 
-fn lend(value: Option<Bytes>, found: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
-    if let Some(value) = &value {
+fn lend(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
+    if let Some(value) = value {
         found(value);
     }
-    Ok(value.is_some())
+    value.is_some()
 }
 
 fn scan(
@@ -200,7 +201,10 @@ impl Transaction for Reading<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        lend(self.reader.get(&self.tables[table], key)?, found)
+        let table = &self.tables[table];
+        Ok(self
+            .reader
+            .get_with(table, key, |value| lend(value, found))?)
     }
 
     fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
@@ -230,7 +234,8 @@ impl Transaction for Writing<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        lend(self.tx.get(&self.tables[table], key)?, found)
+        let table = &self.tables[table];
+        Ok(self.tx.get_with(table, key, |value| lend(value, found))?)
     }
 
     fn get_for_update(
@@ -239,7 +244,8 @@ impl Transaction for Writing<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        lend(self.tx.get_for_update(&self.tables[table], key)?, found)
+        let value: Option<Bytes> = self.tx.get_for_update(&self.tables[table], key)?;
+        Ok(lend(value.as_deref(), found))
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {

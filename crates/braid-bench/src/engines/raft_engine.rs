@@ -22,8 +22,8 @@ pub(super) fn version() -> Result<String, String> {
 }
 
 /// Settings, after <https://docs.pingcap.com/tidb/stable/tikv-configuration-file/#raft-engine>: log files are
-/// reused (default) and `prefill-for-recycle` writes the first ones ahead, since syncing a file that does not
-/// grow costs less. 256 MiB of log are kept instead of the 10 GiB for a server with thousands of groups.
+/// reused (default), and `prefill-for-recycle` lets that begin at once instead of after the first purge. 256 MiB
+/// of log are kept; the 10 GiB by default are for a server with thousands of groups.
 pub(super) fn open(
     dir: &Path,
     _tables: &[&str],

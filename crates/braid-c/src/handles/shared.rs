@@ -255,7 +255,7 @@ mod tests {
                 self.1.fetch_add(1, Ordering::SeqCst);
             }
         }
-        const ROUNDS: usize = 500;
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 500 };
         let objects = Objects::<Watched>::new();
         let drops = Arc::new(AtomicUsize::new(0));
         let current = AtomicUsize::new(0);

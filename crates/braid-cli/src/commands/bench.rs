@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid::{DeviceChoice, Protocol};
-use braid_bench::engines::KvEngine;
+use braid_bench::engines::{self, KvEngine};
 use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -49,6 +49,11 @@ pub(crate) struct WorkloadArgs {
     /// What to run
     #[arg(value_parser = workload_parser())]
     workload: Workload,
+
+    /// What to run it on: Braid, or an engine that this build has (docs/peers.md); the options of protocol,
+    /// device and log are Braid's
+    #[arg(long, value_name = "NAME", default_value = BRAID)]
+    pub(super) engine: String,
 
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database is
     /// switched to it
@@ -171,6 +176,9 @@ pub(crate) struct WorkloadArgs {
     json: bool,
 }
 
+/// The engine that is always there.
+const BRAID: &str = "braid";
+
 pub(super) fn workload_parser() -> impl TypedValueParser<Value = Workload> {
     let values = Workload::ALL.map(|w| PossibleValue::new(w.name()).help(w.description()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Workload>())
@@ -197,7 +205,23 @@ impl WorkloadArgs {
         }
     }
 
-    pub(super) fn engine(&self, dir: PathBuf, spec: &Spec) -> Engine {
+    /// Opens the engine with the tables of a workload; it closes when it is dropped.
+    pub(super) fn open(
+        &self,
+        dir: &Path,
+        spec: &Spec,
+        driver: &dyn Driver,
+    ) -> Result<Box<dyn KvEngine>, Failure> {
+        let tables = driver.tables();
+        let braid = self.braid(dir, spec);
+        if self.engine == BRAID {
+            return Ok(Box::new(braid.open_tables(&tables)?));
+        }
+        let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+        Ok(engines::open(&self.engine, dir, &tables, braid.pool_bytes)?)
+    }
+
+    fn braid(&self, dir: &Path, spec: &Spec) -> Engine {
         let mut engine = Engine::new(dir, spec);
         engine.protocol = self.protocol;
         engine.device = self.device;
@@ -242,8 +266,7 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
         return bench_kill::run(args, kills, output);
     }
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
-    let engine = args.engine(scratch.path().to_owned(), &spec);
-    let mut report = measure(args, &engine, &spec)?;
+    let mut report = measure(args, scratch.path(), &spec)?;
     if args.with_limit {
         report.set_limit(&measure_limit(scratch.path(), args, &spec)?);
     }
@@ -262,26 +285,26 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
     scratch.remove()
 }
 
-fn measure(args: &WorkloadArgs, engine: &Engine, spec: &Spec) -> Result<Report, Failure> {
+fn measure(args: &WorkloadArgs, dir: &Path, spec: &Spec) -> Result<Report, Failure> {
     let driver = spec.driver()?;
     let driver = driver.as_ref();
-    let engine = engine.open_tables(&driver.tables())?;
-    load(&engine, driver, spec)?;
-    let before = driver.present(&engine)?;
+    let engine = args.open(dir, spec, driver)?;
+    let engine = engine.as_ref();
+    load(engine, driver, spec)?;
+    let before = driver.present(engine)?;
     let stop = AtomicBool::new(false);
     let mut report = thread::scope(|scope| {
         if args.feed {
             scope.spawn(|| bench_kill::feed(driver, &stop));
         }
-        let report = run_bar(&engine, driver, spec);
+        let report = run_bar(engine, driver, spec);
         // Relaxed: only ends the feed.
         stop.store(true, Ordering::Relaxed);
         report
     })?;
     if args.check {
-        report.set_checks(&braid_bench::check(&engine, driver, before)?);
+        report.set_checks(&braid_bench::check(engine, driver, before)?);
     }
-    engine.close()?;
     Ok(report)
 }
 

@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::DeviceChoice;
-use braid_bench::engines::BraidEngine;
 use braid_bench::{Check, Driver, Spec};
 
 use super::bench::{self, WorkloadArgs};
@@ -29,19 +28,16 @@ pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Resul
     }
     let driver = spec.driver()?;
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
-    let open = || -> Result<BraidEngine, Failure> {
-        let engine = args.engine(scratch.path().to_owned(), &spec);
-        Ok(engine.open_tables(&driver.tables())?)
-    };
+    let open = || args.open(scratch.path(), &spec, driver.as_ref());
     let engine = open()?;
-    bench::load(&engine, driver.as_ref(), &spec)?;
-    let Some(mut present) = driver.present(&engine)? else {
+    bench::load(engine.as_ref(), driver.as_ref(), &spec)?;
+    let Some(mut present) = driver.present(engine.as_ref())? else {
         return Err(Failure::Usage(format!(
             "{} leaves nothing that can be counted after a kill; bank, tpcb, tpcc and tpcc-no do",
             spec.workload
         )));
     };
-    engine.close()?;
+    drop(engine);
     let mut violations = 0;
     for kill in 1..=kills {
         let mut rng = fastrand::Rng::with_seed(spec.seed.wrapping_add(u64::from(kill)));
@@ -52,9 +48,9 @@ pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Resul
         let opened = Instant::now();
         let engine = open()?;
         let took = opened.elapsed();
-        let found = driver.present(&engine)?.unwrap_or(0);
-        let mut checks = driver.check(&engine)?;
-        engine.close()?;
+        let found = driver.present(engine.as_ref())?.unwrap_or(0);
+        let mut checks = driver.check(engine.as_ref())?;
+        drop(engine);
         checks.push(Check::new(
             "every acknowledged transaction is there",
             (found < present + acknowledged)
@@ -171,6 +167,7 @@ fn arguments(args: &WorkloadArgs) -> Vec<String> {
     option("scale", spec.scale.to_string());
     option("scan-length", spec.scan_length.to_string());
     option("zipf", spec.zipf.to_string());
+    option("engine", args.engine.clone());
     option("protocol", args.protocol.to_string());
     option("device", args.device.to_string());
     option("roam", args.roam.to_string());

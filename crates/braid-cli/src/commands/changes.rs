@@ -98,6 +98,7 @@ fn line(set: &ChangeSet) -> Value {
     json!({
         "number": set.number,
         "position": set.position.to_string(),
+        "loaded": set.loaded.iter().map(|table| &**table).collect::<Vec<_>>(),
         "changes": set.changes.iter().map(change).collect::<Vec<_>>(),
     })
 }

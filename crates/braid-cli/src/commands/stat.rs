@@ -1,23 +1,44 @@
 //! `braid stat`: what a database holds and has done.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use braid::{Database, Health};
 
+use super::watch::watch;
 use crate::failure::Failure;
-use crate::numbers::{grouped, mib};
+use crate::numbers::{grouped, mib, parse_seconds};
 use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArgs {
-    /// The database's directory; no other process may have it open
+    /// The database's directory; no other process may have it open, except with --watch
     dir: PathBuf,
+    /// Print every counter in Prometheus' text format
+    #[arg(long, conflicts_with = "watch")]
+    prometheus: bool,
+    /// Show every so many seconds (1 unless given) how a database does that another process has open with
+    /// `Builder::stats_file(true)`
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
+    watch: Option<Duration>,
+    /// End after so many times
+    #[arg(long, value_name = "TIMES", requires = "watch")]
+    count: Option<u64>,
 }
 
 pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
+    if let Some(interval) = args.watch {
+        return watch(&args.dir, interval, args.count, output);
+    }
     let db = Database::builder()
         .create_if_missing(false)
         .open(&args.dir)?;
+    if args.prometheus {
+        let text = db.stats().to_prometheus();
+        output.line(text.trim_end())?;
+        db.close()?;
+        return Ok(());
+    }
     let rows = rows(&db)?;
     output.line(format_args!("{:<14}{}", "database", args.dir.display()))?;
     for (name, value) in rows {
@@ -27,7 +48,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
+pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
     let health = match db.health() {

@@ -95,6 +95,17 @@ pub enum BackupError {
         /// The last number that is missing.
         to: u64,
     },
+    /// A table was loaded past the log, so its entries are not in the archive.
+    #[error(
+        "table {table:?} was loaded past the log by transaction {number}, behind the backup: restore up to {}, or give a backup that goes further",
+        number - 1
+    )]
+    LoadedTable {
+        /// The table's name.
+        table: String,
+        /// The transaction that made it visible.
+        number: u64,
+    },
     /// The archive is of another database.
     #[error(
         "the archive {archive} is of another database; give the one of the database that was backed up"

@@ -7,14 +7,18 @@ use std::time::SystemTime;
 
 use braid_io::{Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
 use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
+use bytes::Bytes;
+
 use braid_store::{PageId, Store, StoreOptions, StoreWriter};
 
 use super::format::Manifest;
 use super::source::{Reader, read_manifest};
 use super::{BackupError, BackupProgress};
 use crate::archive::{Archive, ArchivedTransaction};
+use crate::catalog::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::redo::{self, Redo};
 use crate::replay::Replay;
 
 /// There while a database is being restored: what is beside it is not a database yet.
@@ -313,6 +317,7 @@ impl<'a> Restore<'a> {
                 until,
                 &mut |transaction: ArchivedTransaction<'_>| {
                     transactions += 1;
+                    check_loaded(&manifest, transaction)?;
                     replay.add(Piece {
                         number: transaction.number,
                         records: 1,
@@ -331,6 +336,30 @@ impl<'a> Restore<'a> {
             transactions,
         })
     }
+}
+
+/// Refuses a transaction that names a table which was loaded past the log, unless the backup has its tree.
+fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
+    for redo in redo::decode(transaction.payload) {
+        let redo = redo?;
+        let loaded = (redo.table == CATALOG_ID && redo.value.is_none())
+            .then(|| loaded_table(redo.key))
+            .flatten();
+        let Some(id) = loaded.filter(|id| !manifest.trees.contains_key(id)) else {
+            continue;
+        };
+        let named = |redo: Redo<'_>| {
+            let value = Bytes::copy_from_slice(redo.value?);
+            table_of_entry(redo.key, &value).filter(|(named, ..)| *named == id)
+        };
+        let mut all = redo::decode(transaction.payload).filter_map(|redo| named(redo.ok()?));
+        return Err(BackupError::LoadedTable {
+            table: all.next().map_or_else(String::new, |(_, name, _)| name),
+            number: transaction.number,
+        }
+        .into());
+    }
+    Ok(())
 }
 
 /// Backups that build on each other.

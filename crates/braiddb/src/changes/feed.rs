@@ -76,7 +76,9 @@ impl Database {
         let key = feed_key(name)?;
         let _change = inner.catalog_change.lock();
         if inner.retention.feed(name).is_none() {
-            // In memory first: no checkpoint from here on gives up what lies behind.
+            // A checkpoint that is under way has decided already which log it gives up; those from here on
+            // know of this feed.
+            let _no_checkpoint = inner.checkpoint_running.lock();
             let number = inner.log.horizon();
             inner.retention.set_feed(name, number);
             let mut tx = inner.begin(Default::default());

@@ -19,7 +19,8 @@ use std::time::Duration;
 use braid_log::{Follower, LogError};
 use bytes::Bytes;
 
-use crate::catalog::{CATALOG_ID, table_of_entry};
+use crate::catalog::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::redo;
@@ -100,7 +101,8 @@ pub struct Change {
     pub table: Option<Arc<str>>,
     /// The key, encoded as [`crate::Key`] says.
     pub key: Bytes,
-    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed.
+    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed. (Of a table that was dropped
+    /// before this was read: as it is stored.)
     pub value: Option<Bytes>,
 }
 
@@ -114,9 +116,14 @@ pub struct ChangeSet {
     pub position: Position,
     /// Its writes to tables. Writes of the engine itself, as of the names of tables, are not among them.
     pub changes: Vec<Change>,
+    /// Tables that became visible with it and were [loaded past the log](Database::bulk_load): what is in them does
+    /// not come as changes, and is to be read from a snapshot.
+    pub loaded: Vec<Arc<str>>,
 }
 
 /// Reads committed, durable transactions in their order; from [`Database::changes`].
+///
+/// A [bulk load](Database::bulk_load) does not go through the log: positions before one are lost.
 ///
 /// As an iterator it ends when there is nothing more for now, and goes on when there is;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
@@ -132,7 +139,22 @@ pub struct Changes {
     position: u64,
     /// What is held for this reader, see [`crate::retention::Retention`].
     held: Arc<AtomicU64>,
-    names: HashMap<u32, Arc<str>>,
+    tables: HashMap<u32, TableInfo>,
+}
+
+/// What a reader knows of a table.
+struct TableInfo {
+    name: Arc<str>,
+    codec: Option<Codec>,
+}
+
+impl TableInfo {
+    fn new(name: String, options: TableOptions) -> Self {
+        Self {
+            name: name.into(),
+            codec: options.codec(),
+        }
+    }
 }
 
 impl fmt::Debug for Changes {
@@ -232,7 +254,7 @@ impl Changes {
             read_to: number,
             position: number,
             held,
-            names: HashMap::new(),
+            tables: HashMap::new(),
         })
     }
 
@@ -269,13 +291,9 @@ impl Changes {
         loop {
             while let Some((number, payload)) = self.ahead.pop_front() {
                 self.go_to(number);
-                let changes = self.decode(payload)?;
-                if !changes.is_empty() {
-                    return Ok(Some(ChangeSet {
-                        number,
-                        position: self.inner.position(number),
-                        changes,
-                    }));
+                let set = self.decode(number, payload)?;
+                if !set.changes.is_empty() || !set.loaded.is_empty() {
+                    return Ok(Some(set));
                 }
             }
             self.go_to(self.read_to);
@@ -313,38 +331,59 @@ impl Changes {
         Ok(std::mem::replace(&mut self.follower_at, to) != to)
     }
 
-    fn decode(&mut self, payload: Vec<u8>) -> Result<Vec<Change>> {
+    fn decode(&mut self, number: u64, payload: Vec<u8>) -> Result<ChangeSet> {
         let payload = Bytes::from(payload);
         let mut changes = Vec::new();
+        let mut loaded = Vec::new();
         for redo in redo::decode(&payload) {
             let redo = redo?;
-            if redo.table == CATALOG_ID {
-                if let Some((id, name)) = redo.value.and_then(|v| table_of_entry(redo.key, v)) {
-                    self.names.insert(id, name.into());
+            let key = payload.slice_ref(redo.key);
+            let value = redo.value.map(|value| payload.slice_ref(value));
+            if redo.table != CATALOG_ID {
+                changes.push(Change {
+                    table_id: redo.table,
+                    table: None,
+                    key,
+                    value,
+                });
+            } else if let Some(value) = value {
+                if let Some((id, name, options)) = table_of_entry(&key, &value) {
+                    self.tables.insert(id, TableInfo::new(name, options));
                 }
-                continue;
+            } else {
+                loaded.extend(loaded_table(&key));
             }
-            changes.push(Change {
-                table_id: redo.table,
-                table: None,
-                key: payload.slice_ref(redo.key),
-                value: redo.value.map(|value| payload.slice_ref(value)),
-            });
         }
         for change in &mut changes {
-            change.table = self.name(change.table_id)?;
-        }
-        Ok(changes)
-    }
-
-    /// A table's name: as of when what was read last was committed, as far as that is known.
-    fn name(&mut self, id: u32) -> Result<Option<Arc<str>>> {
-        if !self.names.contains_key(&id) {
-            for (id, name) in self.inner.table_names_by_id()? {
-                self.names.entry(id).or_insert_with(|| name.into());
+            if let Some(table) = self.table(change.table_id)? {
+                change.table = Some(table.name.clone());
+                if let (Some(codec), Some(stored)) = (&table.codec, &change.value) {
+                    // As it was when it was written, whatever its time to live.
+                    change.value = codec.open(stored, || 0)?;
+                }
             }
         }
-        Ok(self.names.get(&id).cloned())
+        let mut names = Vec::new();
+        for id in loaded {
+            names.extend(self.table(id)?.map(|table| table.name.clone()));
+        }
+        Ok(ChangeSet {
+            number,
+            position: self.inner.position(number),
+            changes,
+            loaded: names,
+        })
+    }
+
+    /// A table: with the name it had when what was read last was committed, as far as that is known.
+    fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
+        if !self.tables.contains_key(&id) {
+            for (id, name, options) in self.inner.tables_by_id()? {
+                let info = || TableInfo::new(name, options);
+                self.tables.entry(id).or_insert_with(info);
+            }
+        }
+        Ok(self.tables.get(&id))
     }
 }
 

@@ -368,3 +368,33 @@ fn a_damaged_archive_is_told() {
     }
     assert!(told > 50 && torn > 0, "{told} {torn}");
 }
+
+/// A table that was loaded past the log is not in the archive: no restored database pretends that it is.
+#[test]
+fn a_table_that_was_loaded_past_the_log_is_told() {
+    let archive = memory();
+    let db = open(&archive);
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    db.backup_to(&mut before).unwrap();
+    let last = put(&db, 1);
+    let mut loader = db.bulk_load::<u64, u64>("loaded").unwrap();
+    loader.extend((0..3_000u64).map(|n| (n, n))).unwrap();
+    loader.finish().unwrap();
+    put(&db, 2);
+    db.backup_to(&mut after).unwrap();
+    put(&db, 3);
+    db.archive_now().unwrap();
+    let error = backup_error(restore(&before, &archive, Until::End));
+    let BackupError::LoadedTable { table, number } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(table, "loaded");
+    let until = Until::Number(number - 1);
+    let (restored, _) = restore(&before, &archive, until).unwrap();
+    assert_eq!(keys(&restored), [1]);
+    assert!(last < *number && restored.table_names().unwrap() == ["t"]);
+    let (restored, _) = restore(&after, &archive, Until::End).unwrap();
+    assert_eq!(keys(&restored), [1, 2, 3]);
+    let table = restored.table::<u64, u64>("loaded").unwrap();
+    assert_eq!(restored.get(&table, &2_999).unwrap(), Some(2_999));
+}

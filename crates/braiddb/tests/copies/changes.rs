@@ -262,3 +262,47 @@ fn positions_of_others_are_told() {
     ));
     assert!(matches!(db.feed(""), Err(Error::TableName { .. })));
 }
+
+/// Values are shown as they were written, however the table stores them.
+#[test]
+fn values_of_tables_with_options_are_those_written() {
+    let db = Database::in_memory().unwrap();
+    let from = db.position();
+    let options = braid::TableOptions {
+        compression: braid::Compression::Lz4,
+        time_to_live: Some(Duration::from_millis(1)),
+    };
+    let table = db.table_with::<u64, Bytes>("packed", options).unwrap();
+    let value = vec![b'x'; 5_000];
+    db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
+    let check = |from| {
+        let set = db.changes(from).unwrap().next().unwrap().unwrap();
+        assert_eq!(set.changes[0].value.as_deref(), Some(&value[..]));
+    };
+    check(from);
+    // Also where its creation is not among what is read.
+    let before = db.durable_horizon();
+    db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
+    check(db.position_behind(before));
+}
+
+/// What was loaded past the log is not among the changes; that it was is.
+#[test]
+fn a_loaded_table_is_told() {
+    let db = Database::in_memory().unwrap();
+    let mut changes = db.changes(db.position()).unwrap();
+    let mut loader = db.bulk_load::<u64, u64>("loaded").unwrap();
+    loader.extend((0..1_000u64).map(|n| (n, n))).unwrap();
+    let table = loader.finish().unwrap();
+    let set = changes.next().unwrap().unwrap();
+    assert_eq!(
+        (set.changes.len(), set.loaded.as_slice()),
+        (0, &["loaded".into()][..])
+    );
+    let snapshot = db.snapshot();
+    assert!(snapshot.number() >= set.number);
+    assert_eq!(snapshot.iter(&table).unwrap().count(), 1_000);
+    db.transact(|tx| tx.insert(&table, &7, &8)).unwrap();
+    let set = changes.next().unwrap().unwrap();
+    assert!(set.loaded.is_empty() && set.changes[0].table.as_deref() == Some("loaded"));
+}

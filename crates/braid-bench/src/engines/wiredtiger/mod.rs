@@ -37,10 +37,10 @@ pub(super) fn open_dsync(
     open_with("wiredtiger-dsync", "dsync", dir, tables, cache_bytes)
 }
 
-/// Settings, after <https://source.wiredtiger.com/3.2.1/durability_log.html> (a log, and `transaction_sync` to
-/// sync it in each commit, by one of its two durable methods), <https://source.wiredtiger.com/3.2.1/tune_cache.html>
-/// (the cache, sized by the caller) and <https://source.wiredtiger.com/3.2.1/checkpoint.html> (a checkpoint a
-/// minute, or each 2 GB of log, as MongoDB has it). Log files are preallocated by default.
+/// Settings, after <https://source.wiredtiger.com/3.2.1/tune_durability.html>: a log, and `transaction_sync` to sync
+/// it in each commit, by `fsync`, the default, or `dsync`, which the text calls slower in general, but that
+/// differs by system. The cache is sized by the caller; a checkpoint a minute, or each 2 GB of log, is
+/// what MongoDB, whose engine this is, asks for. Log files are preallocated by default.
 fn open_with(
     name: &'static str,
     method: &str,

@@ -1,0 +1,35 @@
+//! `braid compact`: a data file as short as it can be.
+
+use std::path::PathBuf;
+
+use braid::Database;
+
+use crate::failure::Failure;
+use crate::numbers::mib;
+use crate::output::{self, Output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompactArgs {
+    /// The database's directory; no other process may have it open
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &CompactArgs, output: &mut Output) -> Result<(), Failure> {
+    let db = Database::builder()
+        .create_if_missing(false)
+        .open(&args.dir)?;
+    let progress = output::spinner();
+    progress.set_message("moving pages");
+    progress.enable_steady_tick(std::time::Duration::from_millis(100));
+    let report = db.compact();
+    progress.finish_and_clear();
+    let report = report?;
+    db.close()?;
+    output.line(format_args!(
+        "{}: data file of {} before, {} now ({} bytes less)",
+        args.dir.display(),
+        mib(report.bytes_before),
+        mib(report.bytes_after),
+        report.bytes_before.saturating_sub(report.bytes_after)
+    ))
+}

@@ -1,0 +1,107 @@
+//! `braid shell`: commands by hand or from a script.
+
+mod complete;
+mod parse;
+mod session;
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{Config, Editor};
+
+use crate::failure::Failure;
+use crate::output::{Output, complain};
+use complete::Completion;
+use session::{Flow, Session};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShellArgs {
+    /// The database's directory; no other process may have it open
+    dir: PathBuf,
+    /// Run these commands, separated by semicolons, and end
+    #[arg(short, long, value_name = "COMMANDS")]
+    command: Option<String>,
+    /// Create the database if it is missing
+    #[arg(long)]
+    create: bool,
+}
+
+pub(crate) fn run(args: &ShellArgs, output: &mut Output) -> Result<(), Failure> {
+    let mut session = Session::open(&args.dir, args.create)?;
+    if let Some(commands) = &args.command {
+        session.line(commands, output)?;
+    } else if io::stdin().is_terminal() {
+        return interact(session, output);
+    } else {
+        script(&mut session, output)?;
+    }
+    session.close()
+}
+
+/// Commands from a pipe.
+fn script(session: &mut Session, output: &mut Output) -> Result<(), Failure> {
+    for (i, line) in io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| Failure::io("cannot read standard input", &error))?;
+        match session.line(&line, output) {
+            Ok(Flow::GoOn) => output.flush()?,
+            Ok(Flow::Quit) => break,
+            Err(Failure::BrokenPipe) => return Err(Failure::BrokenPipe),
+            Err(failure) => return Err(Failure::Failed(format!("line {}: {failure}", i + 1))),
+        }
+    }
+    Ok(())
+}
+
+/// Commands from a person.
+fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
+    let failed =
+        |error: ReadlineError| Failure::Failed(format!("cannot use the terminal: {error}"));
+    let config = Config::builder().auto_add_history(true).build();
+    let mut editor: Editor<Completion, FileHistory> =
+        Editor::with_config(config).map_err(failed)?;
+    let history = history_file();
+    if let Some(path) = &history {
+        // There is none at the first time.
+        let _ = editor.load_history(path);
+    }
+    output.line_now("Type `help` for the commands, `quit` to end.")?;
+    loop {
+        editor.set_helper(Some(Completion::new(session.table_names()?)));
+        match editor.readline(session.prompt()) {
+            Ok(line) => match session.line(&line, output) {
+                Ok(Flow::GoOn) => {}
+                Ok(Flow::Quit) => break,
+                Err(Failure::BrokenPipe) => return Err(Failure::BrokenPipe),
+                Err(failure) => complain(&failure.to_string()),
+            },
+            Err(ReadlineError::Interrupted) => {}
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(failed(error)),
+        }
+        output.flush()?;
+    }
+    if let Some(path) = &history
+        && let Err(error) = editor.save_history(path)
+    {
+        complain(&format!(
+            "cannot keep the history in {}: {error}",
+            path.display()
+        ));
+    }
+    session.close()
+}
+
+/// Where the history is kept, by the rules for such files.
+fn history_file() -> Option<PathBuf> {
+    let state = match env::var_os("XDG_STATE_HOME") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => env::home_dir()?.join(".local/state"),
+    };
+    let dir = state.join("braid");
+    fs::create_dir_all(&dir).ok()?;
+    Some(dir.join("shell_history"))
+}

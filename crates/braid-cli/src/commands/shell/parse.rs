@@ -1,0 +1,91 @@
+//! Command lines: words, some of them quoted, and semicolons between commands.
+
+/// The commands of a line, each with its words. Quoted words keep their quotes and escapes, so that `"7"` and
+/// `7` can mean different things.
+pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
+    let mut commands = vec![Vec::new()];
+    let mut rest = line.trim_start();
+    while let Some(first) = rest.chars().next() {
+        match first {
+            '#' => break,
+            ';' => {
+                commands.push(Vec::new());
+                rest = &rest[1..];
+            }
+            _ => {
+                let len = match first {
+                    '"' | '\'' => quoted_len(rest, first)?,
+                    _ => rest
+                        .find(|c: char| c.is_whitespace() || c == ';')
+                        .unwrap_or(rest.len()),
+                };
+                let (word, behind) = rest.split_at(len);
+                let is_quoted = matches!(first, '"' | '\'');
+                if !is_quoted && word.contains(['"', '\'']) {
+                    return Err(format!(
+                        "{word}: a quote in the midst of a word; quote all of it"
+                    ));
+                }
+                if is_quoted
+                    && !behind.starts_with([';', ' ', '\t', '\n', '\r'])
+                    && !behind.is_empty()
+                {
+                    return Err(format!("{word}: something follows the quote at once"));
+                }
+                let last = commands.last_mut().expect("there is always one");
+                last.push(word.to_owned());
+                rest = behind;
+            }
+        }
+        rest = rest.trim_start();
+    }
+    commands.retain(|command| !command.is_empty());
+    Ok(commands)
+}
+
+/// The length of the quoted word that `text` begins with.
+fn quoted_len(text: &str, quote: char) -> Result<usize, String> {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return Ok(at + 1),
+            _ => {}
+        }
+    }
+    Err(format!("{text}: the quote is not closed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_commands_are_told_apart() {
+        let parsed = |line: &str| commands(line).map_err(|_| ());
+        let words = |list: &[&[&str]]| {
+            let owned = |words: &&[&str]| words.iter().map(|w| (*w).to_owned()).collect();
+            Ok(list.iter().map(owned).collect::<Vec<Vec<String>>>())
+        };
+        assert_eq!(parsed("get t 7"), words(&[&["get", "t", "7"]]));
+        assert_eq!(
+            parsed(r#" put t "a;\" b" 'x"y';; tables # and "so on"#),
+            words(&[&["put", "t", r#""a;\" b""#, r#"'x"y'"#], &["tables"]])
+        );
+        assert_eq!(
+            parsed("put t é \"ü\""),
+            words(&[&["put", "t", "é", "\"ü\""]])
+        );
+        assert_eq!(parsed(" ; # nothing"), words(&[]));
+        for bad in [
+            "get t \"a",
+            "get t 'a\\'",
+            "get t a\"b\"",
+            "get t \"a\"b",
+            "get t \"\\",
+        ] {
+            assert_eq!(parsed(bad), Err(()), "{bad}");
+        }
+    }
+}

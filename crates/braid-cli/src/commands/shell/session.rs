@@ -1,0 +1,414 @@
+//! What the commands of the shell do.
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use braid::{Bytes, Database, Readable, Snapshot, Table, Transaction};
+
+use super::parse;
+use crate::commands::{stat, verify};
+use crate::datum::{Column, from_literal, to_literal};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// A command as `help` and completion know it.
+pub(super) struct CommandText {
+    pub(super) name: &'static str,
+    /// The words behind it.
+    pub(super) words: &'static str,
+    pub(super) does: &'static str,
+}
+
+const fn command(name: &'static str, words: &'static str, does: &'static str) -> CommandText {
+    CommandText { name, words, does }
+}
+
+pub(super) const COMMANDS: &[CommandText] = &[
+    command("help", "[COMMAND]", "this list, or one command"),
+    command("tables", "", "the tables and their types"),
+    command("create", "TABLE KEY-TYPE VALUE-TYPE", "make a table"),
+    command("drop", "TABLE", "remove a table with all it holds"),
+    command("get", "TABLE KEY", "the value of a key"),
+    command("put", "TABLE KEY VALUE", "set the value of a key"),
+    command("add", "TABLE KEY VALUE", "set it if the key is absent"),
+    command("delete", "TABLE KEY", "remove a key"),
+    command(
+        "scan",
+        "TABLE [from KEY] [to KEY] [limit N] [reverse]",
+        "entries in order; `to` is not in it",
+    ),
+    command(
+        "count",
+        "TABLE [from KEY] [to KEY]",
+        "how many entries there are",
+    ),
+    command(
+        "begin",
+        "",
+        "collect the commands that follow in one transaction",
+    ),
+    command("commit", "", "make that durable"),
+    command("abort", "", "drop it"),
+    command("snapshot", "", "read what is durable now, until `release`"),
+    command("release", "", "read the newest state again"),
+    command("stat", "", "sizes and counters"),
+    command("checkpoint", "", "write a checkpoint now"),
+    command("verify", "", "close the database, check it, open it again"),
+    command("quit", "", "end; an open transaction is dropped"),
+];
+
+/// Whether the shell goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    GoOn,
+    Quit,
+}
+
+/// An open database and what the commands so far have begun.
+pub(super) struct Session {
+    dir: PathBuf,
+    /// `None` if `verify` could not open it again.
+    db: Option<Database>,
+    tx: Option<Transaction>,
+    snapshot: Option<Snapshot>,
+}
+
+/// A table and what its bytes mean.
+struct Typed {
+    table: Table,
+    key: Column,
+    value: Column,
+}
+
+impl Typed {
+    fn entry(&self, (key, value): &(Bytes, Bytes)) -> String {
+        format!(
+            "{} = {}",
+            to_literal(&self.key, key),
+            to_literal(&self.value, value)
+        )
+    }
+
+    /// A literal as stored; unlike what is looked up, what is written must be of the column's type.
+    fn written(column: &Column, word: &str) -> Result<Vec<u8>, Failure> {
+        let bytes = literal(column, word)?;
+        match column.decode(&Bytes::from(bytes.clone())) {
+            Some(_) => Ok(bytes),
+            None => Err(Failure::Failed(format!(
+                "{word} is nothing of type {}",
+                column.name()
+            ))),
+        }
+    }
+}
+
+fn literal(column: &Column, word: &str) -> Result<Vec<u8>, Failure> {
+    from_literal(column, word).map_err(|mismatch| Failure::Failed(mismatch.to_string()))
+}
+
+/// What `scan` and `count` are asked for.
+struct Wanted {
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    limit: usize,
+    reverse: bool,
+}
+
+impl Wanted {
+    fn parse(typed: &Typed, words: &[&str]) -> Result<Self, Failure> {
+        let mut wanted = Wanted {
+            from: Bound::Unbounded,
+            to: Bound::Unbounded,
+            limit: usize::MAX,
+            reverse: false,
+        };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            if word == "reverse" {
+                wanted.reverse = true;
+                continue;
+            }
+            let operand = words
+                .next()
+                .filter(|_| ["from", "to", "limit"].contains(&word));
+            let Some(operand) = operand else {
+                return Err(Failure::Failed(format!(
+                    "{word}: not from KEY, to KEY, limit N or reverse"
+                )));
+            };
+            match word {
+                "from" => wanted.from = Bound::Included(literal(&typed.key, operand)?),
+                "to" => wanted.to = Bound::Excluded(literal(&typed.key, operand)?),
+                _ => {
+                    let number = operand.parse();
+                    wanted.limit = number
+                        .map_err(|_| Failure::Failed(format!("limit {operand}: not a number")))?;
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Calls `f` for each entry asked for.
+    fn each(
+        self,
+        reader: &impl Readable,
+        table: &Table,
+        mut f: impl FnMut((Bytes, Bytes)) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut range = reader.range(table, (self.from, self.to))?;
+        for _ in 0..self.limit {
+            let entry = if self.reverse {
+                range.next_back()
+            } else {
+                range.next()
+            };
+            match entry {
+                Some(entry) => f(entry?)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    pub(super) fn open(dir: &Path, create: bool) -> Result<Self, Failure> {
+        let db = Database::builder().create_if_missing(create).open(dir)?;
+        Ok(Session {
+            dir: dir.to_owned(),
+            db: Some(db),
+            tx: None,
+            snapshot: None,
+        })
+    }
+
+    /// Ends the session. That a transaction is open then is most likely a mistake.
+    pub(super) fn close(mut self) -> Result<(), Failure> {
+        let open = self.tx.take().map(Transaction::abort);
+        self.snapshot = None;
+        if let Some(db) = self.db.take() {
+            db.close()?;
+        }
+        match open {
+            None => Ok(()),
+            Some(()) => Err(Failure::Failed(
+                "the open transaction was dropped: `commit` is missing".to_owned(),
+            )),
+        }
+    }
+
+    pub(super) fn prompt(&self) -> &'static str {
+        match (&self.tx, &self.snapshot) {
+            (Some(_), _) => "braid (transaction)> ",
+            (None, Some(_)) => "braid (snapshot)> ",
+            (None, None) => "braid> ",
+        }
+    }
+
+    pub(super) fn table_names(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.db()?.table_names()?)
+    }
+
+    fn db(&self) -> Result<&Database, Failure> {
+        let closed = || Failure::Failed("the database is not open any more".to_owned());
+        self.db.as_ref().ok_or_else(closed)
+    }
+
+    fn typed(&self, name: &str) -> Result<Typed, Failure> {
+        let name = text(name)?;
+        let table = self.db()?.untyped_table(&name)?;
+        let table = table.ok_or_else(|| Failure::Failed(format!("there is no table {name:?}")))?;
+        let (key, value) = table.type_names();
+        let (key, value) = (Column::key(key), Column::value(value));
+        Ok(Typed { table, key, value })
+    }
+
+    /// Runs the commands of a line up to the first that fails.
+    pub(super) fn line(&mut self, line: &str, output: &mut Output) -> Result<Flow, Failure> {
+        for words in parse::commands(line).map_err(Failure::Failed)? {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            if self.command(&words, output)? == Flow::Quit {
+                return Ok(Flow::Quit);
+            }
+        }
+        Ok(Flow::GoOn)
+    }
+
+    fn command(&mut self, words: &[&str], output: &mut Output) -> Result<Flow, Failure> {
+        match *words {
+            ["quit" | "exit"] => return Ok(Flow::Quit),
+            ["help"] => {
+                for text in COMMANDS {
+                    let usage = format!("{} {}", text.name, text.words);
+                    output.line(format_args!("  {usage:<54}{}", text.does))?;
+                }
+                output.line(
+                    "Numbers are digits; strings and bytes are quoted, with \\xNN for any byte, or not if \
+                     they have no spaces, quotes or semicolons. # begins a comment.",
+                )?;
+            }
+            ["help", name] => match COMMANDS.iter().find(|text| text.name == name) {
+                Some(text) => {
+                    output.line(format_args!("{} {}: {}", text.name, text.words, text.does))?;
+                }
+                None => return Err(unknown(name)),
+            },
+            ["tables"] => {
+                for name in self.table_names()? {
+                    if let Some(table) = self.db()?.untyped_table(&name)? {
+                        let (key, value) = table.type_names();
+                        output.line(format_args!("{name}: {key} -> {value}"))?;
+                    }
+                }
+            }
+            ["create", name, key, value] => {
+                self.db()?
+                    .create_untyped_table(&text(name)?, &text(key)?, &text(value)?)?;
+            }
+            ["drop", name] => {
+                let typed = self.typed(name)?;
+                self.db()?.drop_table(&typed.table.name())?;
+            }
+            ["get", name, key] => self.get(name, key, output)?,
+            ["put", name, key, value] => {
+                let typed = self.typed(name)?;
+                let key = Typed::written(&typed.key, key)?;
+                let value = Typed::written(&typed.value, value)?;
+                self.write(|tx| tx.insert(&typed.table, &key, &value))?;
+            }
+            ["add", name, key, value] => {
+                let typed = self.typed(name)?;
+                let key = Typed::written(&typed.key, key)?;
+                let value = Typed::written(&typed.value, value)?;
+                if !self.write(|tx| tx.insert_if_absent(&typed.table, &key, &value))? {
+                    output.line("(there already)")?;
+                }
+            }
+            ["delete", name, key] => {
+                let typed = self.typed(name)?;
+                let key = literal(&typed.key, key)?;
+                let was_there = self.write(|tx| {
+                    let was_there = tx.contains_key(&typed.table, &key)?;
+                    tx.remove(&typed.table, &key)?;
+                    Ok(was_there)
+                })?;
+                if !was_there {
+                    output.line("(not there)")?;
+                }
+            }
+            ["scan", name, ref words @ ..] => {
+                let typed = self.typed(name)?;
+                let wanted = Wanted::parse(&typed, words)?;
+                let show = |entry| output.line(typed.entry(&entry));
+                self.each(&typed.table, wanted, show)?;
+            }
+            ["count", name, ref words @ ..] => {
+                let typed = self.typed(name)?;
+                let wanted = Wanted::parse(&typed, words)?;
+                let mut count = 0_u64;
+                self.each(&typed.table, wanted, |_| {
+                    count += 1;
+                    Ok(())
+                })?;
+                output.line(count)?;
+            }
+            ["begin"] => {
+                if self.tx.is_some() {
+                    return Err(Failure::Failed("a transaction is open already".to_owned()));
+                }
+                self.tx = Some(self.db()?.begin());
+            }
+            ["commit"] => {
+                let tx = self.tx.take().ok_or_else(no_transaction)?;
+                tx.commit()?;
+            }
+            ["abort"] => self.tx.take().ok_or_else(no_transaction)?.abort(),
+            ["snapshot"] => self.snapshot = Some(self.db()?.snapshot()),
+            ["release"] => self.snapshot = None,
+            ["stat"] => {
+                for (name, value) in stat::rows(self.db()?)? {
+                    output.line(format_args!("{name:<14}{value}"))?;
+                }
+            }
+            ["checkpoint"] => self.db()?.checkpoint()?,
+            ["verify"] => self.verify(output)?,
+            [name, ..] => return Err(unknown(name)),
+            [] => {}
+        }
+        Ok(Flow::GoOn)
+    }
+
+    fn get(&self, name: &str, key: &str, output: &mut Output) -> Result<(), Failure> {
+        let typed = self.typed(name)?;
+        let key = literal(&typed.key, key)?;
+        let found = match (&self.tx, &self.snapshot) {
+            (Some(tx), _) => tx.get(&typed.table, &key)?,
+            (None, Some(snapshot)) => snapshot.get(&typed.table, &key)?,
+            (None, None) => self.db()?.get(&typed.table, &key)?,
+        };
+        match found {
+            Some(value) => output.line(to_literal(&typed.value, &value)),
+            None => output.line("(not there)"),
+        }
+    }
+
+    fn each(
+        &self,
+        table: &Table,
+        wanted: Wanted,
+        f: impl FnMut((Bytes, Bytes)) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match (&self.tx, &self.snapshot) {
+            (Some(tx), _) => wanted.each(tx, table, f),
+            (None, Some(snapshot)) => wanted.each(snapshot, table, f),
+            (None, None) => wanted.each(&self.db()?.snapshot(), table, f),
+        }
+    }
+
+    /// Writes in the open transaction, or in one of its own.
+    fn write<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Transaction) -> braid::Result<R>,
+    ) -> Result<R, Failure> {
+        match &mut self.tx {
+            Some(tx) => Ok(body(tx)?),
+            None => Ok(self.db()?.transact(body)?),
+        }
+    }
+
+    fn verify(&mut self, output: &mut Output) -> Result<(), Failure> {
+        if self.tx.is_some() || self.snapshot.is_some() {
+            return Err(Failure::Failed(
+                "the database is closed for that: commit or abort, and release, first".to_owned(),
+            ));
+        }
+        if let Some(db) = self.db.take() {
+            db.close()?;
+        }
+        let found = verify::check(&self.dir, output);
+        self.db = Some(
+            Database::builder()
+                .create_if_missing(false)
+                .open(&self.dir)?,
+        );
+        found
+    }
+}
+
+/// A name that may be quoted.
+fn text(word: &str) -> Result<String, Failure> {
+    let bytes = literal(&Column::key("string"), word)?;
+    String::from_utf8(bytes).map_err(|_| Failure::Failed(format!("{word}: not UTF-8")))
+}
+
+fn no_transaction() -> Failure {
+    Failure::Failed("no transaction is open; `begin` opens one".to_owned())
+}
+
+fn unknown(name: &str) -> Failure {
+    match COMMANDS.iter().find(|text| text.name == name) {
+        Some(text) => Failure::Failed(format!("usage: {} {}", text.name, text.words)),
+        None => Failure::Failed(format!("there is no command {name:?}; `help` lists them")),
+    }
+}

@@ -1,0 +1,27 @@
+//! `braid upgrade`: a database in the present format.
+
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct UpgradeArgs {
+    /// The database's directory; no process may have it open
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &UpgradeArgs, output: &mut Output) -> Result<(), Failure> {
+    let report = braid::upgrade(&args.dir)?;
+    let dir = args.dir.display();
+    if report.from == report.to {
+        return output.line(format_args!(
+            "{dir}: format {}, which is current",
+            report.to
+        ));
+    }
+    output.line(format_args!(
+        "{dir}: format {} became {}",
+        report.from, report.to
+    ))
+}

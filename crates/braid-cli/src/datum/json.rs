@@ -1,0 +1,67 @@
+//! Data in JSON.
+//!
+//! | type | JSON |
+//! |---|---|
+//! | integers of up to 64 bits | a number (a string of its digits is read, too) |
+//! | integers of 128 bits | a string of its digits: most readers of JSON would round the number |
+//! | floats | a number; a string for infinities and for what is no number (`"NaN:"` and its bits) |
+//! | strings | a string |
+//! | bytes, arrays, other types | a string: base64 |
+//! | bytes that are no valid encoding of the column's type | `{"base64": "…"}` |
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{Column, Datum, Kind, Mismatch, number_text};
+
+const RAW: &str = "base64";
+
+pub(crate) fn to_json(column: &Column, bytes: &Bytes) -> Value {
+    let Some(datum) = column.decode(bytes) else {
+        return serde_json::json!({ RAW: BASE64_STANDARD.encode(bytes) });
+    };
+    let digits = number_text(&datum);
+    match datum {
+        Datum::Unsigned(n) if let Ok(n) = u64::try_from(n) => n.into(),
+        Datum::Signed(n) if let Ok(n) = i64::try_from(n) => n.into(),
+        // As `f64`: that holds every `f32` exactly.
+        Datum::F32(n) if n.is_finite() => f64::from(n).into(),
+        Datum::F64(n) if n.is_finite() => n.into(),
+        Datum::Text(text) => text.into(),
+        Datum::Bytes(bytes) => BASE64_STANDARD.encode(bytes).into(),
+        _ => digits.into(),
+    }
+}
+
+pub(crate) fn from_json(column: &Column, value: &Value) -> Result<Vec<u8>, Mismatch> {
+    let mismatch = || Mismatch::new(column, value);
+    if let Some(raw) = value.as_object() {
+        let raw = raw
+            .get(RAW)
+            .filter(|_| raw.len() == 1)
+            .and_then(Value::as_str);
+        return BASE64_STANDARD
+            .decode(raw.ok_or_else(mismatch)?)
+            .map_err(|_| mismatch());
+    }
+    let datum = match (column.kind(), value) {
+        (Kind::Unsigned, Value::Number(n)) => n.as_u64().map(|n| Datum::Unsigned(n.into())),
+        (Kind::Signed, Value::Number(n)) => n.as_i64().map(|n| Datum::Signed(n.into())),
+        (Kind::Float, Value::Number(n)) if column.name() == "f32" => {
+            n.as_f64().map(|n| Datum::F32(n as f32))
+        }
+        (Kind::Float, Value::Number(n)) => n.as_f64().map(Datum::F64),
+        (Kind::Unsigned | Kind::Signed | Kind::Float, Value::String(digits)) => {
+            Some(column.parse_number(digits)?)
+        }
+        (Kind::Text, Value::String(text)) => Some(Datum::Text(text.clone())),
+        (Kind::Bytes, Value::String(text)) => {
+            let bytes = BASE64_STANDARD.decode(text).map_err(|_| mismatch())?;
+            Some(Datum::Bytes(bytes.into()))
+        }
+        _ => None,
+    };
+    column.encode(&datum.ok_or_else(mismatch)?)
+}

@@ -1,0 +1,86 @@
+//! Data as people type and read them in the shell.
+//!
+//! Numbers are digits. Strings and bytes are quoted: `"caf\xc3\xa9\n"`, with `\xNN` for any byte and `\n`,
+//! `\r`, `\t`, `\0`, `\"`, `\'`, `\\`; single quotes do, too. Quotes may be left out around what has no spaces,
+//! quotes or semicolons; a backslash is one there. Where a number is expected, a quoted literal stands for its encoded
+//! bytes: so is shown what is no valid encoding.
+
+use bytes::Bytes;
+
+use super::{Column, Datum, Kind, Mismatch, number_text};
+
+pub(crate) fn to_literal(column: &Column, bytes: &Bytes) -> String {
+    match column.decode(bytes) {
+        Some(Datum::Text(text)) => quote_text(&text),
+        Some(Datum::Bytes(_)) | None => format!("\"{}\"", bytes.escape_ascii()),
+        Some(number) => number_text(&number).unwrap_or_default(),
+    }
+}
+
+/// A string in quotes: letters of any script stay as they are.
+fn quote_text(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        if c.is_ascii() {
+            out.push_str(&(c as u8).escape_ascii().to_string());
+        } else if c.is_control() {
+            let mut utf8 = [0; 4];
+            out.push_str(
+                &c.encode_utf8(&mut utf8)
+                    .as_bytes()
+                    .escape_ascii()
+                    .to_string(),
+            );
+        } else {
+            out.push(c);
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Reads one word of a command of the shell, with its quotes.
+pub(crate) fn from_literal(column: &Column, word: &str) -> Result<Vec<u8>, Mismatch> {
+    let quoted = word.starts_with(['"', '\'']);
+    match column.kind() {
+        Kind::Unsigned | Kind::Signed | Kind::Float if !quoted => {
+            column.encode(&column.parse_number(word)?)
+        }
+        _ => unquote(word).map_err(|what| Mismatch(format!("{word}: {what}"))),
+    }
+}
+
+/// The bytes of a word, quoted or not.
+pub(crate) fn unquote(word: &str) -> Result<Vec<u8>, String> {
+    let quote = match word.chars().next() {
+        Some(quote @ ('"' | '\'')) => quote,
+        _ => return Ok(word.as_bytes().to_vec()),
+    };
+    let inner = word[1..]
+        .strip_suffix(quote)
+        .ok_or("the quote is not closed")?;
+    let mut bytes = inner.bytes();
+    let mut out = Vec::with_capacity(inner.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        out.push(match bytes.next() {
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(b'0') => 0,
+            Some(same @ (b'\\' | b'"' | b'\'')) => same,
+            Some(b'x') => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                match (digit(bytes.next()), digit(bytes.next())) {
+                    (Some(high), Some(low)) => (high << 4 | low) as u8,
+                    _ => return Err("\\x needs two hexadecimal digits".to_owned()),
+                }
+            }
+            _ => return Err("an unknown escape; \\\\ is a backslash".to_owned()),
+        });
+    }
+    Ok(out)
+}

@@ -1,0 +1,286 @@
+//! Keys and values of any table, as its catalog entry says what their bytes mean.
+
+mod json;
+mod literal;
+mod text;
+
+use std::fmt;
+
+use braid::{AsKey, AsValue, Key, Value};
+use bytes::Bytes;
+
+pub(crate) use json::{from_json, to_json};
+pub(crate) use literal::{from_literal, to_literal};
+pub(crate) use text::{from_text, to_text};
+
+/// A key or a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Datum {
+    Unsigned(u128),
+    Signed(i128),
+    F32(f32),
+    F64(f64),
+    Text(String),
+    Bytes(Bytes),
+}
+
+/// What the bytes of a column mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Unsigned,
+    Signed,
+    Float,
+    Text,
+    /// Bytes, arrays of them, and what a type of somebody's own is encoded as.
+    Bytes,
+}
+
+/// Whether a column holds keys or values: the same types are encoded differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Key,
+    Value,
+}
+
+/// The type of a table's keys or values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    name: String,
+    role: Role,
+}
+
+/// Bytes or text that are nothing of the column's type.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch(String);
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Mismatch {
+    fn new(column: &Column, found: impl fmt::Display) -> Self {
+        Mismatch(format!(
+            "{found} is no {} of type {}",
+            column.role, column.name
+        ))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Key => "key",
+            Role::Value => "value",
+        })
+    }
+}
+
+/// Calls a macro for each pair of an integer type and the variant that holds it.
+macro_rules! for_integers {
+    ($with:ident) => {
+        $with!(Unsigned: u8 u16 u32 u64 u128; Signed: i8 i16 i32 i64 i128)
+    };
+}
+
+impl Column {
+    pub(crate) fn key(name: &str) -> Self {
+        Column {
+            name: name.to_owned(),
+            role: Role::Key,
+        }
+    }
+
+    pub(crate) fn value(name: &str) -> Self {
+        Column {
+            name: name.to_owned(),
+            role: Role::Value,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match (self.name.as_str(), self.role) {
+            ("u8" | "u16" | "u32" | "u64" | "u128", _) => Kind::Unsigned,
+            ("i8" | "i16" | "i32" | "i64" | "i128", _) => Kind::Signed,
+            ("f32" | "f64", Role::Value) => Kind::Float,
+            ("string", _) => Kind::Text,
+            _ => Kind::Bytes,
+        }
+    }
+
+    /// What stored bytes mean; `None` if they are no valid encoding of the type, which only a program that
+    /// wrote them untyped can have left.
+    pub(crate) fn decode(&self, bytes: &Bytes) -> Option<Datum> {
+        macro_rules! decode {
+            ($($variant:ident: $($type:ident)*);*) => {
+                match (self.name.as_str(), self.role) {
+                    $($(
+                        (stringify!($type), Role::Key) => {
+                            <$type as Key>::from_key_bytes(bytes.clone()).ok().map(|n| Datum::$variant(n.into()))
+                        }
+                        (stringify!($type), Role::Value) => {
+                            <$type as Value>::from_value_bytes(bytes.clone()).ok().map(|n| Datum::$variant(n.into()))
+                        }
+                    )*)*
+                    ("f32", Role::Value) => f32::from_value_bytes(bytes.clone()).ok().map(Datum::F32),
+                    ("f64", Role::Value) => f64::from_value_bytes(bytes.clone()).ok().map(Datum::F64),
+                    ("string", _) => std::str::from_utf8(bytes).ok().map(|s| Datum::Text(s.to_owned())),
+                    _ => Some(Datum::Bytes(bytes.clone())),
+                }
+            };
+        }
+        for_integers!(decode)
+    }
+
+    /// The bytes that a datum is stored as.
+    pub(crate) fn encode(&self, datum: &Datum) -> Result<Vec<u8>, Mismatch> {
+        macro_rules! encode {
+            ($($variant:ident: $($type:ident)*);*) => {
+                match (self.name.as_str(), self.role, datum) {
+                    $($(
+                        (stringify!($type), role, Datum::$variant(n)) => {
+                            <$type>::try_from(*n).ok().map(|n| match role {
+                                Role::Key => AsKey::<$type>::with_key_bytes(&n, <[u8]>::to_vec),
+                                Role::Value => AsValue::<$type>::with_value_bytes(&n, <[u8]>::to_vec),
+                            })
+                        }
+                    )*)*
+                    ("f32", Role::Value, Datum::F32(n)) => Some(AsValue::<f32>::with_value_bytes(n, <[u8]>::to_vec)),
+                    ("f64", Role::Value, Datum::F64(n)) => Some(AsValue::<f64>::with_value_bytes(n, <[u8]>::to_vec)),
+                    ("string", _, Datum::Text(text)) => Some(text.as_bytes().to_vec()),
+                    (_, _, Datum::Bytes(bytes)) if self.kind() == Kind::Bytes => Some(bytes.to_vec()),
+                    _ => None,
+                }
+            };
+        }
+        let encoded = for_integers!(encode);
+        encoded.ok_or_else(|| Mismatch::new(self, format_args!("{datum:?}")))
+    }
+
+    /// A number of this column, as its digits say.
+    fn parse_number(&self, text: &str) -> Result<Datum, Mismatch> {
+        let mismatch = || Mismatch::new(self, format_args!("{text:?}"));
+        match self.kind() {
+            Kind::Unsigned => text.parse().map(Datum::Unsigned).map_err(|_| mismatch()),
+            Kind::Signed => text.parse().map(Datum::Signed).map_err(|_| mismatch()),
+            Kind::Float if self.name == "f32" => {
+                let number = parse_float(
+                    text,
+                    |s| s.parse().ok(),
+                    |bits| u32::try_from(bits).ok().map(f32::from_bits),
+                );
+                number.map(Datum::F32).ok_or_else(mismatch)
+            }
+            Kind::Float => {
+                let number =
+                    parse_float(text, |s| s.parse().ok(), |bits| Some(f64::from_bits(bits)));
+                number.map(Datum::F64).ok_or_else(mismatch)
+            }
+            Kind::Text | Kind::Bytes => Err(mismatch()),
+        }
+    }
+}
+
+/// What stands before the bits of a float that is no number: there are many of those, and each comes back.
+const NAN_BITS: &str = "NaN:";
+
+fn parse_float<F>(
+    text: &str,
+    parse: impl Fn(&str) -> Option<F>,
+    from_bits: impl Fn(u64) -> Option<F>,
+) -> Option<F> {
+    match text.strip_prefix(NAN_BITS) {
+        Some(bits) => from_bits(u64::from_str_radix(bits, 16).ok()?),
+        None => parse(text),
+    }
+}
+
+/// The digits of a number, from which [`Column::parse_number`] makes the same bits again.
+fn number_text(datum: &Datum) -> Option<String> {
+    Some(match datum {
+        Datum::Unsigned(n) => n.to_string(),
+        Datum::Signed(n) => n.to_string(),
+        Datum::F32(n) if n.is_nan() => format!("{NAN_BITS}{:x}", n.to_bits()),
+        Datum::F64(n) if n.is_nan() => format!("{NAN_BITS}{:x}", n.to_bits()),
+        Datum::F32(n) => n.to_string(),
+        Datum::F64(n) => n.to_string(),
+        Datum::Text(_) | Datum::Bytes(_) => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAMES: [&str; 15] = [
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "u128",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "i128",
+        "f32",
+        "f64",
+        "string",
+        "bytes",
+        "somebody's own",
+    ];
+
+    proptest! {
+        /// Whatever bytes are stored, each written form leads back to them.
+        #[test]
+        fn every_form_leads_back_to_the_bytes(
+            name in prop::sample::select(&NAMES[..]),
+            is_key in any::<bool>(),
+            bytes in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..20),
+                prop::sample::select(vec![1_usize, 2, 4, 8, 16]).prop_flat_map(|n| prop::collection::vec(any::<u8>(), n)),
+                "\\PC{0,12}|[\"\\\\\u{0}-\u{20},]{0,8}".prop_map(String::into_bytes),
+            ],
+        ) {
+            let column = if is_key { Column::key(name) } else { Column::value(name) };
+            let bytes = Bytes::from(bytes);
+            // In JSON also what is no valid encoding.
+            let json = to_json(&column, &bytes).to_string();
+            let read = from_json(&column, &serde_json::from_str(&json).unwrap());
+            prop_assert_eq!(read.map_err(|e| e.to_string()), Ok(bytes.to_vec()), "{}", json);
+            let literal = to_literal(&column, &bytes);
+            let read = from_literal(&column, &literal);
+            prop_assert_eq!(read.map_err(|e| e.to_string()), Ok(bytes.to_vec()), "{}", literal);
+            if let Some(text) = to_text(&column, &bytes) {
+                let read = from_text(&column, &text);
+                prop_assert_eq!(read.map_err(|e| e.to_string()), Ok(bytes.to_vec()), "{}", text);
+            } else {
+                prop_assert_eq!(column.decode(&bytes), None);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_type_is_told() {
+        for (column, text) in [
+            (Column::key("u8"), "256"),
+            (Column::key("u64"), "-1"),
+            (Column::value("i32"), "x"),
+            (Column::value("f64"), "NaN:zz"),
+            (Column::value("bytes"), "no base64!"),
+        ] {
+            let error = from_text(&column, text).unwrap_err().to_string();
+            assert!(
+                error.contains(text) && error.contains(column.name()),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Data as plain text, for the fields of CSV: numbers as digits, strings as they are, bytes in base64.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+
+use super::{Column, Datum, Kind, Mismatch, number_text};
+
+/// `None` for bytes that are no valid encoding of the column's type.
+pub(crate) fn to_text(column: &Column, bytes: &Bytes) -> Option<String> {
+    let datum = column.decode(bytes)?;
+    Some(match datum {
+        Datum::Text(text) => text,
+        Datum::Bytes(bytes) => BASE64_STANDARD.encode(bytes),
+        number => number_text(&number)?,
+    })
+}
+
+pub(crate) fn from_text(column: &Column, text: &str) -> Result<Vec<u8>, Mismatch> {
+    let datum = match column.kind() {
+        Kind::Text => Datum::Text(text.to_owned()),
+        Kind::Bytes => {
+            let bytes = BASE64_STANDARD.decode(text);
+            let bytes = bytes.map_err(|_| Mismatch::new(column, format_args!("{text:?}")))?;
+            Datum::Bytes(bytes.into())
+        }
+        Kind::Unsigned | Kind::Signed | Kind::Float => column.parse_number(text)?,
+    };
+    column.encode(&datum)
+}

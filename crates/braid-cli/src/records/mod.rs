@@ -1,0 +1,102 @@
+//! Files of records that `braid export` writes and `braid import` reads.
+//!
+//! **JSON lines**: an object a line. `{"table": …, "key_type": …, "value_type": …}` declares a table, and
+//! `{"table": …, "key": …, "value": …}` is an entry of one; a table with options also has `"compression"` and
+//! `"time_to_live_ms"`; see [`crate::datum`] for keys and values.
+//!
+//! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an entry.
+
+mod csv;
+mod jsonl;
+
+use std::io::{BufRead, Write};
+
+use braid::{Bytes, Table, TableOptions};
+
+pub(crate) use self::csv::{CsvReader, CsvWriter};
+pub(crate) use self::jsonl::{JsonReader, JsonWriter};
+use crate::datum::{Column, Mismatch, from_json, from_text};
+use crate::failure::Failure;
+
+/// How records are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// An object a line; any number of tables
+    Jsonl,
+    /// Comma-separated values; one table
+    Csv,
+}
+
+/// A key or value before it is known which type it should have.
+#[derive(Debug)]
+pub(crate) enum Field {
+    Json(serde_json::Value),
+    Text(String),
+}
+
+impl Field {
+    pub(crate) fn encode(&self, column: &Column) -> Result<Vec<u8>, Mismatch> {
+        match self {
+            Field::Json(value) => from_json(column, value),
+            Field::Text(text) => from_text(column, text),
+        }
+    }
+}
+
+/// What one line says.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// A table and the names of its types.
+    Table {
+        /// `None` if the user is to say it.
+        name: Option<String>,
+        key_type: Option<String>,
+        value_type: Option<String>,
+        /// For a table that is not there yet.
+        options: TableOptions,
+    },
+    Record {
+        table: Option<String>,
+        key: Field,
+        value: Field,
+    },
+}
+
+/// A line that makes no sense, or a file that can't be read further.
+#[derive(Debug)]
+pub(crate) enum BadLine {
+    /// The reader goes on behind it.
+    Nonsense(String),
+    /// There is nothing to go on with.
+    Fatal(String),
+}
+
+/// Entries with the number of the line where each begins.
+pub(crate) trait RecordReader {
+    /// `None` at the end.
+    fn next(&mut self) -> Option<(u64, Result<Entry, BadLine>)>;
+}
+
+/// Takes tables and their entries.
+pub(crate) trait RecordWriter {
+    fn table(&mut self, table: &Table, key: &Column, value: &Column) -> Result<(), Failure>;
+
+    /// An entry of the last table.
+    fn record(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Failure>;
+
+    fn finish(&mut self) -> Result<(), Failure>;
+}
+
+pub(crate) fn reader<'a>(format: Format, input: impl BufRead + 'a) -> Box<dyn RecordReader + 'a> {
+    match format {
+        Format::Jsonl => Box::new(JsonReader::new(input)),
+        Format::Csv => Box::new(CsvReader::new(input)),
+    }
+}
+
+pub(crate) fn writer<'a>(format: Format, output: impl Write + 'a) -> Box<dyn RecordWriter + 'a> {
+    match format {
+        Format::Jsonl => Box::new(JsonWriter::new(output)),
+        Format::Csv => Box::new(CsvWriter::new(output)),
+    }
+}

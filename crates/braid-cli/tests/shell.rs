@@ -1,0 +1,150 @@
+//! `braid shell` through a pipe and with `-c`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+mod common;
+
+use common::{braid, expect_code, stderr, stdout};
+
+fn piped(dir: &Path, script: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["shell", dir.to_str().unwrap(), "--create"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(script.as_bytes()).unwrap();
+    drop(input);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_script_reads_and_writes() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("db");
+    let script = r#"
+        create ages string u32; create raw bytes bytes  # two tables
+        tables
+        put ages ada 36; put ages "Grace \"H\"" 50
+        put ages "caf\xc3\xa9" 4
+        add ages ada 1
+        get ages ada; get ages nobody
+        scan ages
+        scan ages from b limit 1
+        scan ages reverse limit 1
+        count ages to b
+        put raw "\x00\xff\n;" 'it''s'
+    "#;
+    let output = piped(&dir, script);
+    // The two quotes without a space between them are an error, in the last line.
+    expect_code(&output, 1);
+    assert!(stderr(&output).contains("line 12: "), "{}", stderr(&output));
+    let grace = r#""Grace \"H\"" = 50"#;
+    let expected = [
+        "ages: string -> u32",
+        "raw: bytes -> bytes",
+        "(there already)",
+        "36",
+        "(not there)",
+        grace,
+        "\"ada\" = 36",
+        "\"café\" = 4",
+        "\"café\" = 4",
+        "\"café\" = 4",
+        "2",
+    ];
+    assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
+
+    // What is shown can be typed in again.
+    let script = "put raw \"\\x00\\xff\\n;'\" \"it's\"\nscan raw\nget raw \"\\x00\\xff\\n;\\'\"\n";
+    let output = piped(&dir, script);
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    assert_eq!(shown, "\"\\x00\\xff\\n;\\'\" = \"it\\'s\"\n\"it\\'s\"\n");
+}
+
+#[test]
+fn transactions_and_snapshots() {
+    let place = tempfile::tempdir().unwrap();
+    let script = "create t u64 string
+        begin; put t 1 one; get t 1; abort; get t 1
+        begin; put t 1 one; put t 2 two; commit
+        snapshot; delete t 1; count t; release; count t
+        delete t 1
+        checkpoint; stat; verify; get t 2; quit
+        nothing is read here";
+    let output = piped(place.path(), script);
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(
+        lines[..5],
+        ["\"one\"", "(not there)", "2", "1", "(not there)"]
+    );
+    assert!(
+        shown.contains("checkpoint") && shown.contains(": sound"),
+        "{shown}"
+    );
+    assert_eq!(lines.last(), Some(&"\"two\""));
+
+    let output = piped(place.path(), "begin; put t 5 five\n");
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).contains("`commit` is missing"),
+        "{}",
+        stderr(&output)
+    );
+    let output = piped(place.path(), "get t 5\n");
+    assert_eq!(stdout(&output), "(not there)\n");
+}
+
+#[test]
+fn the_first_error_ends_a_script() {
+    let place = tempfile::tempdir().unwrap();
+    expect_code(
+        &piped(place.path(), "create t u64 string; create s string bytes"),
+        0,
+    );
+    for (bad, what) in [
+        ("frob", "no command \"frob\""),
+        ("get t", "usage: get TABLE KEY"),
+        ("get u 1", "no table \"u\""),
+        ("put t x y", "\"x\" is no key of type u64"),
+        ("put t -1 y", "\"-1\""),
+        ("put t \"12345\" y", "nothing of type u64"),
+        ("put s \"\\xff\" y", "nothing of type string"),
+        ("put s \"\\xf\" y", "two hexadecimal"),
+        ("scan t from", "not from KEY"),
+        ("scan t limit x", "not a number"),
+        ("commit", "no transaction is open"),
+        ("begin; begin", "open already"),
+        ("begin; verify", "closed for that"),
+        ("create t u8 string", "holds u64 -> string"),
+    ] {
+        let commands = format!("{bad}; put t 7 reached");
+        let output = braid(&["shell", place.path().to_str().unwrap(), "-c", &commands]);
+        expect_code(&output, 1);
+        assert!(stderr(&output).contains(what), "{bad}: {}", stderr(&output));
+    }
+    let output = braid(&[
+        "shell",
+        place.path().to_str().unwrap(),
+        "-c",
+        "count t; help put",
+    ]);
+    expect_code(&output, 0);
+    assert_eq!(
+        stdout(&output),
+        "0\nput TABLE KEY VALUE: set the value of a key\n"
+    );
+    let missing = place.path().join("missing");
+    expect_code(
+        &braid(&["shell", missing.to_str().unwrap(), "-c", "tables"]),
+        1,
+    );
+    assert!(!missing.exists());
+}

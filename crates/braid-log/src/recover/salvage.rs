@@ -1,0 +1,94 @@
+//! Recovery of a damaged log: up to the damage.
+
+use std::sync::Arc;
+
+use braid_io::Device;
+
+use super::Recovered;
+use crate::protocol::Run;
+use crate::segment::SegmentHeader;
+use crate::start::LogStart;
+use crate::{LogError, LogOptions};
+
+/// What is known of a damaged log before its cut is found.
+#[derive(Clone, Copy)]
+pub(super) struct Damage {
+    /// Up to here everything was durable, as some chunk says.
+    pub(super) durable: u64,
+    /// A lane ends before its end.
+    pub(super) broken: bool,
+}
+
+/// How an incarnation counts: every `stride` numbers behind `base` hold one that was drawn.
+pub(super) struct Numbers {
+    pub(super) base: u64,
+    pub(super) stride: u64,
+}
+
+impl Numbers {
+    /// The greatest number up to which none is missing, if none is up to `from`.
+    pub(super) fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
+        let place = |number: u64| number.saturating_sub(self.base).div_ceil(self.stride);
+        let mut whole = from;
+        for run in runs.iter().filter(|run| run.last > from) {
+            if place(run.first) > place(whole) + 1 {
+                break;
+            }
+            whole = whole.max(run.last);
+        }
+        whole
+    }
+}
+
+impl Recovered {
+    /// See [`Log::salvage`].
+    pub(crate) fn salvage(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &LogStart,
+    ) -> Result<(Self, Vec<String>), LogError> {
+        let (segments, mut scans) = Self::scan_lanes(&device, &options, start, true, &|_| {})?;
+        let mut notes = Vec::new();
+        // What was durable, as far as anything says.
+        let mut durable = start.number;
+        for scan in &scans {
+            notes.extend(scan.broken.clone());
+            let found = scan.found.values().map(|found| found.horizon);
+            let beyond = scan.beyond.iter().map(|(_, header)| header.horizon);
+            let behind = scan.behind.map(|behind| behind.horizon);
+            durable = found.chain(beyond).chain(behind).fold(durable, u64::max);
+        }
+        // A later incarnation builds on what is missing in this one.
+        let broken = scans.iter().filter(|scan| {
+            let is_later = |header: &SegmentHeader| header.incarnation > scan.end.incarnation;
+            scan.broken.is_some() || scan.beyond.iter().any(|(_, header)| is_later(header))
+        });
+        let last = broken.map(|scan| scan.end.incarnation).min();
+        if let Some(last) = last {
+            for scan in &mut scans {
+                scan.found.retain(|incarnation, _| *incarnation <= last);
+            }
+        }
+        let damage = Damage {
+            durable,
+            broken: last.is_some(),
+        };
+        let recovered = Self::decide(
+            device,
+            options,
+            start.clone(),
+            segments,
+            scans,
+            Some(damage),
+        )?;
+        let cut = recovered.cut;
+        if durable > cut {
+            notes.push(format!(
+                "the log is whole up to transaction {cut} only: those from {} to {durable} were durable and \
+                 are lost, and what came behind them",
+                cut + 1
+            ));
+        }
+        Ok((recovered, notes))
+    }
+}

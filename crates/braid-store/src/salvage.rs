@@ -1,0 +1,203 @@
+//! Reading what is left of a damaged data file, without writing to it.
+//!
+//! Every block says what it is and which checkpoint it belongs to, under a checksum. So what leads to a block
+//! can be replaced by a search for it: a lost superblock by the root blob of its checkpoint, a leaf of the page
+//! map by the newest blocks that call themselves its pages, and an inner page by the leaves that lie between
+//! its fences and that nothing else leads to. What can't be replaced is named: a leaf by the keys between its
+//! fences, as its parent knows them.
+
+mod reader;
+mod root;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use braid_io::{Device, OpenMode};
+
+use crate::error::StoreError;
+use crate::file::{DataFile, FILE_NAME, LEAF_PLACES, MAP, Root, block_of, u64_at};
+use crate::node;
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
+use crate::space::FIRST_BLOCK;
+use crate::sync::AtomicU64;
+
+use self::reader::Reader;
+use self::root::{Index, find_root, indexed, newest};
+
+/// What [`Salvage::read`] could not give back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Entries of a tree in a range of keys: those from `from` on, below `to`; `None` has no bound.
+    Range {
+        /// The tree's number.
+        tree: u32,
+        /// The first key that may be lost.
+        from: Option<Vec<u8>>,
+        /// The first key behind it that is not.
+        to: Option<Vec<u8>>,
+        /// What is damaged.
+        cause: String,
+    },
+    /// One entry, whose value does not lie in its leaf.
+    Value {
+        /// The tree's number.
+        tree: u32,
+        /// The entry's key.
+        key: Vec<u8>,
+        /// What is damaged.
+        cause: String,
+    },
+}
+
+/// An entry that [`Salvage::read`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct SalvagedEntry<'a> {
+    /// The number of its tree; more than one if it is of one of these, and nothing tells of which.
+    pub trees: &'a [u32],
+    /// If there is more than one: entries of the same trees whose chain differs may have the same key, and are
+    /// of different trees then.
+    pub chain: usize,
+    /// The key.
+    pub key: &'a [u8],
+    /// The number of the version.
+    pub version: u64,
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// A data file opened for reading whatever can be read.
+#[derive(Debug)]
+pub struct Salvage {
+    file: DataFile,
+    root: Root,
+    /// The block of each page, 0 for none.
+    places: Vec<u64>,
+    /// Pages whose place was found by a search, which may be older than they should be.
+    searched: HashSet<PageId>,
+    notes: Vec<String>,
+    older: Option<String>,
+}
+
+type Words = Box<[AtomicU64; WORDS]>;
+type Fence = Option<Vec<u8>>;
+
+impl Salvage {
+    /// Opens the data file at the newest checkpoint that can be found. Writes nothing, here or later.
+    ///
+    /// # Errors
+    /// [`StoreError::Incompatible`], [`StoreError::Io`]; [`StoreError::Corrupted`] if no checkpoint can be
+    /// found at all.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self, StoreError> {
+        let opened = device.open(FILE_NAME, OpenMode::Existing);
+        let opened = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        let file = DataFile::assemble(device, opened);
+        let mut notes = Vec::new();
+        let mut index = None;
+        let (root, older) = find_root(&file, &mut index, &mut notes)?;
+        let mut this = Self {
+            file,
+            root,
+            places: Vec::new(),
+            searched: HashSet::new(),
+            notes,
+            older,
+        };
+        this.read_map(&mut index)?;
+        Ok(this)
+    }
+
+    /// The caller's bytes of the checkpoint.
+    pub fn meta(&self) -> &[u8] {
+        &self.root.meta
+    }
+
+    /// The numbers of the checkpoint's trees.
+    pub fn tree_ids(&self) -> Vec<u32> {
+        self.root.trees.keys().copied().collect()
+    }
+
+    /// What is damaged besides pages, and what was done about it.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// If the newest checkpoint can't be found and an older one was taken: which one.
+    pub fn older_than_newest(&self) -> Option<&str> {
+        self.older.as_deref()
+    }
+
+    /// The page map, its damaged leaves replaced by a search.
+    fn read_map(&mut self, index: &mut Option<Index>) -> Result<(), StoreError> {
+        let mut buf = self.file.buffer();
+        let sequence = self.root.sequence;
+        self.places = vec![0; self.root.next_page as usize];
+        for (leaf, places) in self.places.chunks_mut(LEAF_PLACES).enumerate() {
+            let missing = "the root names no such map leaf".to_owned();
+            let read = match self.root.leaf_places.get(leaf) {
+                Some(&block) => self
+                    .file
+                    .read_block(MAP | leaf as u64, block, sequence, &mut buf)
+                    .map_err(|error| error.to_string()),
+                None => Err(missing),
+            };
+            match read {
+                Ok(()) => {
+                    for (i, place) in places.iter_mut().enumerate() {
+                        *place = block_of(u64_at(&buf, 16 + 8 * i));
+                    }
+                }
+                Err(error) => {
+                    let index = indexed(&self.file, index)?;
+                    let mut found = 0_u64;
+                    for (i, place) in places.iter_mut().enumerate() {
+                        let id = (leaf * LEAF_PLACES + i) as u64;
+                        if let Some(block) = newest(index, id, sequence) {
+                            *place = block;
+                            self.searched.insert(id);
+                            found += 1;
+                        }
+                    }
+                    self.notes.push(format!(
+                        "{error}; the newest blocks of {found} pages were found by a search instead"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every entry that is left, tombstones aside, and says what is not. Returns what was damaged and
+    /// cost nothing.
+    ///
+    /// # Errors
+    /// Those of `entry`.
+    pub fn read(
+        &self,
+        entry: &mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
+        lost: &mut dyn FnMut(Loss),
+    ) -> Result<Vec<String>, StoreError> {
+        let mut reader = Reader::new(self, entry, lost);
+        for (&tree, &root) in &self.root.trees {
+            reader.node(tree, root, (None, None), 0)?;
+        }
+        reader.orphans()
+    }
+
+    /// A page that is whole, and that a tree can work with.
+    fn page(&self, id: PageId) -> Result<Words, String> {
+        let place = self.places.get(id as usize).copied().unwrap_or(0);
+        if place < FIRST_BLOCK {
+            return Err(format!("page {id} has no place"));
+        }
+        let mut buf = self.file.buffer();
+        self.file
+            .read_block(id, place, self.root.sequence, &mut buf)
+            .map_err(|error| error.to_string())?;
+        let bytes: &[u8; PAGE_SIZE] = buf[..].try_into().expect("the buffer is a page");
+        node::check(bytes).map_err(|what| format!("data.braid, page {id}: {what}"))?;
+        let words = private();
+        Page(&words).copy_from(bytes);
+        Ok(words)
+    }
+}

@@ -1,0 +1,279 @@
+//! The pass over the trees: what is there, what is not, and leaves that nothing leads to.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::{Fence, Loss, Salvage, SalvagedEntry};
+use crate::error::StoreError;
+use crate::node::{self, Node};
+use crate::overflow;
+use crate::page::{Page, PageId};
+
+/// A part of a tree whose page can't be read.
+struct Gap {
+    tree: u32,
+    lower: Fence,
+    upper: Fence,
+    /// Whether the page was a leaf, if its siblings tell.
+    is_leaf: Option<bool>,
+    cause: String,
+}
+
+/// A leaf that no inner page leads to.
+struct Orphan {
+    page: PageId,
+    lower: Fence,
+    upper: Fence,
+}
+
+/// One pass over the trees.
+pub(super) struct Reader<'a> {
+    salvage: &'a Salvage,
+    seen: HashSet<PageId>,
+    gaps: Vec<Gap>,
+    entry: &'a mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
+    lost: &'a mut dyn FnMut(Loss),
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        salvage: &'a Salvage,
+        entry: &'a mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
+        lost: &'a mut dyn FnMut(Loss),
+    ) -> Self {
+        Self {
+            salvage,
+            seen: HashSet::new(),
+            gaps: Vec::new(),
+            entry,
+            lost,
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Reads a page and all below it; says whether it is a leaf, if it can be read.
+    pub(super) fn node(
+        &mut self,
+        tree: u32,
+        id: PageId,
+        (lower, upper): (Fence, Fence),
+        depth: usize,
+    ) -> Result<Option<bool>, StoreError> {
+        let page = match self.seen.insert(id) && depth < 64 {
+            true => self.salvage.page(id),
+            false => Err(format!("page {id} is referred to twice")),
+        };
+        let page = page.and_then(|page| {
+            let node = Node(Page(&page));
+            let is_node = node.kind() != node::KIND_OVERFLOW;
+            if is_node && node.lower_fence() == lower && node.upper_fence() == upper {
+                Ok(page)
+            } else {
+                Err(format!("page {id} does not fit its parent"))
+            }
+        });
+        let page = match page {
+            Ok(page) => page,
+            Err(cause) => {
+                self.gaps.push(Gap {
+                    tree,
+                    lower,
+                    upper,
+                    is_leaf: None,
+                    cause,
+                });
+                return Ok(None);
+            }
+        };
+        let node = Node(Page(&page));
+        if node.is_leaf() {
+            self.leaf(&[tree], 0, node)?;
+            return Ok(Some(true));
+        }
+        let mut missing = Vec::new();
+        let mut children_are_leaves = None;
+        for i in 0..=node.len() {
+            let found = self.node(tree, node.child_at(i), node.bounds_of_child(i), depth + 1)?;
+            match found {
+                Some(is_leaf) => children_are_leaves = Some(is_leaf),
+                None => missing.push(self.gaps.len() - 1),
+            }
+        }
+        for gap in missing {
+            self.gaps[gap].is_leaf = children_are_leaves;
+        }
+        Ok(Some(false))
+    }
+
+    fn leaf(&mut self, trees: &[u32], chain: usize, node: Node<'_>) -> Result<(), StoreError> {
+        for i in 0..node.len() {
+            let record = node.leaf_record(i);
+            if record.is_tombstone() {
+                continue;
+            }
+            let key = node.key(i);
+            let stored = node.stored_value(&record);
+            let value = match record.is_overflow() {
+                true => self.large(overflow::reference(&stored), record.value_len),
+                false => Ok(stored),
+            };
+            match value {
+                Ok(value) => (self.entry)(SalvagedEntry {
+                    trees,
+                    chain,
+                    key: &key,
+                    version: record.version,
+                    value: &value,
+                })?,
+                Err(cause) => {
+                    for &tree in trees {
+                        (self.lost)(Loss::Value {
+                            tree,
+                            key: key.clone(),
+                            cause: cause.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A value outside of its leaf.
+    fn large(&mut self, first: PageId, len: usize) -> Result<Vec<u8>, String> {
+        let (mut value, mut id) = (Vec::new(), first);
+        while value.len() < len {
+            if !self.seen.insert(id) {
+                return Err(format!("page {id} is referred to twice"));
+            }
+            let page = self.salvage.page(id)?;
+            let part = overflow::part(Page(&page));
+            let (next, bytes) =
+                part.ok_or_else(|| format!("page {id} holds no part of a value"))?;
+            value.extend_from_slice(&bytes);
+            id = next;
+        }
+        match value.len() == len {
+            true => Ok(value),
+            false => Err(format!(
+                "the value's pages from {first} on do not fit together"
+            )),
+        }
+    }
+
+    /// Leaves below damaged inner pages, and what remains lost.
+    pub(super) fn orphans(&mut self) -> Result<Vec<String>, StoreError> {
+        let gaps = std::mem::take(&mut self.gaps);
+        let mut found: Vec<Vec<(Fence, Fence)>> = gaps.iter().map(|_| Vec::new()).collect();
+        if gaps.iter().any(|gap| gap.is_leaf != Some(true)) {
+            let mut orphans = self.orphan_leaves();
+            orphans.sort_by(|a, b| a.lower.cmp(&b.lower));
+            let mut chains: HashMap<Vec<u32>, Vec<Fence>> = HashMap::new();
+            for orphan in orphans {
+                let owners = (0..gaps.len()).filter(|&i| gaps[i].may_own(&orphan));
+                let owners: Vec<usize> = owners.collect();
+                let trees: BTreeSet<u32> = owners.iter().map(|&i| gaps[i].tree).collect();
+                let trees: Vec<u32> = trees.into_iter().collect();
+                if trees.is_empty() {
+                    continue;
+                }
+                // It was read before, and may be damaged by now: then it is simply lost.
+                let Ok(page) = self.salvage.page(orphan.page) else {
+                    continue;
+                };
+                let chain = match trees.len() {
+                    1 => 0,
+                    _ => chain_of(chains.entry(trees.clone()).or_default(), &orphan),
+                };
+                self.leaf(&trees, chain, Node(Page(&page)))?;
+                if let [only] = owners[..] {
+                    found[only].push((orphan.lower, orphan.upper));
+                }
+            }
+        }
+        let mut made_good = Vec::new();
+        for (gap, mut found) in gaps.into_iter().zip(found) {
+            found.sort();
+            let (leaves, mut whole) = (found.len(), true);
+            let mut from = Some(gap.lower);
+            for (lower, upper) in found {
+                if let Some(from) = from.take_if(|from| *from < lower) {
+                    whole = false;
+                    self.range(gap.tree, from, lower, &gap.cause);
+                }
+                from = upper.map(Some);
+            }
+            // Up to the end, unless the last leaf found reaches it.
+            if let Some(from) = from
+                && (from != gap.upper || from.is_none())
+            {
+                whole = false;
+                self.range(gap.tree, from, gap.upper, &gap.cause);
+            }
+            if whole {
+                made_good.push(format!(
+                    "{}; the {leaves} leaves below were found without it",
+                    gap.cause
+                ));
+            }
+        }
+        Ok(made_good)
+    }
+
+    fn range(&mut self, tree: u32, from: Fence, to: Fence, cause: &str) {
+        (self.lost)(Loss::Range {
+            tree,
+            from,
+            to,
+            cause: cause.to_owned(),
+        });
+    }
+
+    /// Leaves that exist and that nothing led to. Where the map is damaged it is not known which pages exist.
+    fn orphan_leaves(&self) -> Vec<Orphan> {
+        let salvage = self.salvage;
+        let unseen = (1..salvage.places.len() as u64)
+            .filter(|id| salvage.places[*id as usize] != 0)
+            .filter(|id| !self.seen.contains(id) && !salvage.searched.contains(id));
+        let orphan = |page: PageId| {
+            let words = salvage.page(page).ok()?;
+            let node = Node(Page(&words));
+            node.is_leaf().then(|| Orphan {
+                page,
+                lower: node.lower_fence(),
+                upper: node.upper_fence(),
+            })
+        };
+        unseen.filter_map(orphan).collect()
+    }
+}
+
+/// Which of the chains, given by the upper fence of their last leaf, a leaf goes on with: one that it follows at
+/// once, or one that ends before it, or a new one. Leaves come by their lower fences.
+fn chain_of(ends: &mut Vec<Fence>, leaf: &Orphan) -> usize {
+    let follows = ends
+        .iter()
+        .position(|end| end.is_some() && *end == leaf.lower);
+    let behind = || {
+        ends.iter()
+            .position(|end| end.is_some() && *end < leaf.lower)
+    };
+    let chain = follows.or_else(behind).unwrap_or(ends.len());
+    match ends.get_mut(chain) {
+        Some(end) => end.clone_from(&leaf.upper),
+        None => ends.push(leaf.upper.clone()),
+    }
+    chain
+}
+
+impl Gap {
+    fn may_own(&self, leaf: &Orphan) -> bool {
+        // No lower bound comes before all others, which is `Option`'s own order; no upper bound comes last.
+        let ends_inside = match (&leaf.upper, &self.upper) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(leaf), Some(gap)) => leaf <= gap,
+        };
+        self.is_leaf != Some(true) && leaf.lower >= self.lower && ends_inside
+    }
+}

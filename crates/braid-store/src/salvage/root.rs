@@ -1,0 +1,143 @@
+//! Finding the newest checkpoint, by its superblock or without.
+
+use std::collections::HashMap;
+
+use crate::error::StoreError;
+use crate::file::{BLOB, DataFile, Root, u64_at};
+use crate::space::FIRST_BLOCK;
+
+/// All blocks that are whole: by identity, the low half of the checkpoint's number and the block.
+pub(super) type Index = HashMap<u64, Vec<(u32, u64)>>;
+
+/// A way to the root of a checkpoint.
+struct Candidate {
+    sequence: u64,
+    blob: u64,
+    /// `None` if the superblock is lost, which knows it.
+    len: Option<u64>,
+}
+
+/// The newest root that can be read.
+pub(super) fn find_root(
+    file: &DataFile,
+    index: &mut Option<Index>,
+    notes: &mut Vec<String>,
+) -> Result<(Root, Option<String>), StoreError> {
+    let mut candidates = Vec::new();
+    let mut damaged = Vec::new();
+    for slot in 0..2 {
+        match file.read_superblock(slot) {
+            Ok((sequence, blob, len, _)) => candidates.push(Candidate {
+                sequence,
+                blob,
+                len: Some(len),
+            }),
+            Err(error @ StoreError::Incompatible { .. }) => return Err(error),
+            // The one that the first checkpoint left alone was never written.
+            Err(_) if file.is_blank(slot) => {}
+            Err(error) => {
+                notes.push(error.to_string());
+                damaged.push(slot);
+            }
+        }
+    }
+    let newest = candidates.iter().map(|c| c.sequence).max();
+    if candidates.is_empty() || !damaged.is_empty() {
+        // The lost one may have been the newest. Its root blob bears its number.
+        let high = newest.unwrap_or(0) & !u64::from(u32::MAX);
+        let mut blobs: Vec<(u32, u64)> = indexed(file, index)?
+            .get(&BLOB)
+            .cloned()
+            .unwrap_or_default();
+        blobs.sort_unstable();
+        for (stamp, blob) in blobs {
+            let sequence = high | u64::from(stamp);
+            let is_lost = damaged.contains(&(sequence % 2))
+                && newest.is_some_and(|newest| sequence == newest + 1);
+            if newest.is_none() || is_lost {
+                candidates.push(Candidate {
+                    sequence,
+                    blob,
+                    len: None,
+                });
+            }
+        }
+    }
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.sequence));
+    let mut is_older = false;
+    for candidate in candidates {
+        let sequence = candidate.sequence;
+        match read_root(file, &candidate) {
+            Ok(root) => {
+                if candidate.len.is_none() {
+                    notes.push(format!(
+                        "the root of checkpoint {sequence} was found without its superblock"
+                    ));
+                }
+                let older = is_older.then(|| {
+                    format!(
+                        "checkpoint {sequence} is the newest that can be read; pages written since are lost"
+                    )
+                });
+                return Ok((root, older));
+            }
+            Err(error) => {
+                is_older = true;
+                notes.push(format!("the root of checkpoint {sequence}: {error}"));
+            }
+        }
+    }
+    Err(StoreError::Corrupted {
+        what: format!("no checkpoint can be found ({})", notes.join("; ")),
+        location: "data.braid".into(),
+    })
+}
+
+fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError> {
+    if let Some(len) = candidate.len {
+        return file.read_root_blob(candidate.sequence, candidate.blob, len);
+    }
+    // It ends where it makes sense.
+    let (mut bytes, mut block) = (Vec::new(), candidate.blob);
+    let mut buf = file.buffer();
+    for i in 0.. {
+        file.read_block(BLOB | i, block, candidate.sequence, &mut buf)?;
+        bytes.extend_from_slice(&buf[24..]);
+        if let Some(root) = Root::decode(&bytes, candidate.sequence, Vec::new()) {
+            return Ok(root);
+        }
+        block = u64_at(&buf, 16);
+        if block == 0 {
+            break;
+        }
+    }
+    Err(StoreError::Corrupted {
+        what: "the root's contents".into(),
+        location: format!("data.braid, block {}", candidate.blob),
+    })
+}
+
+/// Reads the whole file once, and only if that is needed.
+pub(super) fn indexed<'a>(
+    file: &DataFile,
+    index: &'a mut Option<Index>,
+) -> Result<&'a Index, StoreError> {
+    if index.is_none() {
+        let mut found = Index::new();
+        let mut buf = file.buffer();
+        for block in FIRST_BLOCK..file.len_blocks()? {
+            if let Some((identity, stamp)) = file.read_any_block(block, &mut buf) {
+                found.entry(identity).or_default().push((stamp, block));
+            }
+        }
+        *index = Some(found);
+    }
+    Ok(index.get_or_insert_default())
+}
+
+/// The newest block of an identity that is no newer than a checkpoint.
+pub(super) fn newest(index: &Index, identity: u64, sequence: u64) -> Option<u64> {
+    let blocks = index.get(&identity)?.iter();
+    let known = blocks.filter(|(stamp, _)| *stamp <= sequence as u32);
+    known.max().map(|(_, block)| *block)
+}

@@ -1,0 +1,165 @@
+//! What goes on in a database, told through the facade `tracing` if the feature of this name is on. If it is
+//! not, nothing here takes a cycle.
+//!
+//! | name | level | fields |
+//! |---|---|---|
+//! | span `recovery` | info | |
+//! | `log scanned` | info | `bytes`, `seconds` |
+//! | `log replayed` | info | `transactions`, `discarded`, `seconds` |
+//! | span `checkpoint` | info | |
+//! | `checkpoint published` | info | `number`, `pages`, `seconds` |
+//! | `checkpoint failed` | error | `error` |
+//! | `slow commit` | warn | `number`, `seconds` |
+//! | `poisoned` | error | `cause` |
+//! | `stats file not written` | warn | `error` |
+
+#[cfg(feature = "tracing")]
+pub(crate) use on::*;
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) use off::*;
+
+#[cfg(feature = "tracing")]
+mod on {
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use tracing::span::EnteredSpan;
+    use tracing::{error, info, info_span, warn};
+
+    use crate::error::Error;
+
+    /// Takes the time of a commit if slow ones are wanted.
+    #[derive(Clone, Copy)]
+    pub(crate) struct CommitClock(Option<(Duration, Instant)>);
+
+    impl CommitClock {
+        #[inline]
+        pub(crate) fn start(slow: Option<Duration>) -> Self {
+            Self(slow.map(|slow| (slow, braid_rt::now())))
+        }
+
+        #[inline]
+        pub(crate) fn stop(self, number: u64) {
+            if let Some((slow, began)) = self.0 {
+                let took = braid_rt::now() - began;
+                if took >= slow {
+                    warn!(target: "braid", number, seconds = took.as_secs_f64(), "slow commit");
+                }
+            }
+        }
+    }
+
+    /// A span of some work.
+    pub(crate) struct Phase {
+        began: Instant,
+        _span: EnteredSpan,
+    }
+
+    impl Phase {
+        pub(crate) fn recovery() -> Self {
+            Self::new(info_span!(target: "braid", "recovery"))
+        }
+
+        pub(crate) fn checkpoint() -> Self {
+            Self::new(info_span!(target: "braid", "checkpoint"))
+        }
+
+        fn new(span: tracing::Span) -> Self {
+            Self {
+                began: braid_rt::now(),
+                _span: span.entered(),
+            }
+        }
+
+        fn seconds(&self) -> f64 {
+            (braid_rt::now() - self.began).as_secs_f64()
+        }
+
+        pub(crate) fn scanned(&self, bytes: u64) {
+            info!(target: "braid", bytes, seconds = self.seconds(), "log scanned");
+        }
+
+        pub(crate) fn replayed(&self, transactions: u64, discarded: u64) {
+            info!(target: "braid", transactions, discarded, seconds = self.seconds(), "log replayed");
+        }
+
+        pub(crate) fn published(&self, number: u64, pages: u64) {
+            info!(target: "braid", number, pages, seconds = self.seconds(), "checkpoint published");
+        }
+
+        pub(crate) fn failed(&self, error: &Error) {
+            error!(target: "braid", %error, "checkpoint failed");
+        }
+    }
+
+    /// Tells a poisoning once.
+    #[derive(Debug, Default)]
+    pub(crate) struct PoisonTold(AtomicBool);
+
+    impl PoisonTold {
+        pub(crate) fn tell(&self, cause: Option<&str>) {
+            // Relaxed: the flag orders nothing.
+            if let Some(cause) = cause
+                && !self.0.swap(true, Ordering::Relaxed)
+            {
+                error!(target: "braid", cause, "poisoned");
+            }
+        }
+    }
+
+    pub(crate) fn stats_file_failed(error: &io::Error) {
+        warn!(target: "braid", %error, "stats file not written");
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+mod off {
+    use std::io;
+    use std::time::Duration;
+
+    use crate::error::Error;
+
+    #[derive(Clone, Copy)]
+    pub(crate) struct CommitClock;
+
+    impl CommitClock {
+        #[inline]
+        pub(crate) fn start(_slow: Option<Duration>) -> Self {
+            Self
+        }
+
+        #[inline]
+        pub(crate) fn stop(self, _number: u64) {}
+    }
+
+    pub(crate) struct Phase;
+
+    impl Phase {
+        pub(crate) fn recovery() -> Self {
+            Self
+        }
+
+        pub(crate) fn checkpoint() -> Self {
+            Self
+        }
+
+        pub(crate) fn scanned(&self, _bytes: u64) {}
+
+        pub(crate) fn replayed(&self, _transactions: u64, _discarded: u64) {}
+
+        pub(crate) fn published(&self, _number: u64, _pages: u64) {}
+
+        pub(crate) fn failed(&self, _error: &Error) {}
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct PoisonTold(());
+
+    impl PoisonTold {
+        pub(crate) fn tell(&self, _cause: Option<&str>) {}
+    }
+
+    pub(crate) fn stats_file_failed(_error: &io::Error) {}
+}

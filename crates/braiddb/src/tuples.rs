@@ -1,0 +1,219 @@
+//! Keys of several parts.
+//!
+//! The parts' encodings follow each other, so tuples are in the order of their parts. A part that is not the
+//! last and has no [`Key::FIXED_LEN`] ends with two zero bytes, and each zero byte in it is followed by `0xff`:
+//! so `"a"` comes before `"ab"` whatever follows, and before `"a\0"`.
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::types::{AsKey, Key};
+
+/// Something that encoded keys of type `K` can begin with: whatever stands for a key, whose bytes these are
+/// then, or the first parts of a tuple.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// use braid::{Readable, Table};
+///
+/// let people: Table<(String, u32), String> = db.table("people by city")?;
+/// db.transact(|tx| {
+///     tx.insert(&people, &("London", 1), "Ada")?;
+///     tx.insert(&people, &("London", 3), "Alan")?;
+///     tx.insert(&people, &("Londonderry", 2), "Amy")
+/// })?;
+/// let snapshot = db.snapshot();
+/// assert_eq!(snapshot.prefix(&people, &("London",))?.count(), 2); // of this city
+/// assert_eq!(snapshot.get(&people, &("Londonderry", 2))?.as_deref(), Some("Amy"));
+/// # Ok(())
+/// # }
+/// ```
+pub trait KeyPrefix<K: Key> {
+    /// Calls `f` with the bytes that the encoded keys begin with.
+    fn with_prefix_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
+}
+
+impl<K: Key, Q: AsKey<K> + ?Sized> KeyPrefix<K> for Q {
+    fn with_prefix_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        self.with_key_bytes(f)
+    }
+}
+
+const ESCAPE: u8 = 0xff;
+
+/// Appends a part that others follow.
+fn put_part<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
+    part.with_key_bytes(|bytes| {
+        if K::FIXED_LEN.is_some() {
+            return out.extend_from_slice(bytes);
+        }
+        for &byte in bytes {
+            out.push(byte);
+            if byte == 0 {
+                out.push(ESCAPE);
+            }
+        }
+        out.extend([0, 0]);
+    });
+}
+
+fn put_last<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
+    part.with_key_bytes(|bytes| out.extend_from_slice(bytes));
+}
+
+fn broken() -> Error {
+    Error::Decode {
+        type_name: "tuple",
+        reason: "a part does not end".into(),
+    }
+}
+
+/// Takes a part that others follow off a tuple.
+fn take_part<K: Key>(bytes: &mut Bytes) -> Result<K> {
+    if let Some(len) = K::FIXED_LEN {
+        if bytes.len() < len {
+            return Err(broken());
+        }
+        return K::from_key_bytes(bytes.split_to(len));
+    }
+    let mut part = Vec::new();
+    let mut at = 0;
+    loop {
+        let zero = bytes[at..].iter().position(|byte| *byte == 0);
+        let zero = at + zero.ok_or_else(broken)?;
+        part.extend_from_slice(&bytes[at..zero]);
+        match bytes.get(zero + 1) {
+            Some(&ESCAPE) => part.push(0),
+            Some(0) => {
+                let _ = bytes.split_to(zero + 2);
+                return K::from_key_bytes(part.into());
+            }
+            _ => return Err(broken()),
+        }
+        at = zero + 2;
+    }
+}
+
+const fn sum(first: Option<usize>, second: Option<usize>) -> Option<usize> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(first + second),
+        _ => None,
+    }
+}
+
+macro_rules! tuple {
+    ($(($part:ident, $form:ident, $at:tt)),+; $last:ident, $last_form:ident, $last_at:tt) => {
+        impl<$($part: Key,)+ $last: Key> Key for ($($part,)+ $last,) {
+            const TYPE_NAME: &'static str = "tuple";
+            const FIXED_LEN: Option<usize> = {
+                let len = $last::FIXED_LEN;
+                $(let len = sum(len, $part::FIXED_LEN);)+
+                len
+            };
+
+            fn type_name() -> String {
+                let parts = [$($part::type_name(),)+ $last::type_name()];
+                format!("({})", parts.join(", "))
+            }
+
+            fn from_key_bytes(mut bytes: Bytes) -> Result<Self> {
+                Ok(($(take_part::<$part>(&mut bytes)?,)+ $last::from_key_bytes(bytes)?,))
+            }
+        }
+
+        impl<$($part: Key,)+ $last: Key, $($form: AsKey<$part>,)+ $last_form: AsKey<$last>>
+            AsKey<($($part,)+ $last,)> for ($($form,)+ $last_form,)
+        {
+            fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+                let mut bytes = Vec::new();
+                $(put_part::<$part>(&self.$at, &mut bytes);)+
+                put_last::<$last>(&self.$last_at, &mut bytes);
+                f(&bytes)
+            }
+        }
+    };
+}
+
+tuple!((A, P, 0); B, Q, 1);
+tuple!((A, P, 0), (B, Q, 1); C, S, 2);
+tuple!((A, P, 0), (B, Q, 1), (C, S, 2); D, T, 3);
+
+macro_rules! prefix {
+    ($(($part:ident, $form:ident, $at:tt)),+; $($rest:ident),+) => {
+        impl<$($part: Key,)+ $($rest: Key,)+ $($form: AsKey<$part>,)+>
+            KeyPrefix<($($part,)+ $($rest,)+)> for ($($form,)+)
+        {
+            fn with_prefix_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+                let mut bytes = Vec::new();
+                $(put_part::<$part>(&self.$at, &mut bytes);)+
+                f(&bytes)
+            }
+        }
+    };
+}
+
+prefix!((A, P, 0); B);
+prefix!((A, P, 0); B, C);
+prefix!((A, P, 0), (B, Q, 1); C);
+prefix!((A, P, 0); B, C, D);
+prefix!((A, P, 0), (B, Q, 1); C, D);
+prefix!((A, P, 0), (B, Q, 1), (C, S, 2); D);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded<K: Key>(key: &impl AsKey<K>) -> Bytes {
+        key.with_key_bytes(Bytes::copy_from_slice)
+    }
+
+    type Parts = (Vec<u8>, i16, Vec<u8>, Vec<u8>);
+
+    fn parts() -> impl Strategy<Value = Parts> {
+        let bytes = || prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff)], 0..5);
+        (bytes(), -2i16..3, bytes(), bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn tuples_keep_the_order_of_their_parts(a in parts(), b in parts()) {
+            let (x, y) = (encoded::<Parts>(&a), encoded::<Parts>(&b));
+            prop_assert_eq!(x.cmp(&y), a.cmp(&b));
+            prop_assert_eq!(Parts::from_key_bytes(x).unwrap(), a.clone());
+            // As a part of another.
+            type Nested = (Parts, u8);
+            let (x, y) = (encoded::<Nested>(&(a.clone(), 1u8)), encoded::<Nested>(&(b.clone(), 0u8)));
+            prop_assert_eq!(x.cmp(&y), (&a, 1).cmp(&(&b, 0)));
+            prop_assert_eq!(Nested::from_key_bytes(x).unwrap(), (a, 1));
+        }
+
+        #[test]
+        fn a_prefix_is_of_the_keys_with_these_parts(a in parts(), b in parts()) {
+            let key = encoded::<Parts>(&a);
+            let begins = |prefix: Vec<u8>| key.starts_with(&prefix);
+            let one = KeyPrefix::<Parts>::with_prefix_bytes(&(&b.0,), <[u8]>::to_vec);
+            prop_assert_eq!(begins(one), a.0 == b.0);
+            let two = KeyPrefix::<Parts>::with_prefix_bytes(&(&b.0, b.1), <[u8]>::to_vec);
+            prop_assert_eq!(begins(two), (&a.0, a.1) == (&b.0, b.1));
+        }
+
+        #[test]
+        fn nonsense_is_an_error(bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..20)) {
+            let _ = Parts::from_key_bytes(bytes.into());
+        }
+    }
+
+    #[test]
+    fn names_and_lengths_are_those_of_the_parts() {
+        type Fixed = (u32, [u8; 3], bool);
+        assert_eq!(Fixed::FIXED_LEN, Some(8));
+        assert_eq!(Fixed::type_name(), "(u32, [u8; 3], bool)");
+        assert_eq!(<(String, Fixed)>::FIXED_LEN, None);
+        assert_eq!(
+            encoded::<Fixed>(&(1u32, [2; 3], true))[..],
+            [0, 0, 0, 1, 2, 2, 2, 1]
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! Damage to the data file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use braid::{Error, salvage};
+
+use crate::victim::*;
+
+#[test]
+fn a_sound_database_is_copied() {
+    let victim = Victim::new(&["books", "boats"]);
+    let saved = victim.salvage();
+    saved.expect_all(&victim);
+    assert!(saved.findings.is_empty(), "{:?}", saved.findings);
+    assert_eq!(saved.report.tables, 2);
+    assert!(
+        saved.report.entries > 5_000 && saved.report.transactions > 50,
+        "{:?}",
+        saved.report
+    );
+
+    // Not over something else, and not from nothing.
+    let into = victim.place.path().join("into");
+    let error = salvage(victim.dir(), &into, &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(&error, Error::NotADatabase { reason, .. } if reason.contains("empty")),
+        "{error}"
+    );
+    let nowhere = victim.place.path().join("nowhere");
+    let other = victim.place.path().join("other");
+    assert!(matches!(
+        salvage(&nowhere, &other, &mut |_| {}),
+        Err(Error::NotADatabase { .. })
+    ));
+    assert!(!nowhere.exists() && !other.exists());
+    let _db = open(&into);
+    assert!(matches!(
+        salvage(&into, &other, &mut |_| {}),
+        Err(Error::Locked { .. })
+    ));
+}
+
+#[test]
+fn a_damaged_leaf_costs_its_keys_and_the_log_gives_back_some() {
+    let victim = Victim::new(&["books", "boats"]);
+    let pages = victim.pages();
+    let leaves: Vec<_> = pages[&2].iter().filter(|page| page.2).collect();
+    // One with a key that is on the log, too: those are 97 apart, and a leaf holds fewer.
+    let logged = |lower: &str, upper: &str| {
+        let mut keys = (0..3000)
+            .step_by(97)
+            .map(|i| String::from_utf8(key(i + 100)).unwrap());
+        keys.any(|key| *key >= *lower && *key < *upper)
+    };
+    let fits = |page: &&&(u64, usize, bool, String, String)| logged(&page.3, &page.4);
+    let (page, block, _, lower, upper) = leaves[5..].iter().find(fits).unwrap();
+    victim.damage_block(*block);
+    let saved = victim.salvage();
+    let losses = saved.losses();
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    let range =
+        format!("table \"books\": entries from \"{lower}\" up to, not including, \"{upper}\"");
+    assert!(
+        losses[0].contains(&range) && losses[0].contains(&format!("page {page}")),
+        "{losses:?}"
+    );
+    let inside = |key: &[u8]| key >= lower.as_bytes() && key < upper.as_bytes();
+    let mut expected = victim.contents.clone();
+    expected.retain(|(table, key), value| {
+        let logged = victim.checkpointed.get(&(table.clone(), key.clone())) != Some(value);
+        table != "books" || !inside(key) || logged
+    });
+    assert!(expected.len() < victim.contents.len());
+    assert!(
+        expected
+            .keys()
+            .any(|(table, key)| table == "books" && inside(key))
+    );
+    assert_eq!(saved.contents, expected);
+}
+
+#[test]
+fn inner_pages_are_made_anew_from_their_leaves() {
+    let victim = Victim::new(&["books", "boats"]);
+    let (page, block) = victim.root(2);
+    victim.damage_block(block);
+    let saved = victim.salvage();
+    saved.expect_all(&victim);
+    saved.expect_damage(&format!("(page {page})"));
+
+    // One of its leaves, too.
+    let victim = Victim::new(&["books", "boats"]);
+    let pages = victim.pages();
+    let (_, leaf, _, lower, upper) = pages[&2].iter().filter(|page| page.2).nth(3).unwrap();
+    victim.damage_block(*leaf);
+    victim.damage_block(victim_root_block(&pages, 2));
+    let saved = victim.salvage();
+    let losses = saved.losses();
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    assert!(
+        losses[0].contains(&format!("\"{lower}\"")) && losses[0].contains(&format!("\"{upper}\"")),
+        "{losses:?}"
+    );
+    let missing: BTreeSet<_> = victim
+        .contents
+        .keys()
+        .filter(|key| !saved.contents.contains_key(key))
+        .collect();
+    let inside = |key: &[u8]| key >= lower.as_bytes() && key < upper.as_bytes();
+    assert!(
+        !missing.is_empty()
+            && missing
+                .iter()
+                .all(|(table, key)| table == "books" && inside(key))
+    );
+}
+
+fn victim_root_block(pages: &Pages, tree: u32) -> usize {
+    pages[&tree][0].1
+}
+
+#[test]
+fn leaves_of_which_nobody_knows_whose_they_are_get_a_table() {
+    let victim = Victim::new(&["books", "boats"]);
+    let pages = victim.pages();
+    victim.damage_block(victim_root_block(&pages, 2));
+    victim.damage_block(victim_root_block(&pages, 3));
+    let saved = victim.salvage();
+    let losses = saved.losses().join("\n");
+    assert!(
+        losses.contains("to which table") && losses.contains("table \"salvaged-4\""),
+        "{losses}"
+    );
+    assert!(
+        losses.contains("table \"books\" or table \"boats\""),
+        "{losses}"
+    );
+    // Nothing is gone: what is not in the log is in one of two tables without a name.
+    let entries = |contents: &Contents, tables: &str| {
+        let of = contents
+            .iter()
+            .filter(|((table, _), _)| table.starts_with(tables));
+        let mut entries: Vec<_> = of
+            .map(|((_, key), value)| (key.clone(), value.clone()))
+            .collect();
+        entries.sort();
+        entries
+    };
+    assert!(entries(&saved.contents, "salvaged-") == entries(&victim.checkpointed, ""));
+    for (place, value) in &victim.contents {
+        if victim.checkpointed.get(place) != Some(value) {
+            assert_eq!(saved.contents.get(place), Some(value), "from the log");
+        }
+    }
+}
+
+#[test]
+fn lost_superblocks_are_found_by_their_roots() {
+    for slots in [&[0][..], &[1], &[0, 1]] {
+        let victim = Victim::new(&["books"]);
+        for slot in slots {
+            victim.damage_block(*slot);
+        }
+        let saved = victim.salvage();
+        saved.expect_all(&victim);
+        saved.expect_damage("superblock");
+    }
+}
+
+#[test]
+fn a_lost_root_costs_what_came_since_the_checkpoint_before() {
+    let victim = Victim::new(&["books"]);
+    let newest = *victim
+        .blocks(|identity| identity >> 63 == 1)
+        .last()
+        .unwrap();
+    victim.damage_block(newest);
+    let into = victim.place.path().join("into");
+    let mut findings = Vec::new();
+    match salvage(victim.dir(), &into, &mut |finding| findings.push(finding)) {
+        Ok(report) => assert!(report.losses > 0, "{findings:?}"),
+        Err(error) => assert!(
+            error.to_string().contains("no checkpoint can be found"),
+            "{error}"
+        ),
+    }
+}
+
+#[test]
+fn a_lost_map_leaf_is_replaced_by_a_search() {
+    let victim = Victim::new(&["books", "boats"]);
+    let newest = *victim
+        .blocks(|identity| identity >> 62 == 1)
+        .last()
+        .unwrap();
+    victim.damage_block(newest);
+    let saved = victim.salvage();
+    saved.expect_all(&victim);
+    saved.expect_damage("map leaf 0");
+}
+
+#[test]
+fn a_damaged_part_of_a_large_value_costs_that_value() {
+    let victim = Victim::new(&["books"]);
+    let bytes = fs::read(victim.data()).unwrap();
+    let block = bytes
+        .chunks(BLOCK)
+        .position(|block| block[16] == 3 && block[8..16] != [0; 8])
+        .unwrap();
+    victim.damage_block(block);
+    let saved = victim.salvage();
+    let losses = saved.losses();
+    assert!(
+        losses.len() == 1 && losses[0].contains("table \"books\": the entry \"large\""),
+        "{losses:?}"
+    );
+    let mut expected = victim.contents.clone();
+    expected
+        .remove(&("books".to_owned(), b"large".to_vec()))
+        .unwrap();
+    assert_eq!(saved.contents, expected);
+}
+
+#[test]
+fn tables_without_a_name_get_one() {
+    let victim = Victim::new(&["books", "boats"]);
+    let catalog = victim.pages()[&1][0].1;
+    victim.damage_block(catalog);
+    let saved = victim.salvage();
+    let losses = saved.losses();
+    assert!(
+        losses.len() == 1 && losses[0].contains("the catalog"),
+        "{losses:?}"
+    );
+    let renamed = |((table, key), value): (&(String, Vec<u8>), &Vec<u8>)| {
+        let name = if table == "books" {
+            "salvaged-2"
+        } else {
+            "salvaged-3"
+        };
+        ((name.to_owned(), key.clone()), value.clone())
+    };
+    let expected: Contents = victim.contents.iter().map(renamed).collect();
+    assert_eq!(saved.contents, expected);
+}
+
+/// Whatever is damaged: nothing that was never written comes up, and the new database is sound.
+#[test]
+fn random_damage_makes_nothing_up() {
+    let victim = Victim::new(&["books", "boats"]);
+    let whole = files(&victim.dir());
+    let log: Vec<&PathBuf> = whole
+        .keys()
+        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+        .collect();
+    let blocks = whole[&victim.data()].len() / BLOCK;
+    for seed in 0..8 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        for (path, bytes) in &whole {
+            fs::write(path, bytes).unwrap();
+        }
+        for _ in 0..random.usize(1..6) {
+            victim.damage_block(random.usize(..blocks));
+        }
+        if random.bool() {
+            let path = log[random.usize(..log.len())];
+            damage(path, random.usize(..whole[path].len() - 64), 64);
+        }
+        println!("seed {seed}");
+        let saved = match victim.try_salvage() {
+            Err(Error::Corrupted { .. }) => continue,
+            saved => saved.unwrap_or_else(|error| panic!("seed {seed}: {error}")),
+        };
+        for ((table, key), value) in &saved.contents {
+            let names: &[&str] = if table.starts_with("salvaged") {
+                &["books", "boats"]
+            } else {
+                &[table]
+            };
+            let written = names.iter().any(|name| {
+                let place = (name.to_string(), key.clone());
+                victim.contents.get(&place) == Some(value)
+                    || victim.checkpointed.get(&place) == Some(value)
+            });
+            // The first rounds of a catalog's own entries, if its table has no name.
+            assert!(
+                written || key.len() < 10,
+                "seed {seed}: {table} {}",
+                key.escape_ascii()
+            );
+        }
+        if saved.report.losses == 0 {
+            assert!(
+                saved.contents == victim.contents,
+                "seed {seed}: {:?}",
+                saved.findings
+            );
+        }
+    }
+}

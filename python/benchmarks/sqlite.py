@@ -1,0 +1,268 @@
+"""Braid beside the module ``sqlite3`` of the standard library, on the same disk, one after the other in each round.
+
+    python benchmarks/sqlite.py [--directory DIR] [--rounds N] [--seconds S] [--rows N]
+
+The same work on both: rows of an integer key and 100 bytes. ``sqlite3`` has a table ``(k INTEGER PRIMARY KEY, v
+BLOB)`` with WAL and ``synchronous=FULL``, so that a commit that returned is on the disk, as Braid's is by default; a
+connection a thread, opened in autocommit mode; its statements are cached by the module. Reads are of one row by key.
+A cell is the median of the rounds, with the least and the greatest. Every value that is read is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import braid
+
+VALUE = bytes(range(100))
+
+Worker = Callable[[int], Callable[[], int]]
+"""Given a thread's number, what the thread does over and over; that returns how many operations it did."""
+
+
+class Braid:
+    name = "braid"
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        self.rows = rows
+        self.db = braid.open(directory / "braid")
+        self.table = self.db.table("t", key=int, value=bytes)
+        for start in range(0, rows, 10_000):
+            self.table.update((k, VALUE) for k in range(start, min(start + 10_000, rows)))
+        self.db.checkpoint()
+
+    def writer(self, number: int) -> Callable[[], int]:
+        rng, table, rows = random.Random(number), self.table, self.rows
+
+        def write() -> int:
+            table[rng.randrange(rows)] = VALUE
+            return 1
+
+        return write
+
+    def reader(self, number: int) -> Callable[[], int]:
+        keys, table = keys_of(number, self.rows), self.table
+
+        def read() -> int:
+            for key in keys:
+                assert table[key] == VALUE
+            return len(keys)
+
+        return read
+
+    def transaction_reader(self, number: int) -> Callable[[], int]:
+        keys, table, db = keys_of(number, self.rows), self.table, self.db
+
+        def read() -> int:
+            with db.snapshot() as snapshot:
+                for key in keys:
+                    assert snapshot.get(table, key) == VALUE
+            return len(keys)
+
+        return read
+
+    def batch_writer(self, number: int) -> Callable[[], int]:
+        rng, table, db, rows = random.Random(number), self.table, self.db, self.rows
+
+        def write() -> int:
+            def body(tx: braid.Transaction) -> None:
+                for key in keys:
+                    tx.insert(table, key, VALUE)
+
+            keys = sorted(rng.randrange(rows) for _ in range(100))
+            db.transact(body)
+            return len(keys)
+
+        return write
+
+    def scanner(self, number: int) -> Callable[[], int]:
+        table = self.table
+
+        def scan() -> int:
+            count = 0
+            for _, value in table.range():
+                count += 1
+            return count
+
+        return scan
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class Sqlite:
+    name = "sqlite3"
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        self.rows = rows
+        self.path = directory / "sqlite.db"
+        self.connections: list[sqlite3.Connection] = []
+        db = self.connect()
+        db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB)")
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO t VALUES (?, ?)", ((k, VALUE) for k in range(rows)))
+        db.execute("COMMIT")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def connect(self) -> sqlite3.Connection:
+        # Memory for pages as Braid has it; waits for other writers as long as need be.
+        db = sqlite3.connect(
+            self.path, timeout=600, isolation_level=None, check_same_thread=False
+        )
+        assert db.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA cache_size=-262144")
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+        self.connections.append(db)
+        return db
+
+    def writer(self, number: int) -> Callable[[], int]:
+        rng, db, rows = random.Random(number), self.connect(), self.rows
+
+        def write() -> int:
+            db.execute("REPLACE INTO t VALUES (?, ?)", (rng.randrange(rows), VALUE))
+            return 1
+
+        return write
+
+    def reader(self, number: int) -> Callable[[], int]:
+        keys, db = keys_of(number, self.rows), self.connect()
+
+        def read() -> int:
+            for key in keys:
+                assert db.execute("SELECT v FROM t WHERE k = ?", (key,)).fetchone() == (VALUE,)
+            return len(keys)
+
+        return read
+
+    def transaction_reader(self, number: int) -> Callable[[], int]:
+        read_each, db = self.reader(number), self.connections[-1]
+
+        def read() -> int:
+            db.execute("BEGIN")
+            count = read_each()
+            db.execute("COMMIT")
+            return count
+
+        return read
+
+    def batch_writer(self, number: int) -> Callable[[], int]:
+        rng, db, rows = random.Random(number), self.connect(), self.rows
+
+        def write() -> int:
+            keys = sorted(rng.randrange(rows) for _ in range(100))
+            db.execute("BEGIN IMMEDIATE")
+            for key in keys:
+                db.execute("REPLACE INTO t VALUES (?, ?)", (key, VALUE))
+            db.execute("COMMIT")
+            return len(keys)
+
+        return write
+
+    def scanner(self, number: int) -> Callable[[], int]:
+        db = self.connect()
+
+        def scan() -> int:
+            count = 0
+            for _, value in db.execute("SELECT k, v FROM t ORDER BY k"):
+                count += 1
+            return count
+
+        return scan
+
+    def close(self) -> None:
+        for db in self.connections:
+            db.close()
+
+
+def keys_of(number: int, rows: int) -> list[int]:
+    rng = random.Random(number)
+    return [rng.randrange(rows) for _ in range(1000)]
+
+
+def measure(worker: Worker, threads: int, seconds: float) -> float:
+    """Operations a second of so many threads at once."""
+    work = [worker(number) for number in range(threads)]
+    done = [0] * threads
+    ends = [0.0] * threads
+    barrier = threading.Barrier(threads + 1)
+
+    def run(number: int) -> None:
+        act = work[number]
+        act()
+        count = 0
+        barrier.wait()
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            count += act()
+        done[number], ends[number] = count, time.perf_counter()
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    barrier.wait()
+    began = time.perf_counter()
+    for thread in running:
+        thread.join()
+    return sum(done) / (max(ends) - began)
+
+
+WORK: list[tuple[str, str, int]] = [
+    ("waited commits of 1 row, 1 thread", "writer", 1),
+    ("waited commits of 1 row, 8 threads", "writer", 8),
+    ("rows by commits of 100, 1 thread", "batch_writer", 1),
+    ("reads of 1 row by key, 1 thread", "reader", 1),
+    ("reads of 1 row by key, 8 threads", "reader", 8),
+    ("the same, 1,000 in one read transaction, 1 thread", "transaction_reader", 1),
+    ("rows of a scan of all, 1 thread", "scanner", 1),
+]
+
+
+def figure(samples: list[float]) -> str:
+    median = statistics.median(samples)
+    return f"{median:,.0f} ({min(samples):,.0f} – {max(samples):,.0f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--directory", type=Path, help="where; default: the system's for temporary files")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--rows", type=int, default=100_000)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="braid-bench-", dir=options.directory))
+    try:
+        engines: list[Braid | Sqlite]
+        engines = [Braid(directory, options.rows), Sqlite(directory, options.rows)]
+        samples: dict[tuple[str, str], list[float]] = {}
+        for turn in range(options.rounds):
+            for title, work, threads in WORK:
+                # Taking turns at being first.
+                for engine in engines if turn % 2 == 0 else engines[::-1]:
+                    rate = measure(getattr(engine, work), threads, options.seconds)
+                    samples.setdefault((title, engine.name), []).append(rate)
+        print(f"SQLite {sqlite3.sqlite_version}, {options.rows:,} rows, {options.rounds} rounds")
+        print()
+        print("| a second | braid | sqlite3 | ratio |")
+        print("|---|---|---|---|")
+        for title, _, _ in WORK:
+            ours, theirs = samples[title, "braid"], samples[title, "sqlite3"]
+            ratio = statistics.median(ours) / statistics.median(theirs)
+            print(f"| {title} | {figure(ours)} | {figure(theirs)} | {ratio:.1f} |")
+        for engine in engines:
+            engine.close()
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""What several tests use."""
+
+from typing import Any
+
+SMALL: Any = {"pool_bytes": 4 << 20, "segment_bytes": 1 << 20}
+"""Options with which opening takes milliseconds."""
