@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{
+    Output, {Command, Stdio},
+};
 
 use serde_json::Value;
 

@@ -126,6 +126,12 @@ impl Inner {
             .collect()
     }
 
+    /// The names of all tables that exist.
+    pub(crate) fn table_names_by_id(self: &Arc<Self>) -> Result<BTreeMap<u32, String>> {
+        let tables = self.tables_by_id()?.into_iter();
+        Ok(tables.map(|(id, name, _)| (id, name)).collect())
+    }
+
     /// The numbers of all tables that exist.
     pub(crate) fn table_ids(self: &Arc<Self>) -> Result<Vec<u32>> {
         let tx = self.begin(Default::default());
@@ -144,7 +150,7 @@ impl Inner {
         found: &BTreeSet<u32>,
     ) -> Result<()> {
         let catalog = self.catalog_table();
-        let names: BTreeMap<u32, String> = self.table_names_by_id()?.into_iter().collect();
+        let names = self.table_names_by_id()?;
         let mut tx = self.begin(Default::default());
         let mut next = FIRST_ID;
         for id in self.store.tree_ids() {

@@ -244,7 +244,6 @@ impl Filled {
     /// The losses, by the names that the tables have now.
     fn named_losses(&self, db: &Database) -> Result<Vec<String>> {
         let names = db.inner().table_names_by_id()?;
-        let names: BTreeMap<u32, String> = names.into_iter().collect();
         let name = |tree: &u32| match (names.get(tree), *tree) {
             (Some(name), _) => format!("table {name:?}"),
             (None, CATALOG_ID) => "the catalog, which holds the names of tables".to_owned(),
