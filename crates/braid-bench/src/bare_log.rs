@@ -46,6 +46,8 @@ pub struct BareLogReport {
     pub p50_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
+    /// 99.9th percentile in microseconds.
+    pub p999_us: f64,
     /// Durable writes a second.
     pub flushes_per_s: f64,
     /// Processor time a commit in microseconds.
@@ -143,6 +145,7 @@ fn run(
         tx_per_s: latency.len() as f64 / seconds,
         p50_us: latency.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: latency.value_at_quantile(0.99) as f64 / 1e3,
+        p999_us: latency.value_at_quantile(0.999) as f64 / 1e3,
         flushes_per_s: log.durable.load(Ordering::Relaxed) as f64 / seconds,
         cpu_us_per_tx: cpu.as_secs_f64() * 1e6 / commits,
     })

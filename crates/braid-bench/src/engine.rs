@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Database, DeviceChoice, Protocol};
-use braid_io::LatencyDevice;
+use braid::{Builder, Database, DeviceChoice, Protocol};
+use braid_io::{Device, LatencyDevice};
 
 use crate::engines::{BraidEngine, Setting};
 use crate::{BenchError, Spec};
@@ -56,11 +56,7 @@ impl Engine {
         }
     }
 
-    /// Opens the database, creating it if it is missing.
-    ///
-    /// # Errors
-    /// The database's own.
-    pub fn open(&self) -> Result<Database, BenchError> {
+    fn builder(&self) -> Builder {
         let mut builder = Database::builder()
             .protocol(self.protocol)
             .device(self.device)
@@ -81,15 +77,27 @@ impl Engine {
         if let Some(transactions) = self.group_size {
             builder = builder.group_size(transactions);
         }
+        builder
+    }
+
+    /// The device that the choice stands for, in the directory, which is created if it is missing.
+    pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, BenchError> {
+        std::fs::create_dir_all(&self.dir)
+            .map_err(|error| BenchError::io("making the database's directory", error))?;
+        braid_io::open_directory(&self.dir, self.device)
+            .map_err(|error| BenchError::io("opening the database's directory", error))
+    }
+
+    /// Opens the database, creating it if it is missing.
+    ///
+    /// # Errors
+    /// The database's own.
+    pub fn open(&self) -> Result<Database, BenchError> {
         if let Some(latency) = self.persist_latency {
-            std::fs::create_dir_all(&self.dir)
-                .map_err(|error| BenchError::io("making the database's directory", error))?;
-            let device = braid_io::open_directory(&self.dir, self.device)
-                .map_err(|error| BenchError::io("opening the database's directory", error))?;
-            let device = LatencyDevice::new(device, latency);
-            return Ok(builder.open_on(Arc::new(device))?);
+            let device = LatencyDevice::new(self.open_device()?, latency);
+            return Ok(self.builder().open_on(Arc::new(device))?);
         }
-        Ok(builder.open(&self.dir)?)
+        Ok(self.builder().open(&self.dir)?)
     }
 
     /// Opens the database with the tables that a workload wants, created if they are missing.
@@ -97,11 +105,24 @@ impl Engine {
     /// # Errors
     /// The database's own.
     pub fn open_tables(&self, names: &[String]) -> Result<BraidEngine, BenchError> {
-        let setting = Setting {
+        Ok(BraidEngine::new(self.open()?, names)?.described(self.setting()))
+    }
+
+    /// The same on a device that stands in front of [`Self::open_device`]'s.
+    pub(crate) fn open_tables_on(
+        &self,
+        device: Arc<dyn Device>,
+        names: &[String],
+    ) -> Result<BraidEngine, BenchError> {
+        let db = self.builder().open_on(device)?;
+        Ok(BraidEngine::new(db, names)?.described(self.setting()))
+    }
+
+    fn setting(&self) -> Setting {
+        Setting {
             protocol: self.protocol.to_string(),
             device: self.device_name(),
-        };
-        Ok(BraidEngine::new(self.open()?, names)?.described(setting))
+        }
     }
 
     /// The name of the device that stands behind the choice.

@@ -25,6 +25,16 @@ pub enum BenchError {
         /// The device's error.
         source: std::io::Error,
     },
+    /// A file of results can't be written or read.
+    #[error("{doing} {}: {source}", path.display())]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Its error.
+        source: std::io::Error,
+    },
     /// A workload wrote in a transaction that it had begun for reading: a defect of the workload.
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
@@ -102,6 +112,18 @@ impl BenchError {
         BenchError::Peer {
             engine,
             source: source.into(),
+        }
+    }
+
+    pub(crate) fn file(
+        doing: &'static str,
+        path: &std::path::Path,
+        source: std::io::Error,
+    ) -> Self {
+        BenchError::File {
+            doing,
+            path: path.to_owned(),
+            source,
         }
     }
 

@@ -18,6 +18,7 @@
 
 mod bank;
 mod bare_log;
+pub mod compare;
 mod device;
 mod driver;
 mod engine;

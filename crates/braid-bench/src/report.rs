@@ -387,7 +387,7 @@ impl fmt::Display for Report {
 }
 
 /// A number rounded to an integer, with a comma between thousands.
-fn group(value: f64) -> String {
+pub(crate) fn group(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {

@@ -42,7 +42,7 @@ impl Reading {
     fn now(engine: &dyn KvEngine) -> Self {
         Reading {
             at: Instant::now(),
-            usage: Usage::now(),
+            usage: Usage::now().with_server(engine.server_usage()),
             counters: engine.counters(),
         }
     }

@@ -26,6 +26,19 @@ impl Usage {
             resident: proc_field("/proc/self/status", "VmRSS:").map(|kib| kib * 1024),
         }
     }
+
+    /// Together with what a server has used, if there is one.
+    pub(crate) fn with_server(self, server: Option<Usage>) -> Self {
+        let Some(server) = server else {
+            return self;
+        };
+        let both = |own: Option<u64>, its: Option<u64>| Some(own? + its?);
+        Usage {
+            cpu: self.cpu + server.cpu,
+            device_bytes: both(self.device_bytes, server.device_bytes),
+            resident: both(self.resident, server.resident),
+        }
+    }
 }
 
 /// Servers among the engines.

@@ -50,7 +50,9 @@ impl From<braid::Error> for Failure {
 impl From<braid_bench::BenchError> for Failure {
     fn from(error: braid_bench::BenchError) -> Self {
         match error {
-            braid_bench::BenchError::Option { .. } => Failure::Usage(error.to_string()),
+            braid_bench::BenchError::Option { .. }
+            | braid_bench::BenchError::UnknownEngine { .. }
+            | braid_bench::BenchError::Unavailable { .. } => Failure::Usage(error.to_string()),
             _ => Failure::Failed(error.to_string()),
         }
     }

@@ -73,11 +73,21 @@ pub(crate) fn watched() -> bool {
 
 /// A bar of `length` units on standard error, invisible unless that is a terminal.
 pub(crate) fn bar(length: u64, what: &'static str) -> ProgressBar {
-    styled(
-        ProgressBar::with_draw_target(Some(length), target()),
-        "{prefix:<9} [{bar:32}] {percent:>3} %  {msg}",
+    bar_of(length, what, "{prefix:<9} [{bar:32}] {percent:>3} %  {msg}")
+}
+
+/// The same with the time that is left, for what takes long.
+pub(crate) fn bar_with_time(length: u64, what: &'static str) -> ProgressBar {
+    bar_of(
+        length,
+        what,
+        "{prefix:<9} [{bar:24}] {percent:>3} %, {eta} left  {msg}",
     )
-    .with_prefix(what)
+}
+
+fn bar_of(length: u64, what: &'static str, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(length), target());
+    styled(bar, template).with_prefix(what)
 }
 
 /// A spinner with a message, invisible unless standard error is a terminal.

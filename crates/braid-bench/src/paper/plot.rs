@@ -17,6 +17,7 @@ pub(super) fn svg(diagram: &Diagram, path: &Path) -> Result<(), BenchError> {
 fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let most = |of: fn(&Point) -> f64| diagram.points.iter().map(of).fold(1e-9, f64::max);
     let (x_most, y_most) = (most(|p| p.x), most(|p| p.y));
+    crate::compare::use_font();
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)

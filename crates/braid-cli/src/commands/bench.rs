@@ -11,6 +11,7 @@ use braid_bench::engines::{self, KvEngine};
 use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::bench_compare::{self, CompareArgs};
 use super::bench_device::{self, DeviceArgs};
 use super::bench_kill;
 use super::bench_paper::{self, PaperArgs};
@@ -35,6 +36,8 @@ pub(crate) struct BenchArgs {
 enum Target {
     /// Measure what the disk itself can do, and a bare group-commit log on it
     Device(DeviceArgs),
+    /// Measure Braid beside other engines, in one run: a table, plots and a report
+    Compare(CompareArgs),
     /// Make a measurement of the papers again: a table and a plot
     Paper(PaperArgs),
     /// Fill the log, kill the process, and measure how fast the database opens again
@@ -176,7 +179,7 @@ pub(crate) struct WorkloadArgs {
 /// The engine that is always there.
 const BRAID: &str = "braid";
 
-fn workload_parser() -> impl TypedValueParser<Value = Workload> {
+pub(super) fn workload_parser() -> impl TypedValueParser<Value = Workload> {
     let values = Workload::ALL.map(|w| PossibleValue::new(w.name()).help(w.description()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Workload>())
 }
@@ -241,6 +244,7 @@ impl WorkloadArgs {
 pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> {
     match (&args.target, &args.workload) {
         (Some(Target::Device(device)), _) => bench_device::run(device, output),
+        (Some(Target::Compare(compare)), _) => bench_compare::run(compare, output),
         (Some(Target::Paper(paper)), _) => bench_paper::run(paper, output),
         (Some(Target::Recovery(recovery)), _) => bench_recovery::run(recovery, output),
         (None, Some(workload)) => run_workload(workload, output),

@@ -2,6 +2,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod bench;
+mod bench_compare;
 mod bench_device;
 mod bench_kill;
 mod bench_paper;

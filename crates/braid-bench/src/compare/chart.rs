@@ -1,0 +1,493 @@
+//! Drawing a chart: the same for a file of its own, for the report, and as an image.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::Spread;
+use crate::BenchError;
+
+const SIZE: (u32, u32) = (860, 440);
+/// The plot within it; the legend is at its right.
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 690.0;
+const TOP: f64 = 44.0;
+const BOTTOM: f64 = 386.0;
+
+/// Pixels of an image a unit.
+const IMAGE_SCALE: u32 = 2;
+
+/// What is written and the axes; within the report it takes the page's colour.
+const INK: RGBColor = RGBColor(0x1f, 0x29, 0x33);
+const INK_NAME: &str = "#1F2933";
+
+/// The one that it is about, then others that can be told apart on white and on black, also by those who see
+/// few colours; shapes tell them apart, too.
+const COLORS: [RGBColor; 10] = [
+    RGBColor(0xd9, 0x48, 0x1c),
+    RGBColor(0x2f, 0x7f, 0xd1),
+    RGBColor(0x17, 0x93, 0x7d),
+    RGBColor(0x8f, 0x63, 0xc4),
+    RGBColor(0xb5, 0x89, 0x0b),
+    RGBColor(0xcc, 0x52, 0x97),
+    RGBColor(0x5b, 0x99, 0x35),
+    RGBColor(0x8a, 0x6a, 0x4f),
+    RGBColor(0x2f, 0x9f, 0xbf),
+    RGBColor(0x6b, 0x74, 0xc9),
+];
+const LIMIT_COLOR: RGBColor = RGBColor(0x80, 0x88, 0x90);
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Axis {
+    /// These values, at equal distances.
+    Steps(Vec<f64>),
+    /// Logarithmic.
+    Log,
+    /// From zero.
+    Linear,
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// The one that the chart is about, or one of the others, by their place in the list of engines.
+    Engine(usize),
+    /// What bounds them.
+    Limit,
+}
+
+impl Style {
+    fn color(self) -> RGBColor {
+        match self {
+            Style::Engine(0) => COLORS[0],
+            Style::Engine(place) => COLORS[1 + (place - 1) % (COLORS.len() - 1)],
+            Style::Limit => LIMIT_COLOR,
+        }
+    }
+
+    fn width(self) -> f64 {
+        if self == Style::Engine(0) { 3.0 } else { 1.6 }
+    }
+}
+
+/// A curve.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) style: Style,
+    /// Where it goes, with the spread of the vertical value.
+    pub(super) points: Vec<(f64, Spread)>,
+}
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    /// Names its files.
+    pub(super) name: String,
+    /// The workload that it is of.
+    pub(super) workload: String,
+    pub(super) title: String,
+    pub(super) x_title: &'static str,
+    pub(super) y_title: &'static str,
+    pub(super) x: Axis,
+    pub(super) y: Axis,
+    pub(super) series: Vec<Series>,
+}
+
+impl Chart {
+    /// Writes `NAME.svg` and `NAME.png` into a directory; returns their paths.
+    pub(super) fn write(&self, directory: &Path) -> Result<[PathBuf; 2], BenchError> {
+        let path = |ending: &str| directory.join(format!("{}.{ending}", self.name));
+        let (svg, png) = (path("svg"), path("png"));
+        let written = self.svg(true).and_then(|text| std::fs::write(&svg, text));
+        written.map_err(|error| BenchError::file("writing", &svg, error))?;
+        let written = self.png().and_then(|bytes| std::fs::write(&png, bytes));
+        written.map_err(|error| BenchError::file("writing", &png, error))?;
+        Ok([svg, png])
+    }
+
+    /// As SVG on white, or on nothing and in the colour of the text around it.
+    pub(super) fn svg(&self, alone: bool) -> std::io::Result<String> {
+        let mut text = String::new();
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        if alone {
+            area.fill(&WHITE).map_err(failed)?;
+        }
+        self.draw(&area, 1.0).map_err(failed)?;
+        area.present().map_err(failed)?;
+        drop(area);
+        if !alone {
+            text = text.replace(INK_NAME, "currentColor");
+        }
+        Ok(text)
+    }
+
+    fn png(&self) -> std::io::Result<Vec<u8>> {
+        let (width, height) = (SIZE.0 * IMAGE_SCALE, SIZE.1 * IMAGE_SCALE);
+        let mut pixels = vec![0; 3 * width as usize * height as usize];
+        let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
+        area.fill(&WHITE).map_err(failed)?;
+        self.draw(&area, f64::from(IMAGE_SCALE)).map_err(failed)?;
+        area.present().map_err(failed)?;
+        drop(area);
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, width, height);
+        encoder.set_color(png::ColorType::Rgb);
+        let written = encoder
+            .write_header()
+            .and_then(|mut writer| writer.write_image_data(&pixels));
+        written.map_err(failed)?;
+        Ok(bytes)
+    }
+
+    fn draw<D: DrawingBackend>(&self, area: &DrawingArea<D, Shift>, scale: f64) -> Drawn<D> {
+        use_font();
+        let x = Scale::new(&self.x, self.xs(), LEFT, RIGHT);
+        let y = Scale::new(&self.y, self.ys(), BOTTOM, TOP);
+        let pen = Pen { area, scale };
+        pen.text(&self.title, (LEFT, 16.0), 17.0, INK, HPos::Left)?;
+        for (at, label) in y.ticks() {
+            pen.line(&[(LEFT, at), (RIGHT, at)], INK.mix(0.16), 1.0)?;
+            pen.text(&label, (LEFT - 8.0, at), 13.0, INK, HPos::Right)?;
+        }
+        pen.line(&[(LEFT, BOTTOM), (RIGHT, BOTTOM)], INK.mix(0.6), 1.0)?;
+        for (at, label) in x.ticks() {
+            pen.line(&[(at, BOTTOM), (at, BOTTOM + 5.0)], INK.mix(0.6), 1.0)?;
+            pen.text(&label, (at, BOTTOM + 16.0), 13.0, INK, HPos::Center)?;
+        }
+        let middle = f64::midpoint(LEFT, RIGHT);
+        pen.text(
+            self.x_title,
+            (middle, BOTTOM + 38.0),
+            13.0,
+            INK,
+            HPos::Center,
+        )?;
+        pen.text(
+            self.y_title,
+            (LEFT - 66.0, TOP - 10.0),
+            12.0,
+            INK,
+            HPos::Left,
+        )?;
+        // The one that it is about comes last, on top.
+        for series in self.series.iter().rev() {
+            self.draw_series(&pen, series, &x, &y)?;
+        }
+        self.draw_legend(&pen, &y)
+    }
+
+    fn draw_series<D: DrawingBackend>(
+        &self,
+        pen: &Pen<'_, D>,
+        series: &Series,
+        x: &Scale,
+        y: &Scale,
+    ) -> Drawn<D> {
+        let color = series.style.color();
+        let at = |&(px, spread): &(f64, Spread)| (x.place(px), y.place(spread.median));
+        let path: Vec<_> = series.points.iter().map(at).collect();
+        pen.curve(&path, series.style)?;
+        for ((px, spread), &place) in series.points.iter().zip(&path) {
+            let px = x.place(*px);
+            let bar = [(px, y.place(spread.min)), (px, y.place(spread.max))];
+            pen.line(&bar, color.mix(0.55), 1.2)?;
+            pen.marker(series.style, place)?;
+        }
+        Ok(())
+    }
+
+    /// Names at the right, in the order and as near as can be to the height of the curves' ends.
+    fn draw_legend<D: DrawingBackend>(&self, pen: &Pen<'_, D>, y: &Scale) -> Drawn<D> {
+        const LINE: f64 = 19.0;
+        let end = |series: &Series| series.points.last().map(|(_, s)| y.place(s.median));
+        let mut names: Vec<(f64, &Series)> = self
+            .series
+            .iter()
+            .filter_map(|series| Some((end(series)?, series)))
+            .collect();
+        names.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Downwards none may touch the one above; upwards none may leave the plot.
+        let mut lowest = TOP - LINE;
+        for (at, _) in &mut names {
+            *at = at.max(lowest + LINE);
+            lowest = *at;
+        }
+        let mut highest = BOTTOM + LINE;
+        for (at, _) in names.iter_mut().rev() {
+            *at = at.min(highest - LINE);
+            highest = *at;
+        }
+        for (at, series) in names {
+            let from = RIGHT + 14.0;
+            let stroke = [(from, at), (from + 18.0, at)];
+            pen.curve(&stroke, series.style)?;
+            pen.marker(series.style, (from + 9.0, at))?;
+            pen.text(&series.name, (from + 25.0, at), 13.0, INK, HPos::Left)?;
+        }
+        Ok(())
+    }
+
+    fn xs(&self) -> impl Iterator<Item = f64> {
+        self.series
+            .iter()
+            .flat_map(|s| s.points.iter().map(|p| p.0))
+    }
+
+    fn ys(&self) -> impl Iterator<Item = f64> {
+        let of = |s: &Spread| [s.min, s.max];
+        self.series
+            .iter()
+            .flat_map(move |s| s.points.iter().flat_map(move |p| of(&p.1)))
+    }
+}
+
+type Drawn<D> = Result<(), DrawingAreaErrorKind<<D as DrawingBackend>::ErrorType>>;
+
+fn failed(error: impl std::fmt::Display) -> std::io::Error {
+    std::io::Error::other(error.to_string())
+}
+
+/// The font of images; files of text name one of the reader's, and take the widths from this one.
+pub(crate) fn use_font() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let font = epaint_default_fonts::UBUNTU_LIGHT;
+        // It is a font, so this can't fail.
+        let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, font);
+    });
+}
+
+/// Values to places on the paper.
+struct Scale {
+    axis: Axis,
+    /// The first and the last value shown.
+    shown: (f64, f64),
+    /// Where they are.
+    places: (f64, f64),
+}
+
+impl Scale {
+    fn new(axis: &Axis, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+        let wide = |range: (f64, f64), value: f64| (range.0.min(value), range.1.max(value));
+        let is_shown = |value: &f64| value.is_finite() && (*axis != Axis::Log || *value > 0.0);
+        let range = values
+            .filter(is_shown)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), wide);
+        let (least, most) = if range.0 > range.1 {
+            (1.0, 10.0)
+        } else {
+            range
+        };
+        let shown = match axis {
+            Axis::Steps(steps) => (0.0, steps.len().saturating_sub(1).max(1) as f64),
+            Axis::Log => (least / 1.15, most * 1.15),
+            Axis::Linear if most <= 0.0 => (0.0, 1.0),
+            Axis::Linear => (0.0, most * 1.08),
+        };
+        // The curves keep away from the frame.
+        let places = match axis {
+            Axis::Steps(_) => (from + 24.0, to - 24.0),
+            _ => (from, to),
+        };
+        Scale {
+            axis: axis.clone(),
+            shown,
+            places,
+        }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let (first, last) = self.shown;
+        let part = match &self.axis {
+            Axis::Steps(steps) => {
+                let step = steps.iter().position(|&step| step == value);
+                step.unwrap_or(0) as f64 / last
+            }
+            Axis::Log => (value.max(first) / first).ln() / (last / first).ln(),
+            Axis::Linear => value / last,
+        };
+        self.places.0 + part * (self.places.1 - self.places.0)
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let values = match &self.axis {
+            Axis::Steps(steps) => steps.clone(),
+            Axis::Log => log_ticks(self.shown.0, self.shown.1),
+            Axis::Linear => linear_ticks(self.shown.1),
+        };
+        let label = |value: f64| (self.place(value), short(value));
+        values.into_iter().map(label).collect()
+    }
+}
+
+/// Powers of ten with their doubles and halves, as many as there is room for.
+fn log_ticks(from: f64, to: f64) -> Vec<f64> {
+    let decades = (to / from).log10();
+    let steps: &[f64] = match decades {
+        d if d > 3.5 => &[1.0],
+        d if d > 0.6 => &[1.0, 2.0, 5.0],
+        _ => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+    };
+    let powers = (from.log10().floor() as i32)..=(to.log10().ceil() as i32);
+    powers
+        .flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)))
+        .filter(|tick| (from..=to).contains(tick))
+        .collect()
+}
+
+fn linear_ticks(to: f64) -> Vec<f64> {
+    let rough = to / 5.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|step| *step >= rough)
+        .unwrap_or(rough);
+    (0..=5)
+        .map(|i| f64::from(i) * step)
+        .filter(|tick| *tick <= to)
+        .collect()
+}
+
+/// A number for an axis: 1500000 is 1.5M.
+fn short(value: f64) -> String {
+    let (value, unit) = match value {
+        v if v >= 1e9 => (v / 1e9, "G"),
+        v if v >= 1e6 => (v / 1e6, "M"),
+        v if v >= 1e3 => (v / 1e3, "k"),
+        v => (v, ""),
+    };
+    // As many digits as it has, of three.
+    let digits = match value {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{unit}")
+}
+
+/// Draws in units of the chart.
+struct Pen<'a, D: DrawingBackend> {
+    area: &'a DrawingArea<D, Shift>,
+    scale: f64,
+}
+
+impl<D: DrawingBackend> Pen<'_, D> {
+    fn pixel(&self, (x, y): (f64, f64)) -> (i32, i32) {
+        (
+            (x * self.scale).round() as i32,
+            (y * self.scale).round() as i32,
+        )
+    }
+
+    fn line(&self, path: &[(f64, f64)], color: RGBAColor, width: f64) -> Drawn<D> {
+        let path: Vec<_> = path.iter().map(|&at| self.pixel(at)).collect();
+        let width = (width * self.scale).round().max(1.0) as u32;
+        self.area
+            .draw(&PathElement::new(path, color.stroke_width(width)))
+    }
+
+    fn curve(&self, path: &[(f64, f64)], style: Style) -> Drawn<D> {
+        if style != Style::Limit {
+            return self.line(path, style.color().to_rgba(), style.width());
+        }
+        let path: Vec<_> = path.iter().map(|&at| self.pixel(at)).collect();
+        let length = (6.0 * self.scale) as u32;
+        let stroke = style
+            .color()
+            .stroke_width((style.width() * self.scale) as u32);
+        let dashes = DashedPathElement::new(path, length, length * 2 / 3, stroke);
+        self.area.draw(&dashes)
+    }
+
+    fn marker(&self, style: Style, at: (f64, f64)) -> Drawn<D> {
+        let (at, size, color) = (self.pixel(at), (4.0 * self.scale) as i32, style.color());
+        match style {
+            Style::Engine(place) => match place % 4 {
+                0 => self.area.draw(&Circle::new(at, size, color.filled())),
+                1 => {
+                    let (x, y, half) = (at.0, at.1, size - self.scale as i32 / 2);
+                    let corners = [(x - half, y - half), (x + half, y + half)];
+                    self.area.draw(&Rectangle::new(corners, color.filled()))
+                }
+                2 => self
+                    .area
+                    .draw(&TriangleMarker::new(at, size + 1, color.filled())),
+                _ => {
+                    let stroke = color.stroke_width((1.6 * self.scale) as u32);
+                    self.area.draw(&Cross::new(at, size, stroke))
+                }
+            },
+            Style::Limit => Ok(()),
+        }
+    }
+
+    /// Text at the height of its middle.
+    fn text(
+        &self,
+        text: &str,
+        at: (f64, f64),
+        size: f64,
+        color: RGBColor,
+        anchor: HPos,
+    ) -> Drawn<D> {
+        let style = TextStyle::from(("sans-serif", size * self.scale).into_font())
+            .color(&color)
+            .pos(Pos::new(anchor, VPos::Center));
+        self.area
+            .draw(&Text::new(text.to_owned(), self.pixel(at), style))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_readable_ticks() {
+        assert_eq!(linear_ticks(1.08), [0.0, 0.5, 1.0]);
+        assert_eq!(linear_ticks(7.0), [0.0, 2.0, 4.0, 6.0]);
+        assert_eq!(log_ticks(900.0, 12_000.0), [1e3, 2e3, 5e3, 1e4]);
+        for (value, text) in [
+            (0.5, "0.5"),
+            (32.0, "32"),
+            (100.0, "100"),
+            (2_000.0, "2k"),
+            (1_500_000.0, "1.5M"),
+            (20_000.0, "20k"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+        for (from, to) in [(3.0, 4.0), (1.0, 1e6), (0.01, 500.0)] {
+            let ticks = log_ticks(from, to);
+            assert!((1..=12).contains(&ticks.len()), "{ticks:?}");
+        }
+    }
+
+    #[test]
+    fn values_go_to_their_places() {
+        let log = Scale::new(&Axis::Log, [10.0, 1_000.0].into_iter(), 0.0, 100.0);
+        assert!((log.place(100.0) - 50.0).abs() < 1e-9);
+        let steps = Axis::Steps(vec![1.0, 2.0, 8.0]);
+        let steps = Scale::new(&steps, std::iter::empty(), 0.0, 100.0);
+        assert_eq!([1.0, 2.0, 8.0].map(|v| steps.place(v)), [24.0, 50.0, 76.0]);
+        // Nothing at all, zeroes and one value alone are drawn, too.
+        for values in [vec![], vec![0.0], vec![5.0]] {
+            for axis in [Axis::Log, Axis::Linear] {
+                let scale = Scale::new(&axis, values.iter().copied(), 0.0, 1.0);
+                assert!(scale.place(5.0).is_finite() && !scale.ticks().is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! Running a comparison.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use super::order::visits;
+use super::row::{BARE_LOG, Row, Table};
+use super::run::{DeviceLimit, EngineInfo, LeftOut, Run, WorkloadInfo};
+use super::stages::{LogWrites, Staged};
+use super::{CompareSpec, Load, Machine, RUN, TABLE};
+use crate::driver::Driver;
+use crate::engines::{KvEngine, Mode, Order, PeerInfo, Stop, Wait, peers};
+use crate::{BenchError, Engine, Workload, bare_log, measure_device};
+
+/// Threads that read the data once before an engine is measured.
+const WARMERS: u8 = 8;
+
+/// What a comparison is doing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The device is measured: what, which test, of how many.
+    Device(&'a str, usize, usize),
+    /// An engine is filled: the engine, the workload, records so far and in all.
+    Loading(&'a str, Workload, u64, u64),
+    /// An engine's data is read once, so that its cache is as it is in service.
+    Warming(&'a str, Workload),
+    /// A load is measured.
+    Measuring {
+        /// The engine.
+        engine: &'a str,
+        /// The workload.
+        workload: Workload,
+        /// Its threads.
+        threads: usize,
+        /// How many measurements are done, with the part of this one.
+        done: f64,
+        /// Measurements in all.
+        total: usize,
+    },
+    /// A measurement is done.
+    Measured(&'a Row),
+    /// Something is not measured, or failed while it was.
+    LeftOut(&'a LeftOut),
+}
+
+/// Runs a comparison and records it in [`CompareSpec::out`]; [`draw`](super::draw) makes the report.
+///
+/// An engine that fails is left out of the rest of the workload, and the comparison goes on.
+///
+/// # Errors
+/// Those of [`CompareSpec::check`], files that can't be written, and the device's.
+pub fn compare(spec: &CompareSpec, progress: &mut dyn FnMut(Event<'_>)) -> Result<Run, BenchError> {
+    spec.check()?;
+    for dir in [&spec.out, &spec.dir] {
+        fs::create_dir_all(dir).map_err(|error| BenchError::file("creating", dir, error))?;
+    }
+    let mut comparison = Comparison {
+        spec,
+        engines: spec.chosen()?,
+        table: Table::create(spec.out.join(TABLE))?,
+        run: describe(spec)?,
+        sequence: 0,
+        total: 0,
+        progress,
+    };
+    comparison.leave_out_what_is_not_here();
+    comparison.measure_device()?;
+    comparison.measure_all()?;
+    Ok(comparison.run)
+}
+
+fn describe(spec: &CompareSpec) -> Result<Run, BenchError> {
+    let workload = |workload: &Workload| {
+        let of = spec.spec(*workload, spec.loads()[0], 1);
+        WorkloadInfo {
+            name: workload.name().into(),
+            about: workload.description().into(),
+            records: of.records,
+            value_size: of.value_size,
+            read_only: workload.is_read_only(),
+        }
+    };
+    let engine = |peer: &&PeerInfo| EngineInfo {
+        name: peer.name.into(),
+        about: peer.about.into(),
+        version: peer.version.clone().unwrap_or_default(),
+        setting: String::new(),
+        serializable: peer.abilities.serializable,
+    };
+    let optimized = !cfg!(debug_assertions);
+    let kind = if optimized { "release" } else { "debug" };
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+    Ok(Run {
+        began: now.to_string(),
+        machine: Machine::read(&spec.dir),
+        build: format!("Braid {}, {kind} build", env!("CARGO_PKG_VERSION")),
+        optimized,
+        seconds: spec.each.as_secs_f64(),
+        warm_up: spec.warm_up.as_secs_f64(),
+        repeats: spec.repeats,
+        workloads: spec.workloads.iter().map(workload).collect(),
+        engines: spec.chosen()?.iter().map(engine).collect(),
+        ..Run::default()
+    })
+}
+
+struct Comparison<'a> {
+    spec: &'a CompareSpec,
+    engines: Vec<&'static PeerInfo>,
+    table: Table,
+    run: Run,
+    /// Measurements done, and planned.
+    sequence: usize,
+    total: usize,
+    progress: &'a mut dyn FnMut(Event<'_>),
+}
+
+/// An engine, or the bare log, and what it is to do for a workload.
+struct Entrant {
+    /// `None` is the bare log.
+    peer: Option<&'static PeerInfo>,
+    driver: Box<dyn Driver>,
+    loads: Vec<Load>,
+    /// What [`Driver::present`] said when the data had just been loaded.
+    present: Option<u64>,
+}
+
+impl Entrant {
+    fn name(&self) -> &'static str {
+        self.peer.map_or(BARE_LOG, |peer| peer.name)
+    }
+}
+
+impl Comparison<'_> {
+    fn leave_out_what_is_not_here(&mut self) {
+        if !self.spec.engines.is_empty() {
+            return;
+        }
+        for peer in peers() {
+            if let Err(why) = &peer.version {
+                self.leave_out(peer.name, "everything", why);
+            }
+        }
+    }
+
+    fn leave_out(&mut self, engine: &str, workload: &str, why: &str) {
+        let left_out = LeftOut {
+            engine: engine.into(),
+            workload: workload.into(),
+            why: why.into(),
+        };
+        (self.progress)(Event::LeftOut(&left_out));
+        self.run.left_out.push(left_out);
+    }
+
+    fn record_run(&self) -> Result<(), BenchError> {
+        self.run.write(&self.spec.out.join(RUN))
+    }
+
+    fn measure_device(&mut self) -> Result<(), BenchError> {
+        let engine = self.braid(&self.spec.dir.join("device"), self.spec.workloads[0]);
+        let device = engine.open_device()?;
+        let each = self.spec.each.min(std::time::Duration::from_secs(1));
+        let report = measure_device(&device, each, &mut |what, step, steps| {
+            (self.progress)(Event::Device(what, step, steps));
+        })?;
+        drop(device);
+        self.run.device = DeviceLimit::all_of(&report);
+        remove(&engine.dir)?;
+        self.record_run()
+    }
+
+    fn measure_all(&mut self) -> Result<(), BenchError> {
+        let mut entrants = Vec::new();
+        for &workload in &self.spec.workloads {
+            let of_workload = self.entrants(workload)?;
+            let loads: usize = of_workload.iter().map(|e| e.loads.len()).sum();
+            self.total += loads * self.spec.repeats;
+            entrants.push(of_workload);
+        }
+        for (i, mut entrants) in entrants.into_iter().enumerate() {
+            let workload = self.spec.workloads[i];
+            // What an interrupted comparison left.
+            for entrant in &entrants {
+                remove(&self.spec.dir.join(entrant.name()))?;
+            }
+            for visit in visits(self.spec.repeats, entrants.len()) {
+                let entrant = &mut entrants[visit.engine];
+                let Err(error) = self.visit(workload, entrant, visit.repeat) else {
+                    continue;
+                };
+                if matches!(error, BenchError::File { .. }) {
+                    return Err(error);
+                }
+                let left = self.spec.repeats - visit.repeat + 1;
+                self.total -= (entrant.loads.len() * left).min(self.total - self.sequence);
+                entrant.loads.clear();
+                self.leave_out(entrant.name(), workload.name(), &error.to_string());
+            }
+            for entrant in entrants {
+                remove(&self.spec.dir.join(entrant.name()))?;
+            }
+            self.record_run()?;
+        }
+        Ok(())
+    }
+
+    /// Who takes part in a workload.
+    fn entrants(&mut self, workload: Workload) -> Result<Vec<Entrant>, BenchError> {
+        let mut loads = self.spec.loads();
+        if workload.is_read_only() {
+            // Nothing is in flight.
+            loads.truncate(self.spec.threads.len());
+        }
+        let Some(&largest) = loads.iter().max_by_key(|load| load.threads) else {
+            return Ok(Vec::new());
+        };
+        let spec = self.spec.spec(workload, largest, 1);
+        let mut entrants = Vec::new();
+        for peer in self.engines.clone() {
+            let driver = spec.driver()?;
+            if let Some(ability) = peer.abilities.missing(driver.needs()) {
+                self.leave_out(peer.name, workload.name(), &format!("it has no {ability}"));
+                continue;
+            }
+            let mut its = loads.clone();
+            its.retain(|load| load.in_flight == 1 || peer.abilities.in_flight);
+            if its.len() < loads.len() {
+                let why = "several commits in flight: each call waits";
+                self.leave_out(peer.name, workload.name(), why);
+            }
+            entrants.push(Entrant {
+                peer: Some(peer),
+                driver,
+                loads: its,
+                present: None,
+            });
+        }
+        if !workload.is_read_only() {
+            entrants.push(Entrant {
+                peer: None,
+                driver: spec.driver()?,
+                loads,
+                present: None,
+            });
+        }
+        Ok(entrants)
+    }
+
+    fn visit(
+        &mut self,
+        workload: Workload,
+        entrant: &mut Entrant,
+        repeat: usize,
+    ) -> Result<(), BenchError> {
+        if entrant.loads.is_empty() {
+            return Ok(());
+        }
+        let dir = self.spec.dir.join(entrant.name());
+        let Some(peer) = entrant.peer else {
+            return self.visit_bare_log(workload, &dir, &entrant.loads, repeat);
+        };
+        let engine = self.open(peer, &dir, workload, entrant.driver.as_ref())?;
+        let setting = engine.setting();
+        if let Some(info) = self.run.engines.iter_mut().find(|e| e.name == peer.name) {
+            info.setting = format!("{}, on {}", setting.protocol, setting.device);
+        }
+        let driver = entrant.driver.as_ref();
+        driver.load(&engine, &mut |p| {
+            (self.progress)(Event::Loading(peer.name, workload, p.loaded, p.records));
+        })?;
+        if repeat == 1 {
+            entrant.present = driver.present(&engine)?;
+        }
+        (self.progress)(Event::Warming(peer.name, workload));
+        read_all(&engine, driver.tables().len())?;
+        for &load in &entrant.loads {
+            let spec = self.spec.spec(workload, load, repeat);
+            let (sequence, total) = (self.sequence, self.total);
+            let from = Instant::now() + spec.warm_up;
+            let report = crate::run(&engine, driver, &spec, &mut |p| {
+                let part = p.elapsed.as_secs_f64() / p.total.as_secs_f64();
+                (self.progress)(Event::Measuring {
+                    engine: peer.name,
+                    workload,
+                    threads: load.threads,
+                    done: sequence as f64 + part.min(1.0),
+                    total,
+                });
+            })?;
+            self.record(repeat, Row::of_report(&report, engine.take(from)))?;
+        }
+        for check in crate::check(&engine, driver, entrant.present)? {
+            if let Some(found) = check.violation {
+                let condition = check.condition;
+                let violation = format!("{}, {workload}: {condition}: {found}", peer.name);
+                self.run.violations.push(violation);
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_bare_log(
+        &mut self,
+        workload: Workload,
+        dir: &Path,
+        loads: &[Load],
+        repeat: usize,
+    ) -> Result<(), BenchError> {
+        let mut engine = self.braid(dir, workload);
+        engine.dir = dir.to_owned();
+        let device = engine.open_device()?;
+        for &load in loads {
+            (self.progress)(Event::Measuring {
+                engine: BARE_LOG,
+                workload,
+                threads: load.threads,
+                done: self.sequence as f64,
+                total: self.total,
+            });
+            let spec = self.spec.spec(workload, load, repeat);
+            let report = bare_log(
+                &device,
+                load.threads,
+                load.in_flight,
+                spec.log_record_bytes(),
+                spec.measure,
+            )?;
+            let row = Row::of_bare_log(&report, workload.name(), spec.measure.as_secs_f64());
+            self.record(repeat, row)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, repeat: usize, row: Row) -> Result<(), BenchError> {
+        let row = Row {
+            sequence: self.sequence,
+            repeat,
+            ..row
+        };
+        self.sequence += 1;
+        self.table.add(&row)?;
+        (self.progress)(Event::Measured(&row));
+        Ok(())
+    }
+
+    /// Braid's options.
+    fn braid(&self, dir: &Path, workload: Workload) -> Engine {
+        let spec = self.spec.spec(workload, self.spec.loads()[0], 1);
+        let mut engine = Engine::new(dir, &spec);
+        engine.device = self.spec.device;
+        engine
+    }
+
+    fn open(
+        &self,
+        peer: &PeerInfo,
+        dir: &Path,
+        workload: Workload,
+        driver: &dyn Driver,
+    ) -> Result<Staged, BenchError> {
+        let tables = driver.tables();
+        let options = self.braid(dir, workload);
+        if peer.name == "braid" {
+            let device = LogWrites::new(options.open_device()?);
+            let engine = options.open_tables_on(Arc::new(device.clone()), &tables)?;
+            return Ok(Staged::new(Box::new(engine), Some(&device)));
+        }
+        let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+        let engine = crate::engines::open(peer.name, dir, &tables, options.pool_bytes)?;
+        Ok(Staged::new(engine, None))
+    }
+}
+
+/// Reads all data once, if the engine can.
+fn read_all(engine: &dyn KvEngine, tables: usize) -> Result<(), BenchError> {
+    if !engine.abilities().scans {
+        return Ok(());
+    }
+    let read_part = |part: u8| -> Result<(), BenchError> {
+        let width = u8::MAX / WARMERS + 1;
+        let from = [part * width];
+        let to = (part + 1)
+            .checked_mul(width)
+            .map_or(vec![u8::MAX; 64], |to| vec![to]);
+        let mut session = engine.session()?;
+        let outcome = session.transact(Mode::ReadOnly, Wait::Durable, &mut |tx| {
+            (0..tables).try_for_each(|table| {
+                tx.scan(table, &from, &to, Order::Ascending, &mut |_, value| {
+                    std::hint::black_box(value.len());
+                    true
+                })
+            })
+        });
+        match outcome {
+            // A conflict of a reader: what was read is in the cache all the same.
+            Ok(_) | Err(Stop::Conflict | Stop::RolledBack) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    };
+    thread::scope(|scope| {
+        let read_part = &read_part;
+        let readers: Vec<_> = (0..WARMERS)
+            .map(|part| scope.spawn(move || read_part(part)))
+            .collect();
+        readers
+            .into_iter()
+            .try_for_each(|reader| reader.join().map_err(|_| BenchError::Panicked)?)
+    })
+}
+
+fn remove(dir: &PathBuf) -> Result<(), BenchError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(BenchError::file("removing", dir, error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,204 @@
+//! Braid beside its peers: the same workloads on every engine in one run, engine by engine in turn, with the
+//! device's own limit beside them; recorded as a table, and told as plots and a report.
+
+mod chart;
+mod charts;
+mod html;
+mod machine;
+mod measure;
+mod order;
+mod row;
+mod run;
+mod spread;
+mod stages;
+mod summary;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use braid::DeviceChoice;
+
+pub(crate) use self::chart::use_font;
+pub use self::machine::Machine;
+pub use self::measure::{Event, compare};
+pub use self::row::{BARE_LOG, Row};
+pub use self::run::{DeviceLimit, EngineInfo, LeftOut, Run, WorkloadInfo};
+pub use self::spread::Spread;
+pub use self::summary::{Loss, Metric, Point, Summary};
+
+use crate::engines::{PeerInfo, peers};
+use crate::{BenchError, Spec, Workload};
+
+const TABLE: &str = "measurements.csv";
+const RUN: &str = "run.json";
+const REPORT: &str = "report.html";
+
+/// The parameters of a comparison.
+#[derive(Clone, Debug)]
+pub struct CompareSpec {
+    /// What to run, one after the other.
+    pub workloads: Vec<Workload>,
+    /// The engines' names; empty for all that this build and this machine have.
+    pub engines: Vec<String>,
+    /// Numbers of threads.
+    pub threads: Vec<usize>,
+    /// Commits that each thread keeps outstanding; engines that always wait are measured with 1 only.
+    pub in_flight: Vec<usize>,
+    /// How often everything is measured.
+    pub repeats: usize,
+    /// Time of each measurement.
+    pub each: Duration,
+    /// Time that runs before each measurement.
+    pub warm_up: Duration,
+    /// Records to load; `None` for the workload's own.
+    pub records: Option<u64>,
+    /// Where the databases are; what is in it under an engine's name is removed.
+    pub dir: PathBuf,
+    /// What Braid and the bare log are stored on.
+    pub device: DeviceChoice,
+    /// Where the results go.
+    pub out: PathBuf,
+}
+
+/// What is asked of an engine at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Load {
+    threads: usize,
+    in_flight: usize,
+}
+
+impl CompareSpec {
+    /// The update workloads, 1 to 32 waiting threads, three repeats of five seconds, all engines.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>, out: impl Into<PathBuf>) -> Self {
+        CompareSpec {
+            workloads: vec![Workload::U1, Workload::U10],
+            engines: Vec::new(),
+            threads: vec![1, 2, 4, 8, 16, 32],
+            in_flight: vec![1],
+            repeats: 3,
+            each: Duration::from_secs(5),
+            warm_up: Duration::from_secs(1),
+            records: None,
+            dir: dir.into(),
+            device: DeviceChoice::Auto,
+            out: out.into(),
+        }
+    }
+
+    /// Whether the parameters make sense and the engines that they name are here.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] names the first parameter that makes no sense, also an output directory that has
+    /// results already; [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`] an engine.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, wanted: &str, given: String| {
+            Err(BenchError::Option {
+                option,
+                wanted: wanted.into(),
+                given,
+            })
+        };
+        if self.workloads.is_empty() {
+            return wrong("workloads", "at least one", "none".into());
+        }
+        if self.threads.is_empty() {
+            return wrong("threads", "at least one number", "none".into());
+        }
+        if self.in_flight.is_empty() {
+            return wrong("in-flight", "at least one number", "none".into());
+        }
+        if !(1..=1_000).contains(&self.repeats) {
+            return wrong("repeat", "from 1 to 1000", self.repeats.to_string());
+        }
+        for &workload in &self.workloads {
+            for load in self.loads() {
+                if self.spec(workload, load, 1).driver()?.is_finite() {
+                    let wanted = "such as run for as long as they are asked to";
+                    return wrong("workloads", wanted, workload.to_string());
+                }
+            }
+        }
+        self.chosen()?;
+        let table = self.out.join(TABLE);
+        if table.exists() {
+            let wanted = "a directory without results (--redraw makes their report again)";
+            return wrong("out", wanted, table.display().to_string());
+        }
+        Ok(())
+    }
+
+    /// All loads, the waiting ones first.
+    fn loads(&self) -> Vec<Load> {
+        let of = |&in_flight: &usize| {
+            let load = move |&threads| Load { threads, in_flight };
+            self.threads.iter().map(load)
+        };
+        self.in_flight.iter().flat_map(of).collect()
+    }
+
+    fn spec(&self, workload: Workload, load: Load, repeat: usize) -> Spec {
+        let defaults = Spec::new(workload);
+        Spec {
+            threads: load.threads,
+            in_flight: load.in_flight,
+            warm_up: self.warm_up,
+            measure: self.each,
+            records: self.records.unwrap_or(defaults.records),
+            seed: defaults.seed + repeat as u64,
+            ..defaults
+        }
+    }
+
+    /// The engines to measure, Braid first.
+    fn chosen(&self) -> Result<Vec<&'static PeerInfo>, BenchError> {
+        let all = peers();
+        if self.engines.is_empty() {
+            return Ok(all.iter().filter(|peer| peer.version.is_ok()).collect());
+        }
+        for name in &self.engines {
+            let Some(peer) = all.iter().find(|peer| peer.name == name) else {
+                let known: Vec<_> = all.iter().map(|peer| peer.name).collect();
+                return Err(BenchError::UnknownEngine {
+                    name: name.clone(),
+                    known: known.join(", "),
+                });
+            };
+            if let Err(note) = &peer.version {
+                return Err(BenchError::Unavailable {
+                    name: peer.name,
+                    note: note.clone(),
+                });
+            }
+        }
+        let is_chosen = |peer: &&PeerInfo| self.engines.iter().any(|name| name == peer.name);
+        Ok(all.iter().filter(is_chosen).collect())
+    }
+}
+
+/// Makes the plots and the report of the measurements recorded in `out`; returns the paths of what was
+/// written, the report first.
+///
+/// # Errors
+/// [`BenchError::File`] if there are none, or if something can't be written.
+///
+/// # Examples
+/// ```no_run
+/// let written = braid_bench::compare::draw("results".as_ref())?;
+/// println!("see {}", written[0].display());
+/// # Ok::<(), braid_bench::BenchError>(())
+/// ```
+pub fn draw(out: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let run = Run::read(&out.join(RUN))?;
+    let rows = row::read(&out.join(TABLE))?;
+    let summary = Summary::new(&rows);
+    let charts = charts::all(&run, &summary);
+    let report = out.join(REPORT);
+    std::fs::write(&report, html::report(&run, &summary, &charts)?)
+        .map_err(|error| BenchError::file("writing", &report, error))?;
+    let mut written = vec![report];
+    for chart in &charts {
+        written.extend(chart.write(out)?);
+    }
+    Ok(written)
+}

@@ -1,0 +1,187 @@
+//! `braid bench compare`: Braid beside its peers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use braid::DeviceChoice;
+use braid_bench::Workload;
+use braid_bench::compare::{self, CompareSpec, Event};
+use indicatif::ProgressBar;
+
+use super::bench::workload_parser;
+use crate::failure::Failure;
+use crate::numbers::{grouped, parse, parse_seconds};
+use crate::output::{self, Output};
+use crate::scratch::Scratch;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareArgs {
+    /// Where to put the measurements, the plots and the report
+    #[arg(long)]
+    out: PathBuf,
+
+    /// What to run
+    #[arg(
+        long,
+        value_name = "W,...",
+        value_delimiter = ',',
+        default_value = "u1,u10,ycsb-a,ycsb-c,ycsb-e",
+        value_parser = workload_parser()
+    )]
+    workloads: Vec<Workload>,
+
+    /// Engines to measure [default: all that this build and this machine have; build with `--features peers`
+    /// for more than Braid]
+    #[arg(long, value_name = "E,...", value_delimiter = ',')]
+    engines: Vec<String>,
+
+    /// Numbers of threads
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32"
+    )]
+    threads: Vec<usize>,
+
+    /// Durable commits that each thread keeps outstanding; engines that always wait take part with 1 only
+    #[arg(long, value_name = "K,...", value_delimiter = ',', default_value = "1")]
+    in_flight: Vec<usize>,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeat: usize,
+
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
+    seconds: Duration,
+
+    /// Seconds to run before each [default: a fifth of it, at most 2]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    warm_up: Option<Duration>,
+
+    /// Records to load [default: 65536 for u1 and u10, 1000000 for ycsb]
+    #[arg(long, value_name = "R")]
+    records: Option<u64>,
+
+    /// Where the databases are [default: a fresh directory in TMPDIR or here, removed afterwards]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+
+    /// What Braid and the bare log store on: auto, uring, file or memory
+    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    device: DeviceChoice,
+
+    /// Measure nothing; make the plots and the report of the measurements in --out again
+    #[arg(long)]
+    redraw: bool,
+}
+
+pub(crate) fn run(args: &CompareArgs, output: &mut Output) -> Result<(), Failure> {
+    let violations = if args.redraw {
+        0
+    } else {
+        measure(args, output)?
+    };
+    let written = compare::draw(&args.out)?;
+    if let [report, plots @ ..] = &written[..] {
+        output.line(format_args!(
+            "{}, and {} plots beside it as SVG and PNG",
+            report.display(),
+            plots.len() / 2
+        ))?;
+    }
+    if violations > 0 {
+        return Err(Failure::Failed(format!(
+            "{violations} checks of the data failed"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns how many checks of the data failed.
+fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
+    let mut spec = CompareSpec {
+        workloads: args.workloads.clone(),
+        engines: args.engines.clone(),
+        threads: args.threads.clone(),
+        in_flight: args.in_flight.clone(),
+        repeats: args.repeat,
+        each: args.seconds,
+        warm_up: args
+            .warm_up
+            .unwrap_or_else(|| (args.seconds / 5).min(Duration::from_secs(2))),
+        records: args.records,
+        device: args.device,
+        ..CompareSpec::new("", &args.out)
+    };
+    // Before any directory is made.
+    spec.check()?;
+    let scratch = Scratch::new(args.dir.as_deref(), "braid-compare-")?;
+    spec.dir = scratch.path().to_owned();
+    let bar = output::bar_with_time(0, "comparing");
+    let mut result = Ok(());
+    let run = compare::compare(&spec, &mut |event| {
+        if result.is_ok() {
+            result = tell(&event, &bar, output);
+        }
+    })?;
+    bar.finish_and_clear();
+    result?;
+    scratch.remove()?;
+    for violation in &run.violations {
+        output.line(format_args!("VIOLATED {violation}"))?;
+    }
+    Ok(run.violations.len())
+}
+
+/// The bar counts thousandths of measurements, so that it moves within one.
+fn tell(event: &Event<'_>, bar: &ProgressBar, output: &mut Output) -> Result<(), Failure> {
+    match event {
+        Event::Device(what, step, steps) => {
+            bar.set_message(format!("the device: {what}, {} of {steps}", step + 1));
+            bar.tick();
+        }
+        Event::Loading(engine, workload, loaded, records) => {
+            let percent = loaded * 100 / records.max(&1);
+            bar.set_message(format!("{workload}, {engine}: loading, {percent} %"));
+        }
+        Event::Warming(engine, workload) => {
+            bar.set_message(format!("{workload}, {engine}: reading all of it once"));
+        }
+        Event::Measuring {
+            engine,
+            workload,
+            threads,
+            done,
+            total,
+        } => {
+            bar.set_length(*total as u64 * 1_000);
+            bar.set_position((done * 1e3) as u64);
+            bar.set_message(format!("{workload}, {engine}, {threads} threads"));
+        }
+        Event::Measured(row) => {
+            let line = format!(
+                "{:<8} {:>2}  {:<18} {:>4} threads {:>5} in flight {:>12} tx/s   p50 {:>8.1} us  p99 {:>9.1} us",
+                row.workload,
+                row.repeat,
+                row.engine,
+                row.threads,
+                row.in_flight,
+                grouped(row.tx_per_s as u64),
+                row.p50_us,
+                row.p99_us
+            );
+            return bar.suspend(|| output.line_now(line));
+        }
+        Event::LeftOut(left_out) => {
+            let line = format!(
+                "left out: {}, {}: {}",
+                left_out.engine, left_out.workload, left_out.why
+            );
+            return bar.suspend(|| output.line_now(line));
+        }
+        _ => {}
+    }
+    Ok(())
+}
