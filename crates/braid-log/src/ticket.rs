@@ -86,6 +86,12 @@ impl Ticket {
         self.home.core.wait(self.target())
     }
 
+    /// Drops the ticket without asking for a flush: the transaction becomes durable with whatever is flushed next.
+    pub fn detach(mut self) {
+        // The mark of a ticket that asks for nothing when it is dropped.
+        self.group = 0;
+    }
+
     /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
     /// once on this one. `f` should be short: others wait behind it. It must not block on this log.
     pub fn on_durable(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {

@@ -248,6 +248,8 @@ impl PooledContext {
             self.end(&pre.ticket, options.durability);
             if waits {
                 pre.ticket.wait()?;
+            } else {
+                pre.ticket.detach();
             }
         }
         clock.stop(pre.number);

@@ -245,3 +245,18 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
     println!("{whole} whole, {short} short, {refused} refused");
     assert!(short + refused > 0 && refused > 0);
 }
+
+#[test]
+fn commits_that_ask_for_no_flush_make_none() {
+    let db = Database::in_memory().unwrap();
+    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let before = db.stats().log.flushes;
+    for key in 0..50 {
+        let mut tx = db.begin();
+        tx.set_durability(Durability::None);
+        tx.insert(&t, &key, b"x").unwrap();
+        tx.commit().unwrap();
+    }
+    db.sync().unwrap();
+    assert_eq!(db.stats().log.flushes, before + 1);
+}
