@@ -105,7 +105,7 @@ impl Mount {
     fn write_cache(&self) -> Option<String> {
         let dir = Path::new("/sys/dev/block").join(&self.device);
         let read = |dir: &Path| fs::read_to_string(dir.join("queue/write_cache")).ok();
-        let cache = read(&dir).or_else(|| read(&dir.canonicalize().ok()?.parent()?.to_owned()))?;
+        let cache = read(&dir).or_else(|| read(dir.canonicalize().ok()?.parent()?))?;
         Some(cache.trim().to_owned())
     }
 }
