@@ -49,6 +49,7 @@ miri_ci() {
 
 miri_all() {
     miri "${crates[@]}" --lib
+    miri -p braid-c --lib
     miri -p braid-store --test races
     miri -p braiddb --test small
 }

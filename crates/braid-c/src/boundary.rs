@@ -88,8 +88,10 @@ fn panicked(panic: Box<dyn Any + Send>) -> braid_status {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     remember(format!("the library panicked: {text}"));
-    // Dropping what was thrown could panic, too.
-    std::mem::forget(panic);
+    // Dropping what was thrown could panic, too; what that throws is let be.
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(second);
+    }
     braid_status::BRAID_PANIC
 }
 

@@ -129,7 +129,10 @@ fn a_small_comparison_from_one_end_to_the_other() {
         let Ok(svg) = fs::read_to_string(place(&format!("{name}.svg"))) else {
             panic!("{name}.svg is missing: {said}");
         };
-        assert!(svg.starts_with("<svg") && svg.contains("\nbraid\n"), "{name}");
+        assert!(
+            svg.starts_with("<svg") && svg.contains("\nbraid\n"),
+            "{name}"
+        );
         let png = fs::read(place(&format!("{name}.png"))).unwrap();
         assert!(
             png.starts_with(b"\x89PNG\r\n\x1a\n") && png.len() > 5_000,

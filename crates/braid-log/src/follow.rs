@@ -211,10 +211,8 @@ impl Follower {
         };
         let kept: Kept = own.protocol.kept(next.base, &next.kept);
         let base = next.base;
-        self.waiting.retain(|&number, waiting| {
-            kept.holds(waiting.lane, number, waiting.flush)
-                || (number <= base && braid_rt::mutant!("follow_the_dead"))
-        });
+        self.waiting
+            .retain(|&number, waiting| kept.holds(waiting.lane, number, waiting.flush));
         if !self.hand_out(base, room, f) {
             return Ok(false);
         }

@@ -15,6 +15,8 @@ const ALIGN: usize = 2 << 20;
 pub(crate) struct Frames {
     start: NonNull<[AtomicU64; WORDS]>,
     count: usize,
+    /// The allocation that they lie in.
+    memory: NonNull<u8>,
     layout: Layout,
 }
 
@@ -24,17 +26,25 @@ impl Frames {
             option: "pool_bytes",
             reason: "more memory than the system gives".into(),
         };
-        let layout = count
-            .checked_mul(PAGE_SIZE)
-            .and_then(|size| Layout::from_size_align(size, ALIGN).ok())
+        assert!(count > 0, "a pool has frames");
+        // Asked for a boundary, the allocator would write all the zeroes itself, and every opening would take
+        // the whole pool's memory at once. So the boundary is found here.
+        let size = count.checked_mul(PAGE_SIZE).ok_or_else(too_large)?;
+        let layout = size
+            .checked_add(ALIGN)
+            .and_then(|size| Layout::array::<u64>(size / 8).ok())
             .ok_or_else(too_large)?;
-        assert!(layout.size() > 0, "a pool has frames");
         // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
-        advise_huge_pages(start, layout.size());
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
+        let before = memory.as_ptr().align_offset(ALIGN);
+        assert!(before <= ALIGN, "there is a boundary in the first part");
+        // SAFETY: the allocation is `ALIGN` longer than the frames, and `before` is no more.
+        let start = unsafe { memory.add(before) };
+        advise_huge_pages(start, size);
         Ok(Self {
             start: start.cast(),
             count,
+            memory,
             layout,
         })
     }
@@ -77,7 +87,7 @@ fn advise_huge_pages(start: NonNull<u8>, len: usize) {
 impl Drop for Frames {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) }
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
 

@@ -94,6 +94,12 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Committed transactions, those without writes included.";
         Counter conflicts => "braid_conflicts_total",
             "Transactions that failed with a conflict.";
+        Counter expired => "braid_expired_total",
+            "Entries removed because their time was over.";
+        Gauge archived => "braid_archived_number",
+            "The number up to which the archive has every transaction; 0 without an archive.";
+        Gauge changes_kept_from => "braid_changes_kept_from_number",
+            "The number behind which the log has every transaction for those who follow changes.";
         Counter checkpoints => "braid_checkpoints_total",
             "Published checkpoints.";
         Gauge snapshots => "braid_snapshots",

@@ -205,11 +205,12 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
 fn a_damaged_part_of_a_large_value_costs_that_value() {
     let victim = Victim::new(&["books"]);
     let bytes = fs::read(victim.data()).unwrap();
-    let block = bytes
-        .chunks(BLOCK)
-        .position(|block| block[16] == 3 && block[8..16] != [0; 8])
-        .unwrap();
-    victim.damage_block(block);
+    // All such pages: a block may be an old one, which is free.
+    for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
+        if bytes[16] == 3 && bytes[8..16] != [0; 8] && block >= 2 {
+            victim.damage_block(block);
+        }
+    }
     let saved = victim.salvage();
     let losses = saved.losses();
     assert!(
