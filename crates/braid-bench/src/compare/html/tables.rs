@@ -130,6 +130,10 @@ pub(super) fn headline(run: &Run, summary: &Summary) -> Markup {
 
 /// Where peers are better.
 pub(super) fn losses(summary: &Summary) -> Markup {
+    let is_peer = |point: &Point| ![BRAID, BARE_LOG].contains(&point.engine.as_str());
+    if !summary.points().any(is_peer) {
+        return html! {};
+    }
     let losses = summary.losses();
     let table = |losses: &[crate::compare::Loss]| {
         html! {
