@@ -182,6 +182,23 @@ pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use verify::{VerifyReport, dump, verify};
 
+/// Compiles the examples of the book.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/quick-start.md")]
+    struct QuickStart;
+    #[doc = include_str!("../../../docs/concepts/protocols.md")]
+    struct Protocols;
+    #[doc = include_str!("../../../docs/concepts/durability-levels.md")]
+    struct DurabilityLevels;
+    #[doc = include_str!("../../../docs/concepts/isolation.md")]
+    struct Isolation;
+    #[doc = include_str!("../../../docs/concepts/snapshots.md")]
+    struct Snapshots;
+    #[doc = include_str!("../../../docs/concepts/tables-and-types.md")]
+    struct TablesAndTypes;
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

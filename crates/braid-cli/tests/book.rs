@@ -1,0 +1,250 @@
+//! The book holds together: its links lead somewhere, and its contents list every page. (That its Rust
+//! examples compile is a matter of doctests, see `braiddb/src/lib.rs`.)
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Pages beside those under `docs`.
+const FRONT_PAGES: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+
+const CONTENTS: &str = "docs/SUMMARY.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The Markdown files in a folder and those below it, by their paths from the root.
+fn pages_under(folder: &str) -> Vec<String> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            pages.extend(pages_under(&path));
+        } else if path.ends_with(".md") {
+            pages.push(path);
+        }
+    }
+    pages.sort();
+    pages
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The lines outside of fenced code.
+fn prose(text: &str) -> Vec<&str> {
+    let fence_of = |line: &str| {
+        let mark = line.chars().next().filter(|c| matches!(c, '`' | '~'))?;
+        let len = line.chars().take_while(|c| *c == mark).count();
+        (len >= 3).then_some((mark, len))
+    };
+    let mut open: Option<(char, usize)> = None;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let trimmed = line.trim();
+        match (open, fence_of(trimmed)) {
+            (None, None) => lines.push(line),
+            (None, fence) => open = fence,
+            (Some((mark, len)), Some((closing, closing_len))) => {
+                let only_marks = trimmed.chars().all(|c| c == mark);
+                if closing == mark && closing_len >= len && only_marks {
+                    open = None;
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+    lines
+}
+
+/// A line without what stands between backticks.
+fn without_code(line: &str) -> String {
+    let mut rest = line;
+    let mut kept = String::new();
+    while let Some(at) = rest.find('`') {
+        kept.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let len = rest.len() - rest.trim_start_matches('`').len();
+        let (mark, behind) = rest.split_at(len);
+        rest = match behind.find(mark) {
+            Some(end) => &behind[end + len..],
+            None => behind,
+        };
+    }
+    kept + rest
+}
+
+/// Where the links and images of a page lead, as they are written there.
+fn links(text: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    for line in prose(text) {
+        let line = without_code(line);
+        for behind in line.split("](").skip(1) {
+            let target = behind.split([')', ' ']).next().unwrap_or_default();
+            links.push(target.to_owned());
+        }
+        // `[name]: target`, which other links of the page refer to.
+        if line.starts_with('[')
+            && let Some((_, target)) = line.split_once("]: ")
+        {
+            let target = target.split(' ').next().unwrap_or_default();
+            links.push(target.to_owned());
+        }
+    }
+    links
+}
+
+/// The anchors that GitHub (and mdBook) give to the headings of a page.
+fn anchors(text: &str) -> Vec<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut anchors = Vec::new();
+    for line in prose(text) {
+        let level = line.len() - line.trim_start_matches('#').len();
+        let Some(heading) = line[level..].strip_prefix(' ') else {
+            continue;
+        };
+        if !(1..=6).contains(&level) {
+            continue;
+        }
+        let anchor = anchor(heading);
+        let times = seen.entry(anchor.clone()).or_default();
+        anchors.push(match *times {
+            0 => anchor,
+            n => format!("{anchor}-{n}"),
+        });
+        *times += 1;
+    }
+    anchors
+}
+
+/// Lower case, spaces as hyphens, no other punctuation; of a link in it only the text.
+fn anchor(heading: &str) -> String {
+    let mut text = String::new();
+    let mut rest = heading.trim();
+    while let Some((before, behind)) = rest.split_once("](") {
+        text.push_str(before);
+        rest = behind.split_once(')').map_or("", |(_, behind)| behind);
+    }
+    text.push_str(rest);
+    let kept = text.to_lowercase();
+    let kept = kept.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || matches!(c, '-' | '_') => Some(c),
+        _ => None,
+    });
+    kept.collect()
+}
+
+/// The path from the root of what a page refers to by a relative path; `None` if it leads out of the project.
+fn resolve(page: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// What is wrong with the links of a page. `exists` and `read` take paths from the root.
+fn broken(
+    page: &str,
+    text: &str,
+    exists: impl Fn(&str) -> bool,
+    read: impl Fn(&str) -> String,
+) -> Vec<String> {
+    let mut broken = Vec::new();
+    for link in links(text) {
+        if link.contains("://") || link.starts_with("mailto:") {
+            continue;
+        }
+        let (target, anchor) = match link.split_once('#') {
+            Some((target, anchor)) => (target, Some(anchor)),
+            None => (link.as_str(), None),
+        };
+        let path = match target {
+            "" => Some(page.to_owned()),
+            target if target.starts_with('/') => None,
+            target => resolve(page, target),
+        };
+        let Some(path) = path.filter(|path| exists(path)) else {
+            broken.push(format!("{page}: {link} leads nowhere"));
+            continue;
+        };
+        if let Some(anchor) = anchor
+            && path.ends_with(".md")
+            && !anchors(&read(&path)).iter().any(|known| known == anchor)
+        {
+            broken.push(format!("{page}: {path} has no heading for {link}"));
+        }
+    }
+    broken
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = pages_under("docs");
+    pages.extend(FRONT_PAGES.map(str::to_owned));
+    let exists = |path: &str| root().join(path).exists();
+    let broken: Vec<String> = pages
+        .iter()
+        .flat_map(|page| broken(page, &read(page), exists, read))
+        .collect();
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_contents_list_every_page_once() {
+    let mut listed: Vec<String> = links(&read(CONTENTS))
+        .iter()
+        .map(|link| resolve(CONTENTS, link).expect("a page of the book"))
+        .collect();
+    listed.sort();
+    let mut pages = pages_under("docs");
+    pages.retain(|page| page != CONTENTS);
+    assert_eq!(listed, pages, "left: in {CONTENTS}; right: the pages");
+}
+
+#[test]
+fn a_broken_link_is_noticed() {
+    let pages = HashMap::from([
+        (
+            "docs/a/one.md",
+            "# One `thing`\n\n[two](../two.md#a-b) [two](../two.md#a-b-1) ![p](p.svg) [x](https://x)\n",
+        ),
+        (
+            "docs/two.md",
+            "# A, B\n\n```sh\n# No heading\n[no](link.md)\n```\n\n## [A](z.md) b\n`[no](link.md)`\n",
+        ),
+    ]);
+    let exists = |path: &str| pages.contains_key(path) || path == "docs/a/p.svg";
+    let read = |path: &str| pages[path].to_owned();
+    let check = |text: &str| broken("docs/a/one.md", text, exists, read);
+
+    assert_eq!(check(pages["docs/a/one.md"]), Vec::<String>::new());
+    assert_eq!(links(pages["docs/two.md"]), ["z.md"]);
+    assert_eq!(anchors(pages["docs/two.md"]), ["a-b", "a-b-1"]);
+    assert_eq!(
+        check("[one](#one-thing) [`code`](../two.md)"),
+        Vec::<String>::new()
+    );
+    for wrong in [
+        "[a](two.md)",
+        "[a](../two.md#no-heading)",
+        "[a](#two)",
+        "![a](../p.svg)",
+        "[a](../../../../two.md)",
+        "[a](/docs/two.md)",
+        "[a]: three.md",
+    ] {
+        assert_eq!(check(wrong).len(), 1, "{wrong}");
+    }
+}
