@@ -157,8 +157,11 @@ fn look(
     }
     // What recovery took in, it goes on from.
     let log = recovered.into_log()?;
-    log.append(&[b"later"])?.wait()?;
-    let number = log.last_number();
+    let ticket = log.append(&[b"later"])?;
+    ticket.wait()?;
+    // The last number drawn may be another one: in `gsn` those that came with it are of other lanes.
+    let number = ticket.number();
+    drop(ticket);
     log.close()?;
     let again = self::recovered(&device, &base.options, start)?;
     let later = again.get(&number).map(|piece| &piece[..]);
