@@ -28,6 +28,11 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
+    /// let logs = db.table::<u32, String>("logs")?;
+    /// db.transact(|tx| (0..1_000).try_for_each(|n| tx.insert(&logs, &n, "a line".repeat(20).as_str())))?;
+    /// db.checkpoint()?;
+    /// db.drop_table("logs")?;
+    /// drop(logs);
     /// let report = db.compact()?;
     /// assert!(report.bytes_after <= report.bytes_before);
     /// # Ok(())

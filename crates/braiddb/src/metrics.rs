@@ -110,12 +110,6 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Old versions and tombstones that wait to be collected.";
         Gauge durable_horizon => "braid_durable_horizon_number",
             "The number up to which all transactions are durable.";
-        Gauge archived => "braid_archived_number",
-            "The number up to which the log is archived; 0 without an archive.";
-        Gauge changes_kept_from => "braid_changes_kept_from_number",
-            "The number behind which all changes can still be read.";
-        Counter expired => "braid_expired_entries_total",
-            "Entries removed because their time to live was over.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
             "Log behind the newest checkpoint, which a recovery would read.";
         Counter log.written_bytes => "braid_log_written_bytes_total",
