@@ -103,7 +103,9 @@ pub trait Readable {
         &self,
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<bool>;
+    ) -> Result<bool> {
+        self.get_with(table, key, |value| value.is_some())
+    }
 
     /// The entries of a range of keys, in order, from both ends.
     ///
@@ -342,14 +344,6 @@ impl Readable for Snapshot {
             Ok(found?.is_some())
         };
         core.with_value(read, || self.time(), f)
-    }
-
-    fn contains_key<K: Key, V: Value>(
-        &self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<bool> {
-        self.get_with(table, key, |value| value.is_some())
     }
 
     fn range<K: Key, V: Value>(

@@ -447,14 +447,6 @@ impl Readable for Transaction {
         core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
     }
 
-    fn contains_key<K: Key, V: Value>(
-        &self,
-        table: &Table<K, V>,
-        key: &(impl AsKey<K> + ?Sized),
-    ) -> Result<bool> {
-        self.get_with(table, key, |value| value.is_some())
-    }
-
     fn range<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,

@@ -6,7 +6,7 @@ use ::braid::{Bytes, Database, Readable, Snapshot, Table};
 
 use super::{
     Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Order, Session, Setting, Stop,
-    TableId, Transaction, Wait,
+    TableId, Transaction, Wait, walk,
 };
 use crate::BenchError;
 
@@ -181,17 +181,11 @@ fn scan(
     order: Order,
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
-    let mut range = reader.range(table, from..to)?;
-    while let Some(record) = match order {
-        Order::Ascending => range.next(),
-        Order::Descending => range.next_back(),
-    } {
+    let range = reader.range(table, from..to)?;
+    walk(range, order, |record| {
         let (key, value) = record?;
-        if !visit(&key, &value) {
-            break;
-        }
-    }
-    Ok(())
+        Ok(visit(&key, &value))
+    })
 }
 
 impl Transaction for Reading<'_> {
@@ -205,14 +199,6 @@ impl Transaction for Reading<'_> {
         Ok(self
             .reader
             .get_with(table, key, |value| lend(value, found))?)
-    }
-
-    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
     }
 
     fn scan(

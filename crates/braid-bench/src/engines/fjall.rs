@@ -9,7 +9,7 @@ use ::fjall::{
 
 use super::{
     Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Wait, walk,
 };
 use crate::BenchError;
 
@@ -151,17 +151,11 @@ fn scan(
     order: Order,
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
-    let mut range = reader.range(table, from..to);
-    while let Some(record) = match order {
-        Order::Ascending => range.next(),
-        Order::Descending => range.next_back(),
-    } {
+    let range = reader.range(table, from..to);
+    walk(range, order, |record| {
         let (key, value) = record.into_inner().map_err(stop)?;
-        if !visit(&key, &value) {
-            break;
-        }
-    }
-    Ok(())
+        Ok(visit(&key, &value))
+    })
 }
 
 impl Transaction for Reading<'_> {
@@ -172,14 +166,6 @@ impl Transaction for Reading<'_> {
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
         get(&self.reader, &self.tables[table], key, found)
-    }
-
-    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
     }
 
     fn scan(

@@ -174,14 +174,6 @@ impl Transaction for Reading<'_> {
         get(&self.tx, &self.tables[table], key, found)
     }
 
-    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
     fn scan(
         &mut self,
         table: TableId,

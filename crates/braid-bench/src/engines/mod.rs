@@ -139,6 +139,16 @@ pub enum Mode {
     ReadWrite,
 }
 
+impl Mode {
+    /// Refuses to write where that was not asked for.
+    fn writable(self) -> Result<(), Stop> {
+        match self {
+            Mode::ReadWrite => Ok(()),
+            Mode::ReadOnly => Err(Stop::Failed(BenchError::WriteInReadOnly)),
+        }
+    }
+}
+
 /// Whether a call waits for its commit to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -269,6 +279,23 @@ pub enum Order {
     Descending,
 }
 
+/// Visits the records of a range from the end that `order` names, until `visit` wants no more.
+fn walk<R>(
+    mut range: impl DoubleEndedIterator<Item = R>,
+    order: Order,
+    mut visit: impl FnMut(R) -> Result<bool, Stop>,
+) -> Result<(), Stop> {
+    while let Some(record) = match order {
+        Order::Ascending => range.next(),
+        Order::Descending => range.next_back(),
+    } {
+        if !visit(record)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// A running transaction. Values are lent to closures, so that no engine has to copy them.
 pub trait Transaction {
     /// Calls `found` with the value of `key`; returns whether there is one.
@@ -295,17 +322,21 @@ pub trait Transaction {
         self.get(table, key, found)
     }
 
-    /// Writes a value, whether or not there was one.
+    /// Writes a value, whether or not there was one. A transaction that has no way to write refuses.
     ///
     /// # Errors
-    /// A conflict or the engine's failure.
-    fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop>;
+    /// [`BenchError::WriteInReadOnly`], a conflict or the engine's failure.
+    fn put(&mut self, _table: TableId, _key: &[u8], _value: &[u8]) -> Result<(), Stop> {
+        Mode::ReadOnly.writable()
+    }
 
-    /// Removes a key, whether or not it is there.
+    /// Removes a key, whether or not it is there. A transaction that has no way to write refuses.
     ///
     /// # Errors
-    /// A conflict or the engine's failure.
-    fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop>;
+    /// [`BenchError::WriteInReadOnly`], a conflict or the engine's failure.
+    fn delete(&mut self, _table: TableId, _key: &[u8]) -> Result<(), Stop> {
+        Mode::ReadOnly.writable()
+    }
 
     /// Calls `visit` for the records with `from <= key < to` in order, until it returns `false`.
     ///

@@ -337,9 +337,7 @@ impl Running<'_> {
     }
 
     fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Stop> {
-        if self.mode == Mode::ReadOnly {
-            return Err(Stop::Failed(BenchError::WriteInReadOnly));
-        }
+        self.mode.writable()?;
         if !self.has_begun && self.first.is_none() {
             self.first = Some(Write {
                 table,

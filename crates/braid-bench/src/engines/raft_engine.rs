@@ -162,9 +162,7 @@ struct Running {
 impl Running {
     /// A table, a key, and a value if there is one.
     fn log(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Stop> {
-        if self.mode == Mode::ReadOnly {
-            return Err(Stop::Failed(BenchError::WriteInReadOnly));
-        }
+        self.mode.writable()?;
         self.entry.extend_from_slice(&(table as u32).to_le_bytes());
         for part in [Some(key), value].into_iter().flatten() {
             self.entry

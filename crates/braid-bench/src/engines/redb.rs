@@ -9,7 +9,7 @@ use ::redb::{
 
 use super::{
     Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Wait, walk,
 };
 use crate::BenchError;
 
@@ -168,17 +168,11 @@ fn scan(
     order: Order,
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
-    let mut range = table.range::<&[u8]>(from..to).map_err(stop)?;
-    while let Some(record) = match order {
-        Order::Ascending => range.next(),
-        Order::Descending => range.next_back(),
-    } {
+    let range = table.range::<&[u8]>(from..to).map_err(stop)?;
+    walk(range, order, |record| {
         let (key, value) = record.map_err(stop)?;
-        if !visit(key.value(), value.value()) {
-            break;
-        }
-    }
-    Ok(())
+        Ok(visit(key.value(), value.value()))
+    })
 }
 
 impl Transaction for Reading<'_> {
@@ -189,14 +183,6 @@ impl Transaction for Reading<'_> {
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
         Ok(lend(self.table(table)?.get(key).map_err(stop)?, found))
-    }
-
-    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
     }
 
     fn scan(

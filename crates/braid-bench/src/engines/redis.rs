@@ -206,9 +206,7 @@ impl Running<'_> {
     }
 
     fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Stop> {
-        if self.mode == Mode::ReadOnly {
-            return Err(Stop::Failed(BenchError::WriteInReadOnly));
-        }
+        self.mode.writable()?;
         self.writes
             .push((full_key(table, key), value.map(<[u8]>::to_vec)));
         Ok(())

@@ -248,15 +248,6 @@ fn blob<'a>(row: &'a ::rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], Sto
         .map_err(|error| stop(error.into()))
 }
 
-impl Running<'_> {
-    fn writable(&self) -> Result<(), Stop> {
-        match self.mode {
-            Mode::ReadWrite => Ok(()),
-            Mode::ReadOnly => Err(Stop::Failed(BenchError::WriteInReadOnly)),
-        }
-    }
-}
-
 impl Transaction for Running<'_> {
     fn get(
         &mut self,
@@ -268,7 +259,7 @@ impl Transaction for Running<'_> {
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
-        self.writable()?;
+        self.mode.writable()?;
         execute(
             self.connection,
             &self.statements[table].put,
@@ -277,7 +268,7 @@ impl Transaction for Running<'_> {
     }
 
     fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
-        self.writable()?;
+        self.mode.writable()?;
         execute(self.connection, &self.statements[table].delete, [key])
     }
 

@@ -216,14 +216,6 @@ impl Transaction for Reading<'_> {
         self.db.get(self.options, table, key, found)
     }
 
-    fn put(&mut self, _: TableId, _: &[u8], _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
-    fn delete(&mut self, _: TableId, _: &[u8]) -> Result<(), Stop> {
-        Err(Stop::Failed(BenchError::WriteInReadOnly))
-    }
-
     fn scan(
         &mut self,
         table: TableId,

@@ -334,15 +334,6 @@ struct Running<'a> {
     mode: Mode,
 }
 
-impl Running<'_> {
-    fn writable(&self) -> Result<(), Stop> {
-        match self.mode {
-            Mode::ReadWrite => Ok(()),
-            Mode::ReadOnly => Err(Stop::Failed(BenchError::WriteInReadOnly)),
-        }
-    }
-}
-
 impl Transaction for Running<'_> {
     fn get(
         &mut self,
@@ -354,7 +345,7 @@ impl Transaction for Running<'_> {
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
-        self.writable()?;
+        self.mode.writable()?;
         // SAFETY: the cursor is open, the bytes are copied; an insert leaves the cursor nowhere.
         check(unsafe {
             braid_wt_put(
@@ -369,7 +360,7 @@ impl Transaction for Running<'_> {
     }
 
     fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
-        self.writable()?;
+        self.mode.writable()?;
         let cursor = &self.cursors[table];
         let _reset = Reset(cursor);
         // SAFETY: the cursor is open, the key is borrowed until after the reset.
