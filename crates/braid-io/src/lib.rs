@@ -16,6 +16,7 @@
 mod aligned;
 mod device;
 mod latency;
+mod layer;
 mod memory;
 mod open;
 mod overlay;
@@ -31,7 +32,8 @@ mod uring;
 
 pub use aligned::AlignedBuf;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
-pub use latency::LatencyDevice;
+pub use latency::{Latency, LatencyDevice};
+pub use layer::{Layer, LayeredDevice};
 pub use memory::MemoryDevice;
 pub use open::{
     DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory, open_directory,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::order::visits;
 use super::row::{BARE_LOG, Row, Table};
 use super::run::{DeviceLimit, EngineInfo, LeftOut, Run, WorkloadInfo};
-use super::stages::{LogWrites, Staged};
+use super::stages::{LogWrites, NotedWrites, Staged};
 use super::{CompareSpec, Load, Machine, RUN, TABLE};
 use crate::driver::Driver;
 use crate::engines::{KvEngine, Mode, Order, PeerInfo, Stop, Wait, peers};
@@ -367,7 +367,7 @@ impl Comparison<'_> {
         let tables = driver.tables();
         let options = self.braid(dir, workload);
         if peer.name == "braid" {
-            let device = LogWrites::new(options.open_device()?);
+            let device = LogWrites::over(options.open_device()?, NotedWrites::default());
             let engine = options.open_tables_on(Arc::new(device.clone()), &tables)?;
             return Ok(Staged::new(Box::new(engine), Some(&device)));
         }

@@ -7,13 +7,12 @@
 //! was made durable by the next one, and part of its waiting then counts as notification.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+use braid_io::{File, Layer, LayeredDevice};
 
 use crate::engines::{
     Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Session, Setting, Stop, TableId,
@@ -64,7 +63,7 @@ impl Staged {
         Staged {
             inner,
             samples: Mutex::default(),
-            writes: writes.map(|device| device.writes.clone()),
+            writes: writes.map(|device| device.layer().0.clone()),
         }
     }
 
@@ -208,106 +207,17 @@ impl Drop for StagedSession<'_> {
 }
 
 /// A device in front of another that notes when durable writes begin and end.
-#[derive(Clone, Debug)]
-pub(super) struct LogWrites {
-    inner: Arc<dyn Device>,
-    writes: Writes,
-}
+pub(super) type LogWrites = LayeredDevice<NotedWrites>;
 
-impl LogWrites {
-    pub(super) fn new(inner: Arc<dyn Device>) -> Self {
-        LogWrites {
-            inner,
-            writes: Writes::default(),
-        }
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub(super) struct NotedWrites(Writes);
 
-impl Device for LogWrites {
-    fn kind(&self) -> DeviceKind {
-        self.inner.kind()
-    }
-
-    fn block_size(&self) -> usize {
-        self.inner.block_size()
-    }
-
-    fn allocate(&self, len: usize) -> AlignedBuf {
-        self.inner.allocate(len)
-    }
-
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(LogWritesFile {
-            inner: self.inner.open(name, mode)?,
-            writes: self.writes.clone(),
-        }))
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn list(&self) -> io::Result<Vec<Entry>> {
-        self.inner.list()
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.inner.sync_directory()
-    }
-}
-
-#[derive(Debug)]
-struct LogWritesFile {
-    inner: Arc<dyn File>,
-    writes: Writes,
-}
-
-impl File for LogWritesFile {
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        self.inner.fill_zero(range)
-    }
-
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.inner.punch_hole(range)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.inner.write_at(bufs, offset)
-    }
-
-    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+impl Layer for NotedWrites {
+    fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         let begun = Instant::now();
-        self.inner.write_durable_at(bufs, offset)?;
-        lock(&self.writes).push((begun, Instant::now()));
+        file.write_durable_at(bufs, offset)?;
+        lock(&self.0).push((begun, Instant::now()));
         Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-
-    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
-        self.inner.read_batch(ops)
-    }
-
-    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
-        self.inner.write_batch(ops)
     }
 }
 

@@ -1,0 +1,131 @@
+//! Devices in front of others.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+
+/// What a [`LayeredDevice`] does around the steps that make data durable. What is not said is passed on.
+pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
+    /// In place of the file's own [`File::write_durable_at`].
+    ///
+    /// # Errors
+    /// As that.
+    fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        file.write_durable_at(bufs, offset)
+    }
+
+    /// In place of the file's own [`File::sync`].
+    ///
+    /// # Errors
+    /// As that.
+    fn sync(&self, file: &dyn File) -> io::Result<()> {
+        file.sync()
+    }
+}
+
+/// A device in front of another, to which it passes everything on by way of its layer.
+#[derive(Clone, Debug)]
+pub struct LayeredDevice<L> {
+    inner: Arc<dyn Device>,
+    layer: L,
+}
+
+impl<L: Layer> LayeredDevice<L> {
+    /// `layer` in front of `inner`.
+    pub fn over(inner: Arc<dyn Device>, layer: L) -> Self {
+        Self { inner, layer }
+    }
+
+    /// The layer.
+    pub fn layer(&self) -> &L {
+        &self.layer
+    }
+}
+
+impl<L: Layer> Device for LayeredDevice<L> {
+    fn kind(&self) -> DeviceKind {
+        self.inner.kind()
+    }
+
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        self.inner.allocate(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(LayeredFile {
+            inner: self.inner.open(name, mode)?,
+            layer: self.layer.clone(),
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.inner.list()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.inner.sync_directory()
+    }
+}
+
+#[derive(Debug)]
+struct LayeredFile<L> {
+    inner: Arc<dyn File>,
+    layer: L,
+}
+
+impl<L: Layer> File for LayeredFile<L> {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.fill_zero(range)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.punch_hole(range)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.inner.write_at(bufs, offset)
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.layer.write_durable_at(&*self.inner, bufs, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.layer.sync(&*self.inner)
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        self.inner.read_batch(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        self.inner.write_batch(ops)
+    }
+}
