@@ -83,8 +83,8 @@ impl ChunkHeader {
         padded(CHUNK_HEADER + self.payload_len as usize)
     }
 
-    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes the padding,
-    /// and returns the CRC.
+    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes behind it, and
+    /// returns the CRC.
     pub(crate) fn seal(&self, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -103,7 +103,7 @@ impl ChunkHeader {
         chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
         let crc = checksum(chunk, end);
         chunk[CRC_AT..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
-        chunk[end..self.size()].fill(0);
+        debug_assert!(chunk[end..self.size()].iter().all(|&byte| byte == 0));
         crc
     }
 
@@ -162,7 +162,8 @@ mod tests {
             more: 2,
             flush: 1 << 40,
         };
-        let mut chunk = vec![0xaa; BLOCK];
+        let mut chunk = vec![0xaa; 172];
+        chunk.resize(BLOCK, 0);
         let crc = header.seal(&mut chunk);
         assert_eq!(ChunkHeader::decode(&chunk), Some(header));
         assert_eq!(header.check(&chunk).unwrap(), (&[0xaa; 100][..], crc));

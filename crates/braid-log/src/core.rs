@@ -478,8 +478,8 @@ impl Core {
 
     /// What an asynchronous commit does about the flush: asks for it, or, where there are groups, flushes if
     /// it fills one.
-    pub(crate) fn request_flush_or_group(&self, strand: usize) {
-        let strand = &self.strands[strand];
+    #[inline]
+    pub(crate) fn request_flush_or_group(&self, strand: &Strand) {
         let lane = &self.lanes[strand.lane];
         match self.options.group_size {
             0 => self.request_flush(lane),

@@ -17,6 +17,8 @@ pub(crate) struct FillBuf {
     size: usize,
     /// The bytes from here on are nobody's yet.
     end: usize,
+    /// The bytes from here on, if they are nobody's, are zeroes.
+    clean: usize,
 }
 
 /// A part of the buffer, to be filled by its owner.
@@ -33,6 +35,7 @@ impl FillBuf {
             size: buf.len(),
             buf: Arc::new(buf),
             end: 0,
+            clean: 0,
         }
     }
 
@@ -52,11 +55,12 @@ impl FillBuf {
             Arc::get_mut(&mut self.buf).is_some() && end <= self.size,
             "a buffer is used again when it is finished"
         );
+        self.clean = self.clean.max(self.end);
         self.end = end;
     }
 
     /// Appends what `write` puts at the beginning of the `most` bytes that it is given; it returns how many
-    /// these are.
+    /// these are, and leaves the others as they are.
     #[inline]
     pub(crate) fn append_with(&mut self, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         assert!(most <= self.room(), "there is room");
@@ -80,6 +84,17 @@ impl FillBuf {
             buf: Arc::clone(&self.buf),
             at,
             len,
+        }
+    }
+
+    /// Makes the bytes behind those that are handed out zeroes, up to `to`.
+    pub(crate) fn pad(&mut self, to: usize) {
+        let (end, clean) = (self.end, self.clean);
+        if clean > end {
+            self.finished()[end..clean.min(to)].fill(0);
+            if clean <= to {
+                self.clean = end;
+            }
         }
     }
 

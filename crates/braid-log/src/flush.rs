@@ -44,10 +44,10 @@ impl Core {
         };
         let begun = braid_rt::now();
         let written = self.write_group(lane, &mut group);
-        LaneCounters::add_since(&lane.counters.write_nanos, begun);
+        let done = braid_rt::now();
+        LaneCounters::add(&lane.counters.write_nanos, nanos(done - begun));
         match written {
             Ok(()) => {
-                let done = braid_rt::now();
                 self.complete(lane, group);
                 LaneCounters::add_since(&lane.counters.notify_nanos, done);
             }
@@ -195,6 +195,7 @@ impl Core {
         LaneCounters::add(&lane.counters.pieces, u64::from(slot.pieces));
         LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
         LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
+        slot.buf.pad(header.size());
         header.seal(slot.buf.finished())
     }
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::core::{Core, DEPENDENCIES_MAX};
 use crate::entries::EntrySlot;
-use crate::log::LogInner;
 use crate::piece::{PieceHeader, PieceKind};
 use crate::space::Reservation;
-use crate::strand::PieceNumbers;
-use crate::ticket::Ticket;
+use crate::strand::{PieceNumbers, Strand};
+use crate::ticket::{Ticket, TicketHome};
 
 /// One committing transaction: [`InFlight::draw`] its numbers, [`InFlight::append`] its piece (or
 /// [`InFlight::void`]), apply its writes, then [`InFlight::finish`].
@@ -18,34 +17,37 @@ use crate::ticket::Ticket;
 /// gives drawn numbers up.
 #[derive(Debug)]
 pub struct InFlight<'a> {
-    log: &'a LogInner,
+    home: &'a Arc<TicketHome>,
+    strand: &'a Strand,
     entry: EntrySlot,
-    strand: usize,
     numbers: Option<PieceNumbers>,
     /// The flush group that takes the piece; 0 while nothing is appended.
     group: u64,
     appended: bool,
     /// What the piece names as dependencies.
     dependencies: Vec<u64>,
-    reservation: Option<Reservation>,
+    reservation: Reservation,
+    /// Whether the commit slot is given back.
+    has_left: bool,
 }
 
 impl<'a> InFlight<'a> {
+    #[inline]
     pub(crate) fn new(
-        log: &'a LogInner,
+        home: &'a Arc<TicketHome>,
         entry: EntrySlot,
-        strand: usize,
         reservation: Reservation,
     ) -> Self {
         Self {
-            log,
+            home,
+            strand: &home.core.strands[home.strand],
             entry,
-            strand,
             numbers: None,
             group: 0,
             appended: false,
             dependencies: Vec::new(),
-            reservation: Some(reservation),
+            reservation,
+            has_left: false,
         }
     }
 
@@ -56,12 +58,12 @@ impl<'a> InFlight<'a> {
     ///
     /// # Panics
     /// If `records` is 0, or numbers were drawn before.
+    #[inline]
     pub fn draw(&mut self, records: u32) -> u64 {
         assert!(records > 0, "a transaction draws at least one number");
         assert!(self.numbers.is_none(), "a transaction draws once");
-        let core = &self.log.core;
-        let lane = core.strands[self.strand].lane;
-        let (first, last) = core.entries.draw(self.entry, u64::from(records), lane);
+        let entries = &self.home.core.entries;
+        let (first, last) = entries.draw(self.entry, u64::from(records), self.strand.lane);
         self.numbers = Some(PieceNumbers { first, last });
         last
     }
@@ -85,8 +87,7 @@ impl<'a> InFlight<'a> {
     pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
         let number = self.numbers.expect("numbers are drawn").last;
         assert!(!self.appended, "dependencies come before the piece");
-        let core = &self.log.core;
-        let strand = &core.strands[self.strand];
+        let (core, strand) = (&self.home.core, self.strand);
         let named = DEPENDENCIES_MAX * size_of::<u64>();
         let large = payload_bytes + named > strand.whole_piece_bytes();
         self.dependencies = core.depend(strand.lane, number, numbers, large);
@@ -98,10 +99,16 @@ impl<'a> InFlight<'a> {
     /// # Panics
     /// If no number was drawn, or something was appended before, or the payload is longer than
     /// [`Log::enter`](crate::Log::enter) was told.
+    #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
         if self.dependencies.is_empty() {
             return self.put(PieceKind::Data, payload);
         }
+        self.append_dependent(payload);
+    }
+
+    #[inline(never)]
+    fn append_dependent(&mut self, payload: &[&[u8]]) {
         let named: Vec<u8> = self
             .dependencies
             .iter()
@@ -121,10 +128,11 @@ impl<'a> InFlight<'a> {
     ///
     /// # Panics
     /// If no number was drawn, or something was appended before.
+    #[cold]
     pub fn void(&mut self) {
         if !self.dependencies.is_empty() {
             self.dependencies.clear();
-            if let (Some(hardening), Some(numbers)) = (&self.log.core.hardening, self.numbers) {
+            if let (Some(hardening), Some(numbers)) = (&self.home.core.hardening, self.numbers) {
                 hardening.forget(numbers.last);
             }
         }
@@ -133,14 +141,14 @@ impl<'a> InFlight<'a> {
         }
     }
 
+    #[inline]
     fn put(&mut self, kind: PieceKind, payload: &[&[u8]]) {
         let numbers = self
             .numbers
             .expect("numbers are drawn before a piece is appended");
         assert!(!self.appended, "a transaction appends one piece");
         self.appended = true;
-        let core = &*self.log.core;
-        let strand = &core.strands[self.strand];
+        let strand = self.strand;
         let len = payload.iter().map(|part| part.len()).sum();
         self.group = if len > strand.whole_piece_bytes() {
             self.stream(numbers, payload, len)
@@ -155,6 +163,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// Appends together with the threads that it meets.
+    #[inline(never)]
     fn put_together(
         &self,
         numbers: PieceNumbers,
@@ -162,7 +171,7 @@ impl<'a> InFlight<'a> {
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
-        let core: &Core = &self.log.core;
+        let core: &Core = &self.home.core;
         let header = PieceHeader {
             number: numbers.last,
             records: (numbers.last - numbers.first + 1) as u32,
@@ -171,9 +180,10 @@ impl<'a> InFlight<'a> {
         };
         // The entry's slot differs from thread to thread.
         let hint = self.entry.index();
-        core.strands[self.strand].append_together(hint, header, numbers, payload, |retry| {
-            core.wait_for_buffer(self.strand, retry);
-        })
+        self.strand
+            .append_together(hint, header, numbers, payload, |retry| {
+                core.wait_for_buffer(self.home.strand, retry);
+            })
     }
 
     #[cold]
@@ -184,11 +194,10 @@ impl<'a> InFlight<'a> {
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
-        let core: &Core = &self.log.core;
-        let strand = &core.strands[self.strand];
+        let (core, strand) = (&*self.home.core, self.strand);
         let mut group = 0;
         // If the log is poisoned meanwhile the bytes are dropped; the ticket tells.
-        core.wait_for_buffer(self.strand, &mut || match strand
+        core.wait_for_buffer(self.home.strand, &mut || match strand
             .try_append(numbers, kind, payload, len)
         {
             Some(taken) => {
@@ -204,8 +213,7 @@ impl<'a> InFlight<'a> {
     /// between the parts. I2: recovery takes all parts or none.
     #[cold]
     fn stream(&self, numbers: PieceNumbers, payload: &[&[u8]], total: usize) -> u64 {
-        let core: &Core = &self.log.core;
-        let strand = &core.strands[self.strand];
+        let (core, strand) = (&*self.home.core, self.strand);
         let mut group = 0;
         let mut offset = 0u64;
         for mut rest in payload.iter().copied() {
@@ -219,7 +227,7 @@ impl<'a> InFlight<'a> {
                     }
                     part.is_some()
                 };
-                if !step() && !core.wait_for_buffer(self.strand, &mut step) {
+                if !step() && !core.wait_for_buffer(self.home.strand, &mut step) {
                     return group;
                 }
             }
@@ -229,36 +237,43 @@ impl<'a> InFlight<'a> {
 
     /// The transaction's writes are applied. The caller blocks on the ticket right away (or drops it):
     /// no flush is started for it.
-    #[inline]
-    pub fn finish(self) -> Ticket {
-        let (number, group) = (self.numbers.map_or(0, |numbers| numbers.last), self.group);
-        let log = self.log;
-        let strand = self.strand;
-        drop(self);
-        Ticket::new(Arc::clone(&log.homes[strand]), number, group)
+    #[inline(always)]
+    pub fn finish(mut self) -> Ticket {
+        // Not by a drop, for which it would be moved.
+        self.leave();
+        let number = self.numbers.map_or(0, |numbers| numbers.last);
+        Ticket::new(Arc::clone(self.home), number, self.group)
     }
 
     /// Like [`InFlight::finish`], for a caller that does not block on the ticket right away: starts a
     /// flush if none is under way, or as [`group_size`](crate::LogOptions::group_size) has it.
     #[inline]
     pub fn finish_async(self) -> Ticket {
-        let (log, strand) = (self.log, self.strand);
+        let (home, strand) = (self.home, self.strand);
         let ticket = self.finish();
-        log.core.request_flush_or_group(strand);
+        home.core.request_flush_or_group(strand);
         ticket
+    }
+
+    /// Gives up what was drawn and not appended, and the commit slot.
+    #[inline]
+    fn leave(&mut self) {
+        self.has_left = true;
+        if self.numbers.is_some() && !self.appended {
+            self.void();
+        }
+        let core = &self.home.core;
+        core.entries.leave(self.entry);
+        core.left_entry(self.strand.lane);
+        core.unreserve(self.reservation);
     }
 }
 
 impl Drop for InFlight<'_> {
+    #[inline]
     fn drop(&mut self) {
-        if self.numbers.is_some() && !self.appended {
-            self.void();
-        }
-        let core = &self.log.core;
-        core.entries.leave(self.entry);
-        core.left_entry(core.strands[self.strand].lane);
-        if let Some(reservation) = self.reservation.take() {
-            core.unreserve(reservation);
+        if !self.has_left {
+            self.leave();
         }
     }
 }

@@ -325,12 +325,9 @@ impl Log {
         let reservation = core.reserve(payload_bytes + dependencies)?;
         let thread = braid_rt::thread::index();
         let entry = core.entries.enter(thread);
-        Ok(InFlight::new(
-            &self.0,
-            entry,
-            thread % core.strands.len(),
-            reservation,
-        ))
+        let homes = &self.0.homes;
+        let home = &homes[thread % homes.len()];
+        Ok(InFlight::new(home, entry, reservation))
     }
 
     /// Appends one record: [`Log::enter`], draw one number, append, finish.

@@ -239,7 +239,8 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let core = log.core();
     let reservation = core.reserve(bytes.len()).unwrap();
     let entry = core.entries.enter(strand);
-    let mut entry = InFlight::new(log.inner(), entry, strand % core.strands.len(), reservation);
+    let homes = &log.inner().homes;
+    let mut entry = InFlight::new(&homes[strand % homes.len()], entry, reservation);
     entry.draw(1);
     entry.append(&[bytes]);
     entry.finish()
@@ -334,7 +335,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         let core = log.core();
         let reservation = core.reserve(1).unwrap();
         let entry = core.entries.enter(0);
-        let mut entry = InFlight::new(log.inner(), entry, 0, reservation);
+        let mut entry = InFlight::new(&log.inner().homes[0], entry, reservation);
         entry.draw(1);
         entry.append(&[b"x"]);
         drop(entry);

@@ -75,8 +75,6 @@ impl PieceHeader {
             kind,
             payload_len,
         } = self;
-        let mut at = 0;
-        let mut put = |value| at += put_varint(value, &mut out[at..]);
         let (code, extra) = match (kind, previous) {
             (PieceKind::Data, Some(_)) => (0, None),
             (PieceKind::Void, Some(_)) => (1, None),
@@ -87,13 +85,23 @@ impl PieceHeader {
             (PieceKind::Void, None) => (VOID_ALONE, None),
             (_, None) => panic!("a {kind:?} piece comes behind a known one"),
         };
-        put(u64::from(records) << 3 | code);
+        let tag = u64::from(records) << 3 | code;
         let delta = number.wrapping_sub(previous.unwrap_or(0)) as i64;
-        put(((delta << 1) ^ (delta >> 63)) as u64);
+        let zigzag = ((delta << 1) ^ (delta >> 63)) as u64;
+        let len = payload_len as u64;
+        // The common case, in one step.
+        if extra.is_none() && (tag | zigzag | len) < 0x80 {
+            out[..3].copy_from_slice(&[tag as u8, zigzag as u8, len as u8]);
+            return 3;
+        }
+        let mut at = 0;
+        let mut put = |value| at += put_varint(value, &mut out[at..]);
+        put(tag);
+        put(zigzag);
         if let Some(extra) = extra {
             put(extra);
         }
-        put(payload_len as u64);
+        put(len);
         at
     }
 }

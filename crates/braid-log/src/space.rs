@@ -68,7 +68,7 @@ impl SpaceState {
 }
 
 /// Reserved bytes; 0 for a small entry.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation(u64);
 
 impl Core {

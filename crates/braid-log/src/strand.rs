@@ -207,6 +207,7 @@ impl Strand {
 
     /// Appends a piece that is not split. Returns the group that will flush it, or `None` if there is
     /// no buffer space for now.
+    #[inline]
     pub(crate) fn try_append(
         &self,
         numbers: PieceNumbers,
@@ -250,6 +251,7 @@ impl Strand {
         Some((part.len(), state.group))
     }
 
+    #[inline]
     fn put(
         &self,
         state: &mut StrandState,
@@ -289,10 +291,16 @@ impl Strand {
         };
         state.unflushed[slot.id] = slot.first;
         if slot.opened.is_none() {
-            slot.opened = Some(braid_rt::now());
-            // SeqCst: see `is_dirty`.
-            self.dirty.store(true, Ordering::SeqCst);
+            self.opened(slot);
         }
+    }
+
+    /// After the first piece of a slot.
+    #[cold]
+    fn opened(&self, slot: &mut Slot) {
+        slot.opened = Some(braid_rt::now());
+        // SeqCst: see `is_dirty`.
+        self.dirty.store(true, Ordering::SeqCst);
     }
 
     /// Whether threads that meet here append together.
@@ -447,12 +455,14 @@ pub(crate) enum Taken {
 
 impl StrandState {
     /// Makes sure that the active slot has so much room. `false` if there is no buffer space.
+    #[inline]
     fn make_room(&mut self, bytes: usize) -> bool {
         let has_room = |slot: &Slot| slot.buf.room() >= bytes;
         self.active.as_ref().is_some_and(has_room) || self.rotate()
     }
 
     /// Makes a free slot the active one. `false` if there is none.
+    #[cold]
     fn rotate(&mut self) -> bool {
         let Some(slot) = self.free.pop() else {
             return false;

@@ -24,7 +24,7 @@ mod check;
 
 use std::cmp::Ordering;
 
-use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8};
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind};
 
 pub(crate) use check::check;
 
@@ -61,11 +61,20 @@ impl Shared {
     #[inline]
     fn of(suffix: &[u8], len: usize) -> Self {
         let len = len.min(SHARED_MAX);
-        let mask = u64::MAX.checked_shl(64 - 8 * len as u32).unwrap_or(0);
-        Self {
+        let all = Self {
             len,
-            bytes: head8(suffix) & mask,
+            bytes: head8(suffix),
+        };
+        Self {
+            bytes: all.bytes & all.mask(),
+            ..all
         }
+    }
+
+    /// The bytes of a word that are shared.
+    #[inline]
+    fn mask(self) -> u64 {
+        !u64::MAX.checked_shr(8 * self.len as u32).unwrap_or(0)
     }
 
     /// The bytes with which both suffixes begin.
@@ -96,6 +105,8 @@ pub(crate) struct Node<'a>(pub(crate) Page<'a>);
 /// A leaf record's fixed part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafRecord {
+    /// The word where it starts.
+    at: usize,
     pub(crate) version: u64,
     pub(crate) flags: u64,
     pub(crate) value_len: usize,
@@ -243,50 +254,48 @@ impl<'a> Node<'a> {
     }
 
     /// The first slot whose key is at least `key` (`Ok` if equal).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
         self.search_first(key, self.len())
     }
 
     /// [`Node::search`] among the first `len` slots.
-    #[inline]
+    #[inline(always)]
     fn search_first(self, key: &[u8], len: usize) -> Result<usize, usize> {
-        let suffix = key.get(self.prefix_len()..).unwrap_or_default();
-        let shared = self.shared();
-        let own = Shared::of(suffix, shared.len);
-        if own.bytes != shared.bytes || suffix.len() < shared.len {
+        let lengths = self.0.word(4);
+        let prefix = lengths as u16 as usize;
+        let suffix_len = key.len().saturating_sub(prefix);
+        let shared = Shared {
+            // In a page that changes it may be nonsense, which does no harm here.
+            len: usize::from((lengths >> 16) as u8),
+            bytes: self.0.word(6),
+        };
+        let first = head8_behind(key, prefix);
+        let own = first & shared.mask();
+        if own != shared.bytes || suffix_len < shared.len {
             // A suffix that ends within the shared bytes is below all that go on.
-            return Err(if own.bytes <= shared.bytes { 0 } else { len });
+            return Err(if own <= shared.bytes { 0 } else { len });
         }
-        let head = shared.head(suffix);
-        let low = self.lower_bound(head, len);
+        let behind = if suffix_len <= 8 || shared.len <= 4 {
+            first.checked_shl(8 * shared.len as u32).unwrap_or(0)
+        } else {
+            head8_behind(key, prefix + shared.len)
+        };
+        let head = (behind >> 32) as u32;
+        // A slot's head is its upper half: the slots compare as they are.
+        let low = self.0.count_below(FIRST_SLOT, len, u64::from(head) << 32);
         if low == len {
             return Err(low);
         }
-        match self.compare(low, shared.len, head, suffix) {
-            Ordering::Less => self.search_rest(low + 1, len, shared.len, head, suffix),
-            Ordering::Greater => Err(low),
-            Ordering::Equal => Ok(low),
+        let (slot_head, _, slot_len) = self.slot(low);
+        if slot_head != head {
+            return Err(low);
         }
-    }
-
-    /// The first of `len` slots whose head is at least `head`. Without branches on what it finds: which
-    /// way they go is as good as random.
-    #[inline]
-    fn lower_bound(self, head: u32, len: usize) -> usize {
-        // A slot's head is its upper half: the slots compare as they are.
-        let least = u64::from(head) << 32;
-        // The word before the first that may be it.
-        let mut before = FIRST_SLOT - 1;
-        let mut left = len;
-        while left > 0 {
-            let half = left / 2;
-            let middle = before + left - half;
-            let below = self.0.word(middle) < least;
-            before = std::hint::select_unpredictable(below, middle, before);
-            left = half;
+        // The heads are all there is, but for zeroes at the end.
+        if slot_len == suffix_len && slot_len <= shared.len + 4 {
+            return Ok(low);
         }
-        before + 1 - FIRST_SLOT
+        self.search_rest(low, len, shared.len, head, key)
     }
 
     /// The search among slots with the same head.
@@ -297,15 +306,18 @@ impl<'a> Node<'a> {
         mut high: usize,
         shared: usize,
         head: u32,
-        suffix: &[u8],
+        key: &[u8],
     ) -> Result<usize, usize> {
+        let suffix = key.get(self.prefix_len()..).unwrap_or_default();
+        // Mostly it is the first one.
+        let mut middle = low;
         while low < high {
-            let middle = (low + high) / 2;
             match self.compare(middle, shared, head, suffix) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
             }
+            middle = (low + high) / 2;
         }
         Err(low)
     }
@@ -340,7 +352,7 @@ impl<'a> Node<'a> {
     }
 
     /// The child that a key belongs to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn child_of(self, key: &[u8]) -> PageId {
         let len = self.len();
         let position = match self.search_first(key, len) {
@@ -390,6 +402,7 @@ impl<'a> Node<'a> {
         let (_, at, suffix_len) = self.slot(i);
         let lengths = self.0.word(at + 1);
         LeafRecord {
+            at,
             version: self.0.word(at),
             flags: lengths >> 32,
             value_len: lengths as u32 as usize,
@@ -403,8 +416,10 @@ impl<'a> Node<'a> {
     }
 
     /// Appends what [`Node::stored_value`] returns.
+    #[inline]
     pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {
-        self.0.read_bytes(record.value_at, record.stored_len(), out);
+        self.0
+            .read_padded(record.value_at, record.stored_len(), out);
     }
 
     fn free_words(self) -> usize {
@@ -466,7 +481,7 @@ impl<'a> Node<'a> {
         self.write_leaf_value(at, at + 2 + words_of(suffix.len()), value);
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_leaf_value(self, at: usize, value_at: usize, value: &NewValue<'_>) {
         self.0.set_word(at, value.version);
         self.0
@@ -476,24 +491,29 @@ impl<'a> Node<'a> {
 
     /// Inserts or replaces a leaf's record at the place that [`Node::search`] found for its key; `false`
     /// if there is no room.
-    #[inline]
     #[must_use]
     pub(crate) fn put(self, place: Result<usize, usize>, key: &[u8], value: &NewValue<'_>) -> bool {
         match place {
             Ok(i) => {
-                let old = self.leaf_record(i);
-                let (old_words, words) = (words_of(old.stored_len()), words_of(value.stored.len()));
-                if words > old_words {
-                    return self.put_larger(i, key, value);
-                }
-                self.write_leaf_value(self.slot(i).1, old.value_at, value);
-                if words < old_words {
-                    self.add_dead(old_words - words);
-                }
-                true
+                self.put_in_place(&self.leaf_record(i), value) || self.put_larger(i, key, value)
             }
             Err(i) => self.put_new(i, key, value),
         }
+    }
+
+    /// Replaces a record where it lies; `false` if the new one takes more room.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn put_in_place(self, old: &LeafRecord, value: &NewValue<'_>) -> bool {
+        let (old_words, words) = (words_of(old.stored_len()), words_of(value.stored.len()));
+        if words > old_words {
+            return false;
+        }
+        self.write_leaf_value(old.at, old.value_at, value);
+        if words < old_words {
+            self.add_dead(old_words - words);
+        }
+        true
     }
 
     /// Replaces a record by one that takes more room.
@@ -609,6 +629,18 @@ pub(crate) struct NewValue<'a> {
     pub(crate) flags: u64,
     pub(crate) len: usize,
     pub(crate) stored: &'a [u8],
+}
+
+impl<'a> NewValue<'a> {
+    /// A value that lies in the leaf.
+    pub(crate) fn inline(version: u64, value: &'a [u8]) -> Self {
+        Self {
+            version,
+            flags: 0,
+            len: value.len(),
+            stored: value,
+        }
+    }
 }
 
 /// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.

@@ -24,7 +24,7 @@ pub type PageId = u64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page<'a>(pub(crate) &'a [AtomicU64; WORDS]);
 
-impl Page<'_> {
+impl<'a> Page<'a> {
     /// The word at an index; indices wrap, so that a nonsense one stays in the page.
     #[inline]
     pub(crate) fn word(&self, index: usize) -> u64 {
@@ -49,24 +49,25 @@ impl Page<'_> {
     /// reader's nonsense length must not, and a true one never does.
     #[inline]
     pub(crate) fn read_bytes(&self, index: usize, len: usize, out: &mut Vec<u8>) {
-        let len = len.min(PAGE_SIZE);
-        out.reserve(len);
-        let before = out.len();
-        let first = index % WORDS;
-        let whole = (len / 8).min(WORDS - first);
-        // SAFETY: `before <= capacity`.
-        let start = unsafe { out.as_mut_ptr().add(before) };
-        for (i, word) in self.0[first..first + whole].iter().enumerate() {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            // SAFETY: `i < whole <= len / 8`: these eight bytes lie in the `len` reserved.
-            unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
-        }
-        // SAFETY: the `whole * 8 <= len` bytes behind `before` were written just now.
-        unsafe { out.set_len(before + whole * 8) };
-        let left = (len - whole * 8).min(8);
+        let words = self.words(index, len / 8);
+        let whole = words.len() * 8;
+        let left = (len - whole).min(7);
+        out.reserve(whole + left);
+        // SAFETY: so many bytes were reserved.
+        unsafe { append_words(words, whole, out) };
         if left > 0 {
-            out.extend_from_slice(&self.bytes8(index + whole)[..left]);
+            out.extend_from_slice(&self.bytes8(index + words.len())[..left]);
         }
+    }
+
+    /// The same for a buffer that may take a little more room than it needs: copies the last word with its
+    /// padding.
+    #[inline]
+    pub(crate) fn read_padded(&self, index: usize, len: usize, out: &mut Vec<u8>) {
+        let words = self.words(index, len.div_ceil(8));
+        out.reserve(words.len() * 8);
+        // SAFETY: so many bytes were reserved.
+        unsafe { append_words(words, len.min(words.len() * 8), out) };
     }
 
     /// A value's bytes in a buffer of exactly their length.
@@ -77,6 +78,21 @@ impl Page<'_> {
         out
     }
 
+    /// So many words from an index on, fewer at the end of the page.
+    #[inline]
+    fn words(self, index: usize, count: usize) -> &'a [AtomicU64] {
+        let first = index % WORDS;
+        &self.0[first..first + count.min(WORDS - first)]
+    }
+
+    /// How many of the `len` words from an index on are below `bound`, if they ascend. Without branches on
+    /// what it finds: which way a search goes is as good as random.
+    #[inline]
+    pub(crate) fn count_below(self, index: usize, len: usize, bound: u64) -> usize {
+        let is_below = |word: &AtomicU64| u64::from_le(word.load(Ordering::Relaxed)) < bound;
+        self.words(index, len).partition_point(is_below)
+    }
+
     /// Writes bytes from a word index on, the last word padded with zeroes. Only for the holder of the
     /// exclusive latch, who knows that they fit.
     #[inline]
@@ -84,8 +100,20 @@ impl Page<'_> {
         let (whole, rest) = bytes.as_chunks::<8>();
         let words = &self.0[index % WORDS..];
         debug_assert!(bytes.len().div_ceil(8) <= words.len(), "the bytes fit");
-        for (word, chunk) in words.iter().zip(whole) {
+        // Four at a time: the compiler does not unroll loops of atomic stores.
+        let (words, last_words) = words[..whole.len()].as_chunks::<4>();
+        let (chunks, last_chunks) = whole.as_chunks::<4>();
+        let set = |word: &AtomicU64, chunk: &[u8; 8]| {
             word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+        };
+        for (words, chunks) in words.iter().zip(chunks) {
+            set(&words[0], &chunks[0]);
+            set(&words[1], &chunks[1]);
+            set(&words[2], &chunks[2]);
+            set(&words[3], &chunks[3]);
+        }
+        for (word, chunk) in last_words.iter().zip(last_chunks) {
+            set(word, chunk);
         }
         if !rest.is_empty() {
             self.set_word(index + whole.len(), head8(rest).swap_bytes());
@@ -117,6 +145,24 @@ impl Page<'_> {
         assert_eq!(bytes.len(), PAGE_SIZE);
         self.write_bytes(0, bytes);
     }
+}
+
+/// Appends the first `len` bytes of words.
+///
+/// # Safety
+/// The words have so many bytes, and `out` has capacity for all of theirs.
+#[inline]
+unsafe fn append_words(words: &[AtomicU64], len: usize, out: &mut Vec<u8>) {
+    let before = out.len();
+    // SAFETY: `before <= capacity`.
+    let start = unsafe { out.as_mut_ptr().add(before) };
+    for (i, word) in words.iter().enumerate() {
+        let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        // SAFETY: `i < words.len()`: there is capacity for these eight bytes.
+        unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
+    }
+    // SAFETY: these bytes were written just now.
+    unsafe { out.set_len(before + len) };
 }
 
 /// A private page outside of the pool.
@@ -155,6 +201,23 @@ pub(crate) fn compare_key(
         }
     }
     len.cmp(&key.len())
+}
+
+/// [`head8`] of what is behind the first `at` bytes, of which there may be fewer.
+#[inline]
+pub(crate) fn head8_behind(bytes: &[u8], at: usize) -> u64 {
+    if let Some(all) = bytes.get(at..at.saturating_add(8)) {
+        return head8(all);
+    }
+    let behind = bytes.len().saturating_sub(at);
+    match bytes.last_chunk() {
+        // The last eight bytes, less those that are not behind.
+        Some(last) => {
+            let before = 64 - 8 * behind as u32;
+            u64::from_be_bytes(*last).checked_shl(before).unwrap_or(0)
+        }
+        None => head8(bytes.get(at..).unwrap_or_default()),
+    }
 }
 
 /// The first eight bytes as a big-endian number, padded with zeroes.
@@ -197,7 +260,9 @@ mod tests {
             prop_assert_eq!(page.to_vec(10, a.len()), a.clone());
             let mut out = Vec::new();
             page.read_bytes(10, a.len(), &mut out);
-            prop_assert_eq!(out, a);
+            prop_assert_eq!(&out, &a);
+            page.read_padded(10, a.len(), &mut out);
+            prop_assert_eq!(out, [&a[..], &a[..]].concat());
         }
     }
 
@@ -208,6 +273,10 @@ mod tests {
             let mut word = [0; 8];
             word[..len.min(8)].copy_from_slice(&bytes[..len.min(8)]);
             assert_eq!(head8(&bytes[..len]), u64::from_be_bytes(word), "{len}");
+            for at in 0..=len + 1 {
+                let behind = head8(bytes[..len].get(at..).unwrap_or_default());
+                assert_eq!(head8_behind(&bytes[..len], at), behind, "{at} of {len}");
+            }
         }
     }
 
@@ -216,6 +285,9 @@ mod tests {
         let words = private();
         let page = Page(&words);
         assert!(page.to_vec(WORDS - 1, 100_000).len() <= PAGE_SIZE);
+        let mut out = Vec::new();
+        page.read_padded(WORDS - 1, 100_000, &mut out);
+        assert_eq!(out, [0; 8]);
         assert_eq!(page.word(usize::MAX), 0);
     }
 }

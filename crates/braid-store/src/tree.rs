@@ -129,16 +129,35 @@ impl OldRecord<'_> {
     ///
     /// # Errors
     /// What reading overflow pages can fail with; nothing is appended then.
+    #[inline]
     pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
-        if !self.record.is_overflow() {
-            self.node.append_stored_value(&self.record, out);
-            return Ok(());
+        // By value, so that nothing but this branch needs them in memory.
+        let Self {
+            pool,
+            page,
+            node,
+            record,
+        } = *self;
+        if record.is_overflow() {
+            return append_overflow(pool, page, node, record, out);
         }
-        let first = overflow::reference(&self.node.stored_value(&self.record));
-        let value = overflow::read(self.pool, first, self.record.value_len, Some(self.page))?;
-        out.extend_from_slice(&value.ok_or_else(|| broken(first))?);
+        node.append_stored_value(&record, out);
         Ok(())
     }
+}
+
+#[inline(never)]
+fn append_overflow(
+    pool: &Pool,
+    page: PageId,
+    node: Node<'_>,
+    record: LeafRecord,
+    out: &mut Vec<u8>,
+) -> Result<(), StoreError> {
+    let first = overflow::reference(&node.stored_value(&record));
+    let value = overflow::read(pool, first, record.value_len, Some(page))?;
+    out.extend_from_slice(&value.ok_or_else(|| broken(first))?);
+    Ok(())
 }
 
 /// The order of a scan.
@@ -238,16 +257,17 @@ impl Tree {
 
     /// Goes down to the leaf that `choose`, from a node to its child, leads to; `None` if something
     /// changed on the way.
-    #[inline]
+    #[inline(always)]
     fn try_descend(
         &self,
         choose: impl Fn(Node<'_>) -> PageId,
     ) -> Result<Option<ReadPage<'_>>, StoreError> {
-        let Some(mut page) = self.pool.read(self.root)? else {
-            return Err(broken(self.root));
+        let mut page = match self.pool.read_resident(self.root) {
+            Some(page) => page,
+            None => self.read_existing(self.root)?,
         };
+        let mut node = Node(page.page());
         for _ in 0..LEVELS_MAX {
-            let node = Node(page.page());
             match node.kind() {
                 KIND_LEAF => return Ok(Some(page)),
                 KIND_INNER => {}
@@ -255,26 +275,36 @@ impl Tree {
                 _ => return Ok(None),
             }
             let child = choose(node);
-            let mut next = self.pool.read_resident(child);
-            if next.is_none() {
-                // Nothing is read from the medium for a reference that is nonsense.
-                if !page.validate() {
-                    return Ok(None);
-                }
-                next = self.pool.read(child)?;
-            }
-            // The child was this page's child when its version was taken: else it may be anything.
+            let resident = self.pool.read_resident(child);
+            // The child was this page's child when its version was taken: else it may be anything. (Before
+            // a page is read from the medium, too: nothing is for a reference that is nonsense.)
             if !page.validate() {
                 return Ok(None);
             }
-            page = next.ok_or_else(|| broken(child))?;
-            page.page().prefetch();
+            page = match resident {
+                Some(resident) => resident,
+                None => {
+                    let read = self.read_existing(child);
+                    if !page.validate() {
+                        return Ok(None);
+                    }
+                    read?
+                }
+            };
+            node = Node(page.page());
+            node.0.prefetch();
         }
         let what = "the tree is impossibly deep";
         Err(StoreError::damaged_page(self.root, what))
     }
 
-    #[inline]
+    /// Opens a page that may not be in memory.
+    #[cold]
+    fn read_existing(&self, id: PageId) -> Result<ReadPage<'_>, StoreError> {
+        self.pool.read(id)?.ok_or_else(|| broken(id))
+    }
+
+    #[inline(always)]
     fn descend(&self, choose: impl Fn(Node<'_>) -> PageId) -> Result<ReadPage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
@@ -388,21 +418,31 @@ impl Tree {
     ) -> Result<R, StoreError> {
         let mut leaf = self.latch_leaf(key)?;
         // Before the decision: a failure to keep the page's old image must not come after it.
-        leaf.page_mut()?;
-        let node = Node(leaf.page());
+        let node = Node(leaf.page_mut()?);
         let found = node.search(key);
-        let page = leaf.id;
-        let old = found.ok().map(|i| OldRecord {
+        let record = found.ok().map(|i| node.leaf_record(i));
+        let old = record.map(|record| OldRecord {
             pool: &self.pool,
-            page,
+            page: leaf.id,
             node,
-            record: node.leaf_record(i),
+            record,
         });
         let (change, result) = decide(old);
+        // The common case of `apply`.
+        if let (Change::Put { version, value }, Some(record)) = (change, record)
+            && value.len() <= INLINE_MAX
+            && !record.is_overflow()
+            && record.version <= version
+            && node.admits(key, found)
+            && node.put_in_place(&record, &NewValue::inline(version, value))
+        {
+            return Ok(result);
+        }
         self.apply(leaf, found, key, change)?;
         Ok(result)
     }
 
+    #[inline(always)]
     fn latch_leaf(&self, key: &[u8]) -> Result<WritePage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
@@ -416,7 +456,7 @@ impl Tree {
 
     /// Carries a change out, splitting and merging as need be. `place` is where the key is, or belongs,
     /// in its leaf.
-    #[inline]
+    #[inline(never)]
     fn apply<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
@@ -445,13 +485,8 @@ impl Tree {
             Change::Put { version, value } => (version, 0, value),
         };
         if value.len() <= INLINE_MAX {
-            let new = NewValue {
-                version,
-                flags,
-                len: value.len(),
-                stored: value,
-            };
-            return self.put(leaf, place, key, &new);
+            let inline = NewValue::inline(version, value);
+            return self.put(leaf, place, key, &NewValue { flags, ..inline });
         }
         // Writing many pages under the leaf's latch would hold everybody else up.
         drop(leaf);

@@ -287,7 +287,7 @@ impl PooledContext {
     }
 
     /// Gives the context back after the precommit. Locks that the protocol still needs are held on.
-    #[inline]
+    #[inline(always)]
     fn end(self, ticket: &braid_log::Ticket, durability: Durability) {
         if let Durability::Buffered(bound) = durability
             && !braid_rt::mutant!("buffered_for_ever")
@@ -302,8 +302,9 @@ impl PooledContext {
                     self.inner.flush_for_locks();
                 }
             }
+            self.inner.close_snapshot(state);
         }
-        self.abort();
+        Inner::give_back(self);
     }
 
     /// Releases what the transaction holds and gives the context back.
@@ -311,9 +312,7 @@ impl PooledContext {
         {
             let mut state = self.state.borrow_mut();
             self.inner.unlock_all(&mut state);
-            if let Some(snapshot) = state.snapshot.take() {
-                self.inner.snapshots.close(&snapshot);
-            }
+            self.inner.close_snapshot(&mut state);
         }
         Inner::give_back(self);
     }
@@ -425,6 +424,12 @@ impl Inner {
             .writes
             .live()
             .try_for_each(|w| state.tables[w.table as usize].check_alive())
+    }
+
+    fn close_snapshot(&self, state: &mut Context) {
+        if let Some(snapshot) = state.snapshot.take() {
+            self.snapshots.close(&snapshot);
+        }
     }
 
     pub(crate) fn unlock_all(&self, state: &mut Context) {
@@ -567,6 +572,7 @@ impl Inner {
     }
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.
+    #[inline(never)]
     fn apply(&self, state: &Context, number: u64) -> Result<()> {
         let mut shard = self.garbage.lock_shard();
         for write in state.writes.live() {
@@ -574,26 +580,30 @@ impl Inner {
             let key = state.writes.key(write);
             let value = state.writes.value(write);
             let stripe = self.locks.stripe_of(write.hash);
-            let kept = table.tree.modify(key, |old| {
-                let mut kept = false;
+            let mut kept = false;
+            // Beside the result, which the tree would move about.
+            let mut failed = None;
+            table.tree.modify(key, |old| {
+                let keep = (Change::Keep, ());
                 if let Some(old) = old {
                     let meta = old.meta();
                     // Of no transaction of this log: the page was damaged before its checksum was made.
                     if meta.version >= number && meta.version > self.log.last_number() {
-                        return (Change::Keep, Err(from_nowhere(table.id, meta.version)));
+                        failed = Some(from_nowhere(table.id, meta.version));
+                        return keep;
                     }
                     // I7: a key's versions follow the numbers, because its lock is held from before
                     // the draw until now.
-                    assert!(
-                        meta.version < number,
-                        "version {} after {number}",
-                        meta.version
-                    );
+                    if meta.version >= number {
+                        disordered(meta.version, number);
+                    }
                     if !meta.tombstone {
                         let mut replaced = shard.spare.take();
-                        let bytes = replaced.begin(table.id, key, meta.version, number);
+                        let (len, before) = (old.value_len(), meta.version);
+                        let bytes = replaced.begin(table.id, key, len, before, number);
                         if let Err(error) = old.append_value(bytes) {
-                            return (Change::Keep, Err(error.into()));
+                            failed = Some(error.into());
+                            return keep;
                         }
                         // Before the new version is in place, so that a snapshot which finds that one
                         // too new finds this one here.
@@ -601,7 +611,7 @@ impl Inner {
                         kept = true;
                     }
                 } else if value.is_none() {
-                    return (Change::Keep, Ok(false));
+                    return keep;
                 }
                 let change = match value {
                     Some(value) => Change::Put {
@@ -610,8 +620,11 @@ impl Inner {
                     },
                     None => Change::Tombstone { version: number },
                 };
-                (change, Ok(kept))
-            })??;
+                (change, ())
+            })?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
             if kept {
                 shard.retire(Retired::version(number, stripe));
             }
@@ -621,6 +634,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn disordered(version: u64, number: u64) -> ! {
+    panic!("version {version} after {number}");
 }
 
 #[cold]

@@ -65,7 +65,15 @@ impl WriteSet {
         self.writes.is_empty()
     }
 
+    #[inline(always)]
     fn find_index(&self, hash: u64, table: u32, key: &[u8]) -> Option<usize> {
+        if self.writes.is_empty() {
+            return None;
+        }
+        self.find_among(hash, table, key)
+    }
+
+    fn find_among(&self, hash: u64, table: u32, key: &[u8]) -> Option<usize> {
         let is_it =
             |w: &Write| w.hash == hash && w.table == table && !w.superseded && self.key(w) == key;
         if self.writes.len() <= LINEAR_MAX {
@@ -83,6 +91,7 @@ impl WriteSet {
     }
 
     /// Adds a write; one of the same key before it loses its effect.
+    #[inline]
     pub(crate) fn put(
         &mut self,
         hash: u64,
@@ -367,7 +376,11 @@ impl ReadSet {
         &self.keys[read.key_at as usize..read.key_end as usize]
     }
 
+    #[inline]
     fn clear(&mut self) {
+        if self.is_empty() && self.locked.is_empty() && self.newest == 0 {
+            return;
+        }
         self.keys.clear();
         self.locked.clear();
         self.points.clear();

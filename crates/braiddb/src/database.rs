@@ -183,12 +183,15 @@ impl Inner {
         }
     }
 
+    #[inline]
     pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
         let pooled = self.contexts[braid_rt::thread::index() % POOL_SHARDS]
             .lock()
             .pop();
-        let context = pooled.unwrap_or_else(|| self.new_context());
-        Transaction::new(context, options)
+        match pooled {
+            Some(context) => Transaction::new(context, options),
+            None => Transaction::new(self.new_context(), options),
+        }
     }
 
     #[cold]
@@ -201,6 +204,7 @@ impl Inner {
     }
 
     /// Takes a context back for the next transaction.
+    #[inline(always)]
     pub(crate) fn give_back(context: PooledContext) {
         context.state.borrow_mut().clear();
         // The pool's pointer is taken without touching the shared reference count, which every
@@ -236,6 +240,7 @@ impl Inner {
     }
 
     /// A snapshot at the newest state that is complete in memory, durable or not.
+    #[inline(never)]
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
         self.snapshots
             .open(braid_rt::thread::index(), || self.log.applied_before() - 1)
@@ -294,6 +299,7 @@ impl Inner {
     }
 
     /// Takes a write lock. Where locks are held until the flush, whoever meets one makes it happen.
+    #[inline(always)]
     pub(crate) fn lock_stripe(
         &self,
         stripe: usize,
@@ -301,10 +307,15 @@ impl Inner {
     ) -> Result<crate::locks::Locked, crate::locks::Deadlock> {
         if self.lock_release != LockRelease::Precommit && self.locks.is_held_by_other(stripe, owner)
         {
-            // An error shows up at this transaction's own commit.
-            let _ = self.log.sync();
+            self.flush_for_lock();
         }
         self.locks.lock(stripe, owner)
+    }
+
+    #[cold]
+    fn flush_for_lock(&self) {
+        // An error shows up at this transaction's own commit.
+        let _ = self.log.sync();
     }
 
     /// Asks for a flush within `bound`.
@@ -518,6 +529,7 @@ impl Database {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     pub fn begin(&self) -> Transaction {
         self.begin_with(TransactionOptions::default())
     }

@@ -45,12 +45,13 @@ impl Inner {
     pub(crate) fn hold_locks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
         let owner = state.renew_owner();
         let mut queue = self.held.0[point.strand()].lock();
-        let held = state.locks.drain(..).map(|stripe| HeldLock {
-            at: point.at(),
-            owner,
-            stripe,
-        });
-        queue.locks.extend(held);
+        for stripe in state.locks.drain(..) {
+            queue.locks.push_back(HeldLock {
+                at: point.at(),
+                owner,
+                stripe,
+            });
+        }
         let armed = std::mem::replace(&mut queue.armed, true);
         drop(queue);
         if !armed {

@@ -25,6 +25,8 @@ const FREE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     slots: Box<[CachePadded<AtomicU64>]>,
+    /// Slots from here on were never used.
+    used: CachePadded<AtomicUsize>,
     /// Snapshots beyond the slots: how many are open at each number.
     more: Mutex<BTreeMap<u64, usize>>,
     /// Whether `more` was ever used; keeps the collector off the lock.
@@ -54,6 +56,7 @@ impl Snapshots {
             slots: (0..SLOTS)
                 .map(|_| CachePadded::new(AtomicU64::new(FREE)))
                 .collect(),
+            used: CachePadded::new(AtomicUsize::new(0)),
             more: Mutex::default(),
             more_open: AtomicUsize::new(0),
             intent: CachePadded::default(),
@@ -68,7 +71,11 @@ impl Snapshots {
             let slot = (hint + step) % SLOTS;
             let number = horizon();
             braid_rt::point();
-            // SeqCst, here and below: see the module's rules.
+            // SeqCst, here and below: see the module's rules. A collector that misses this published its
+            // intent before.
+            if slot >= self.used.load(Ordering::SeqCst) {
+                self.used.fetch_max(slot + 1, Ordering::SeqCst);
+            }
             if self.slots[slot]
                 .compare_exchange(FREE, number, Ordering::SeqCst, Ordering::Relaxed)
                 .is_err()
@@ -119,6 +126,7 @@ impl Snapshots {
     }
 
     /// Raises the watermark towards `horizon` as far as the open snapshots allow.
+    #[inline(never)]
     pub(crate) fn advance(&self, horizon: u64) {
         if self.intent.load(Ordering::Relaxed) >= horizon && self.watermark() >= horizon {
             return;
@@ -129,7 +137,7 @@ impl Snapshots {
         self.intent.fetch_max(horizon, Ordering::SeqCst);
         braid_rt::point();
         let mut oldest = self.intent.load(Ordering::SeqCst);
-        for slot in &self.slots {
+        for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
             if braid_rt::mutant!("forget_snapshots") {
                 break;
             }

@@ -32,15 +32,23 @@ pub(crate) struct Extent {
 }
 
 /// Appends a record to `out`.
+#[inline]
 pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
     out.reserve(OVERHEAD_MAX + redo.key.len() + redo.value.map_or(0, <[u8]>::len));
-    put_varint(
-        u64::from(redo.table) << 1 | u64::from(redo.value.is_none()),
-        out,
-    );
-    put_varint(redo.key.len() as u64, out);
-    if let Some(value) = redo.value {
-        put_varint(value.len() as u64, out);
+    let head = u64::from(redo.table) << 1 | u64::from(redo.value.is_none());
+    let (key_len, value_len) = (redo.key.len() as u64, redo.value.map(<[u8]>::len));
+    match value_len {
+        // The common case, in one step.
+        Some(len) if (head | key_len | len as u64) < 0x80 => {
+            out.extend_from_slice(&[head as u8, key_len as u8, len as u8]);
+        }
+        _ => {
+            put_varint(head, out);
+            put_varint(key_len, out);
+            if let Some(len) = value_len {
+                put_varint(len as u64, out);
+            }
+        }
     }
     let key_at = out.len();
     out.extend_from_slice(redo.key);

@@ -52,16 +52,16 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    #[inline]
     pub(crate) fn new(context: PooledContext, options: TransactionOptions) -> Self {
-        let this = Self {
+        if options.isolation == Isolation::Snapshot {
+            let registration = context.inner.open_applied_snapshot();
+            context.state.borrow_mut().snapshot = Some(registration);
+        }
+        Self {
             context: Some(context),
             options,
-        };
-        if options.isolation == Isolation::Snapshot {
-            let registration = this.inner().open_applied_snapshot();
-            this.state().borrow_mut().snapshot = Some(registration);
         }
-        this
     }
 
     fn context(&self) -> &PooledContext {
@@ -144,8 +144,8 @@ impl Transaction {
     fn stored_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         check_key(key)?;
         let hash = hash_key(core.id, key);
-        self.lock(core, key, hash)?;
         let mut state = self.state().borrow_mut();
+        Self::lock(self.inner(), &mut state, core, key, hash)?;
         let table = state.table_index(core);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(Bytes::copy_from_slice));
@@ -161,11 +161,17 @@ impl Transaction {
 
     // Writing -----------------------------------------------------------------------------------------
 
-    fn lock(&self, core: &Arc<TableCore>, key: &[u8], hash: u64) -> Result<()> {
-        let inner = self.inner();
+    /// Locks a key for writing.
+    #[inline(always)]
+    fn lock(
+        inner: &Inner,
+        state: &mut Context,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<()> {
         inner.check_writable()?;
         inner.check_table(core)?;
-        let mut state = self.state().borrow_mut();
         let stripe = inner.locks.stripe_of(hash);
         match inner.lock_stripe(stripe, state.owner) {
             Ok(Locked::Already) => {}
@@ -175,20 +181,26 @@ impl Transaction {
                 return Err(Error::Conflict(ConflictKind::Deadlock));
             }
         }
-        if let Some(snapshot) = &state.snapshot {
-            // First committer wins: what was changed after the snapshot can't be written over.
-            let number = snapshot.number();
-            let (found, _) = core.tree.get(key, |_| false)?;
-            let newer =
-                number < core.since || found.is_some_and(|found| found.meta.version > number);
-            if newer && !braid_rt::mutant!("second_committer_wins") {
-                inner.counters.conflict();
-                return Err(Error::Conflict(ConflictKind::Write));
-            }
+        match &state.snapshot {
+            Some(snapshot) => Self::check_first(inner, snapshot.number(), core, key),
+            None => Ok(()),
+        }
+    }
+
+    /// First committer wins: what was changed after the snapshot can't be written over.
+    #[inline(never)]
+    fn check_first(inner: &Inner, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
+        let (found, _) = core.tree.get(key, |_| false)?;
+        let newer =
+            snapshot < core.since || found.is_some_and(|found| found.meta.version > snapshot);
+        if newer && !braid_rt::mutant!("second_committer_wins") {
+            inner.counters.conflict();
+            return Err(Error::Conflict(ConflictKind::Write));
         }
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn write(
         &mut self,
         core: &Arc<TableCore>,
@@ -232,14 +244,15 @@ impl Transaction {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let max = self.inner().transaction_bytes_max;
+        let context = self.context();
+        let (inner, state) = (&*context.inner, &mut **context.state.borrow_mut());
+        let max = inner.transaction_bytes_max;
         let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
-        if self.state().borrow().writes.bytes() + needed > max {
+        if state.writes.bytes() + needed > max {
             return Err(Error::TransactionTooLarge { max });
         }
         let hash = hash_key(core.id, key);
-        self.lock(core, key, hash)?;
-        let mut state = self.state().borrow_mut();
+        Self::lock(inner, state, core, key, hash)?;
         let table = state.table_index(core);
         state.writes.put(hash, table, core.id, key, value);
         Ok(())

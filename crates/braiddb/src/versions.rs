@@ -18,15 +18,25 @@ pub(crate) struct OldVersion {
 }
 
 impl OldVersion {
-    /// Makes it a version of `key`, written by `begin` and replaced by `end`. Its value is to be appended
-    /// to what is returned.
-    pub(crate) fn begin(&mut self, table: u32, key: &[u8], begin: u64, end: u64) -> &mut Vec<u8> {
+    /// Makes it a version of `key`, written by `begin` and replaced by `end`. Its value of so many bytes is to
+    /// be appended to what is returned.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        table: u32,
+        key: &[u8],
+        value_len: usize,
+        begin: u64,
+        end: u64,
+    ) -> &mut Vec<u8> {
         debug_assert!(begin < end, "versions follow each other: {begin} {end}");
         self.table = table;
         self.key_len = key.len() as u32;
         self.begin = begin;
         self.end = end;
         self.bytes.clear();
+        // Values are copied by words.
+        self.bytes.reserve(key.len() + value_len + size_of::<u64>());
         self.bytes.extend_from_slice(key);
         &mut self.bytes
     }
@@ -120,7 +130,7 @@ mod tests {
 
     fn version(key: &[u8], begin: u64, end: u64, value: &str) -> Box<OldVersion> {
         let mut version = SpareVersions::default().take();
-        let bytes = version.begin(1, key, begin, end);
+        let bytes = version.begin(1, key, value.len(), begin, end);
         bytes.extend_from_slice(value.as_bytes());
         version
     }
@@ -156,7 +166,7 @@ mod tests {
         spare.put(small);
         let mut again = spare.take();
         assert_eq!(spare.bytes, 0);
-        assert_eq!(again.begin(7, b"l", 3, 4).as_ptr(), at);
+        assert_eq!(again.begin(7, b"l", 5, 3, 4).as_ptr(), at);
         again.bytes.reserve_exact(SpareVersions::BYTES_MAX + 1);
         spare.put(again);
         assert!(spare.versions.is_empty(), "too large to be kept");
