@@ -1,24 +1,28 @@
 //! Opening a database, and the object that stands for it.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid::{Durability, MemoryDevice, TransactionOptions};
+use braid::{Durability, MemoryDevice, TableOptions, TransactionOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{ClosedError, ConflictError, IntoPyResult, TableMissingError};
-use crate::fork::Own;
-use crate::options::{OpenOptions, transaction_options};
+use crate::backup;
+use crate::bulk::BulkLoader;
+use crate::changes::{Changes, Feed, Position};
+use crate::errors::{ClosedError, ConflictError, IntoPyResult, OptionError, TableMissingError};
+use crate::fork::{Active, Own};
+use crate::options::{OpenOptions, table_options, transaction_options};
 use crate::reports;
 use crate::residency::Residency;
 use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
-use crate::types::{ColumnType, Schema};
+use crate::types::Schema;
 use crate::writers::Writers;
 
 /// After this many conflicts in a row `Database.transact` gives up.
@@ -35,11 +39,17 @@ pub(crate) struct Handle {
     residency: Residency,
     next_transaction: AtomicU64,
     closed: AtomicBool,
+    active: Active,
     path: Option<PathBuf>,
 }
 
 impl Handle {
-    fn new(database: braid::Database, durability: Durability, path: Option<PathBuf>) -> Self {
+    fn new(
+        database: braid::Database,
+        durability: Durability,
+        active: Active,
+        path: Option<PathBuf>,
+    ) -> Self {
         Self {
             database: Some(Own::new(database)),
             durability,
@@ -47,16 +57,24 @@ impl Handle {
             residency: Residency::new(),
             next_transaction: AtomicU64::new(1),
             closed: AtomicBool::new(false),
+            active,
             path,
         }
     }
 
+    fn own(&self) -> &Own<braid::Database> {
+        self.database.as_ref().expect("only the drop takes it")
+    }
+
+    /// Fails in a child of the process that opened the database: to be asked before a mutex of any object of it is
+    /// waited for.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        self.own().check()
+    }
+
     /// The database, if this process opened it.
     pub(crate) fn any(&self) -> PyResult<&braid::Database> {
-        self.database
-            .as_ref()
-            .expect("only the drop takes it")
-            .get()
+        self.own().get()
     }
 
     /// The database, if it is open.
@@ -115,7 +133,7 @@ pub(crate) struct Database {
 ///
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
 /// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, transaction_bytes_max, flushes_in_flight, group_size,
-/// discard. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
+/// discard, read_only, archive, archive_interval, feed_log_bytes. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
 ///
 /// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError, ReadOnlyError,
 /// OutOfSpaceError, IoError; TypeError or OptionError for an option.
@@ -127,8 +145,12 @@ pub(crate) fn open(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Database> {
     let options = OpenOptions::of(options)?;
-    let database = py.detach(|| options.builder.open(&path)).py()?;
-    let handle = Handle::new(database, options.durability, Some(path));
+    let active = Active::begin()?;
+    let database = py.detach(|| match options.read_only {
+        true => options.builder.open_read_only(&path),
+        false => options.builder.open(&path),
+    });
+    let handle = Handle::new(database.py()?, options.durability, active, Some(path));
     Ok(Database {
         handle: Arc::new(handle),
     })
@@ -139,9 +161,15 @@ pub(crate) fn open(
 #[pyo3(signature = (**options))]
 pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Database> {
     let options = OpenOptions::of(options)?;
+    if options.read_only {
+        return Err(OptionError::new_err(
+            "option read_only: there is nothing to read in a new database in memory",
+        ));
+    }
+    let active = Active::begin()?;
     let device = Arc::new(MemoryDevice::new());
     let database = py.detach(|| options.builder.open_on(device)).py()?;
-    let handle = Handle::new(database, options.durability, None);
+    let handle = Handle::new(database, options.durability, active, None);
     Ok(Database {
         handle: Arc::new(handle),
     })
@@ -152,8 +180,11 @@ impl Database {
     /// A handle to a table, which is created, durably, if there is none of this name and create is true.
     ///
     /// key and value are bytes, str, int (which is i64), float (f64, for values only), or one of the types braid.u8 to
-    /// braid.f64. Raises TableTypeError if the table holds others, TableMissingError, TableNameError.
-    #[pyo3(signature = (name, *, key = None, value = None, create = true))]
+    /// braid.f64. Values are compressed with compression="lz4", and with time_to_live, a datetime.timedelta, entries are
+    /// gone so long after they were written. A table that is there must have been created with the same, if either is
+    /// given. Raises TableTypeError if the table holds other types, TableOptionsError, TableMissingError, TableNameError.
+    #[pyo3(signature = (name, *, key = None, value = None, create = true, compression = None, time_to_live = None))]
+    #[expect(clippy::too_many_arguments, reason = "all but one are named")]
     fn table(
         &self,
         py: Python<'_>,
@@ -161,9 +192,11 @@ impl Database {
         key: Option<&Bound<'_, PyAny>>,
         value: Option<&Bound<'_, PyAny>>,
         create: bool,
+        compression: Option<&str>,
+        time_to_live: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Table> {
-        let key = key.map_or(Ok(ColumnType::Bytes), ColumnType::of_key_argument)?;
-        let value = value.map_or(Ok(ColumnType::Bytes), ColumnType::of_argument)?;
+        let schema = Schema::of_arguments(key, value)?;
+        let options = table_options(compression, time_to_live)?;
         let database = self.handle.open()?;
         let existing = py.detach(|| database.untyped_table(name)).py()?;
         if existing.is_none() {
@@ -175,14 +208,35 @@ impl Database {
             self.handle.writers.check_none()?;
         }
         // Compares the types, too.
-        let table = py
-            .detach(|| database.create_untyped_table(name, key.name(), value.name()))
-            .py()?;
-        Ok(Table::new(
-            self.handle.clone(),
-            table,
-            Schema { key, value },
-        ))
+        let (key, value) = (schema.key.name(), schema.value.name());
+        let table = py.detach(|| match options == TableOptions::default() {
+            true => database.create_untyped_table(name, key, value),
+            false => database.create_untyped_table_with(name, key, value, options),
+        });
+        Ok(Table::new(self.handle.clone(), table.py()?, schema))
+    }
+
+    /// Builds a table from entries in ascending order of their keys, past the log: for much data at once. Nobody sees
+    /// anything of it before it is finished. The arguments are those of table.
+    ///
+    /// Raises TableExistsError, TableNameError.
+    #[pyo3(signature = (name, *, key = None, value = None, compression = None, time_to_live = None))]
+    fn bulk_load(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        key: Option<&Bound<'_, PyAny>>,
+        value: Option<&Bound<'_, PyAny>>,
+        compression: Option<&str>,
+        time_to_live: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BulkLoader> {
+        let schema = Schema::of_arguments(key, value)?;
+        let options = table_options(compression, time_to_live)?;
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let (key, value) = (schema.key.name(), schema.value.name());
+        let loader = py.detach(|| database.bulk_load_untyped(name, key, value, options));
+        Ok(BulkLoader::new(self.handle.clone(), schema, loader.py()?))
     }
 
     /// A handle to a table of whatever types, or None if there is none of this name.
@@ -266,6 +320,122 @@ impl Database {
         Snapshot::take(py, &self.handle)
     }
 
+    /// Takes a snapshot and keeps it under a name until drop_snapshot, so that other threads find it. It does not outlive
+    /// the open database. Raises SnapshotExistsError.
+    fn create_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
+        let database = self.handle.open()?;
+        let snapshot = py.detach(|| database.create_snapshot(name)).py()?;
+        Ok(Snapshot::new(self.handle.clone(), snapshot))
+    }
+
+    /// The snapshot of a name, as it was when it was created. Raises SnapshotMissingError.
+    fn open_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
+        let database = self.handle.open()?;
+        let snapshot = py.detach(|| database.open_snapshot(name)).py()?;
+        Ok(Snapshot::new(self.handle.clone(), snapshot))
+    }
+
+    /// The names of all named snapshots, sorted.
+    fn snapshot_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let database = self.handle.open()?;
+        Ok(py.detach(|| database.snapshot_names()))
+    }
+
+    /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
+    fn drop_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let database = self.handle.open()?;
+        Ok(py.detach(|| database.drop_snapshot(name)))
+    }
+
+    /// A reader of the committed, durable transactions behind a position, in their order; without one, of those from now
+    /// on. Raises PositionLostError if they are not kept any more, ForeignPositionError.
+    #[pyo3(signature = (position = None))]
+    fn changes(&self, py: Python<'_>, position: Option<&Bound<'_, Position>>) -> PyResult<Changes> {
+        let database = self.handle.open()?;
+        let from = position.map(|position| position.get().0);
+        let open = || database.changes(from.unwrap_or_else(|| database.position()));
+        let changes = py.detach(open).py()?;
+        Ok(Changes::new(self.handle.clone(), changes))
+    }
+
+    /// The position behind all that is durable now, or behind the transaction of a number.
+    #[pyo3(signature = (number = None))]
+    fn position(&self, number: Option<u64>) -> PyResult<Position> {
+        let database = self.handle.open()?;
+        Ok(Position(match number {
+            Some(number) => database.position_behind(number),
+            None => database.position(),
+        }))
+    }
+
+    /// The oldest position from which changes can be read.
+    fn oldest_position(&self, py: Python<'_>) -> PyResult<Position> {
+        let database = self.handle.open()?;
+        Ok(Position(py.detach(|| database.oldest_position())))
+    }
+
+    /// A feed by name, which is created, durably, if there is none: it then begins behind what is durable now. The
+    /// database remembers how far it has come, and keeps the log behind that, up to feed_log_bytes.
+    fn feed(&self, py: Python<'_>, name: &str) -> PyResult<Feed> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let feed = py.detach(|| database.feed(name)).py()?;
+        Ok(Feed::new(self.handle.clone(), feed))
+    }
+
+    /// All feeds by their names, with the positions up to which they were acknowledged.
+    fn feeds(&self, py: Python<'_>) -> PyResult<BTreeMap<String, Position>> {
+        let database = self.handle.open()?;
+        let feeds = py.detach(|| database.feeds()).into_iter();
+        Ok(feeds
+            .map(|(name, position)| (name, Position(position)))
+            .collect())
+    }
+
+    /// Removes a feed; says whether there was one of this name.
+    fn drop_feed(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        py.detach(|| database.drop_feed(name)).py()
+    }
+
+    /// Makes a backup while the database is in use: of everything, or with parent, the path of an earlier backup, of what
+    /// changed since that. path is a file that does not exist, or a directory.
+    ///
+    /// progress is called with the pages so far and in all; what it raises is raised when the backup is made. Raises
+    /// BackupError, CorruptError, OutOfSpaceError, IoError.
+    #[pyo3(signature = (path, *, parent = None, progress = None))]
+    fn backup<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        parent: Option<PathBuf>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        backup::make(py, self.handle.open()?, path, parent, progress)
+    }
+
+    /// Brings the archive up to all that is durable now; returns the number up to which it goes, or None if the database
+    /// was opened without one.
+    fn archive_now(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let database = self.handle.open()?;
+        py.detach(|| database.archive_now()).py()
+    }
+
+    /// Removes all entries whose time to live is over, and says how many.
+    fn remove_expired(&self, py: Python<'_>) -> PyResult<u64> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        py.detach(|| database.remove_expired()).py()
+    }
+
+    /// Makes the data file as short as what is in it allows.
+    fn compact<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let database = self.handle.open()?;
+        let report = py.detach(|| database.compact()).py()?;
+        reports::compact(py, &report)
+    }
+
     /// Blocks until everything committed so far is durable, whatever its durability. Raises PoisonedError.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.open()?;
@@ -322,7 +492,9 @@ impl Database {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.any()?.clone();
         self.handle.closed.store(true, Ordering::Relaxed);
-        py.detach(|| database.close()).py()
+        let outcome = py.detach(|| database.close()).py();
+        self.handle.active.end();
+        outcome
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -7,9 +7,11 @@ macro_rules! exceptions {
     ($($name:ident)*) => {$(pyo3::import_exception!(braid.errors, $name);)*};
 }
 exceptions! {
-    ClosedError ConflictError CorruptError DecodeError Error ForeignTableError IncompatibleError IoError LimitError
-    LockedError NotADatabaseError OptionError OutOfSpaceError PoisonedError ReadOnlyError TableDroppedError
-    TableExistsError TableMissingError TableNameError TableTypeError TransactionEndedError WouldDeadlockError
+    BackupError ClosedError ConflictError CorruptError DecodeError Error FeedMissingError ForeignPositionError
+    ForeignTableError ForkError IncompatibleError IoError LimitError LockedError NotADatabaseError OpenedReadOnlyError
+    OptionError OutOfOrderError OutOfSpaceError PoisonedError PositionLostError ReadOnlyError SavepointError
+    SnapshotExistsError SnapshotMissingError TableDroppedError TableExistsError TableMissingError TableNameError
+    TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
 }
 /// The result of an operation of the engine, as Python has it.
 pub(crate) trait IntoPyResult<T> {
@@ -49,6 +51,16 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::TableName { .. } => TableNameError::new_err(message),
         EngineError::TableType { .. } => TableTypeError::new_err(message),
         EngineError::ForeignTable { .. } => ForeignTableError::new_err(message),
+        EngineError::OpenedReadOnly => OpenedReadOnlyError::new_err(message),
+        EngineError::SavepointGone => SavepointError::new_err(message),
+        EngineError::OutOfOrder { .. } => OutOfOrderError::new_err(message),
+        EngineError::TableOptions { .. } => TableOptionsError::new_err(message),
+        EngineError::SnapshotExists { .. } => SnapshotExistsError::new_err(message),
+        EngineError::SnapshotMissing { .. } => SnapshotMissingError::new_err(message),
+        EngineError::PositionLost { .. } => PositionLostError::new_err(message),
+        EngineError::ForeignPosition { .. } => ForeignPositionError::new_err(message),
+        EngineError::FeedMissing { .. } => FeedMissingError::new_err(message),
+        EngineError::Backup(_) => BackupError::new_err(message),
         EngineError::Decode { .. } => DecodeError::new_err(message),
         EngineError::Options { .. } => OptionError::new_err(message),
         EngineError::Closed => ClosedError::new_err(message),

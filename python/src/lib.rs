@@ -6,6 +6,10 @@
 //! - a mutex is waited for without that lock, too (`MutexExt::lock_py_attached`);
 //! - the engine's threads never take that lock: what they have to tell goes through [`notifier`].
 
+mod backup;
+mod batch;
+mod bulk;
+mod changes;
 mod database;
 mod errors;
 mod fork;
@@ -14,6 +18,7 @@ mod options;
 mod reading;
 mod reports;
 mod residency;
+mod savepoint;
 mod scan;
 mod snapshot;
 mod table;
@@ -29,9 +34,17 @@ mod _braid {
     use super::*;
 
     #[pymodule_export]
+    use super::backup::{backup_info, restore};
+    #[pymodule_export]
+    use super::bulk::BulkLoader;
+    #[pymodule_export]
+    use super::changes::{Change, ChangeSet, Changes, Feed, Position};
+    #[pymodule_export]
     use super::database::{Database, in_memory, open};
     #[pymodule_export]
     use super::reports::verify;
+    #[pymodule_export]
+    use super::savepoint::Savepoint;
     #[pymodule_export]
     use super::scan::Entries;
     #[pymodule_export]

@@ -1,9 +1,10 @@
 //! Keyword arguments as the engine's options.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid::{Builder, Durability, Isolation, TransactionOptions};
+use braid::{Builder, Compression, Durability, Isolation, TableOptions, TransactionOptions};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta, PyDict, PyString};
@@ -11,15 +12,16 @@ use pyo3::types::{PyBool, PyDelta, PyDict, PyString};
 use crate::errors::OptionError;
 
 /// The names of the options of `braid.open`, for the message about an unknown one.
-const NAMES: &str = "checkpoint_log_bytes, create_if_missing, device, discard, durability, epoch, \
-    flushes_in_flight, group_size, lanes, max_log_bytes, pool_bytes, protocol, segment_bytes, strands, \
-    transaction_bytes_max";
+const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
+    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, pool_bytes, protocol, read_only, \
+    segment_bytes, strands, transaction_bytes_max";
 
 /// What `braid.open` was given.
 pub(crate) struct OpenOptions {
     pub(crate) builder: Builder,
     /// Of the transactions that name none.
     pub(crate) durability: Durability,
+    pub(crate) read_only: bool,
 }
 
 fn wrong(option: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
@@ -58,12 +60,16 @@ fn text<'a>(option: &str, value: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     }
 }
 
-fn parsed<T: FromStr<Err: std::fmt::Display>>(
+pub(crate) fn parsed<T: FromStr<Err: std::fmt::Display>>(
     option: &str,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<T> {
     let parsed = text(option, value)?.parse();
     parsed.map_err(|error: T::Err| OptionError::new_err(format!("option {option}: {error}")))
+}
+
+fn path(option: &str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    value.extract().map_err(|_| wrong(option, "a path", value))
 }
 
 fn duration(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
@@ -100,6 +106,7 @@ impl OpenOptions {
     pub(crate) fn of(options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut b = Builder::default();
         let mut default_durability = Durability::Immediate;
+        let mut read_only = false;
         for (name, value) in options.into_iter().flatten() {
             let name: String = name.extract()?;
             let (n, v) = (name.as_str(), &value);
@@ -118,6 +125,13 @@ impl OpenOptions {
                 "group_size" => b.group_size(integer(n, v)?),
                 "create_if_missing" => b.create_if_missing(boolean(n, v)?),
                 "discard" => b.discard(boolean(n, v)?),
+                "feed_log_bytes" => b.feed_log_bytes(integer(n, v)?),
+                "archive" => b.archive(path(n, v)?),
+                "archive_interval" => b.archive_interval(duration(n, v)?),
+                "read_only" => {
+                    read_only = boolean(n, v)?;
+                    b
+                }
                 "durability" => {
                     default_durability = durability(v)?;
                     b
@@ -132,6 +146,7 @@ impl OpenOptions {
         Ok(Self {
             builder: b,
             durability: default_durability,
+            read_only,
         })
     }
 }
@@ -155,5 +170,26 @@ pub(crate) fn transaction_options(
     Ok(TransactionOptions {
         isolation,
         durability,
+    })
+}
+
+/// The options of a table, from `compression` and `time_to_live` as they were given.
+pub(crate) fn table_options(
+    compression: Option<&str>,
+    time_to_live: Option<&Bound<'_, PyAny>>,
+) -> PyResult<TableOptions> {
+    let compression = match compression {
+        None => Compression::None,
+        Some("lz4") => Compression::Lz4,
+        Some(other) => {
+            return Err(OptionError::new_err(format!(
+                "option compression: \"lz4\" or None, not {other:?}"
+            )));
+        }
+    };
+    let time_to_live = time_to_live.map(|time| duration("time_to_live", time));
+    Ok(TableOptions {
+        compression,
+        time_to_live: time_to_live.transpose()?,
     })
 }

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use braid::{Health, RecoveryReport, Stats};
+use braid::{
+    BackupInfo, BackupReport, CompactReport, Health, RecoveryReport, RestoreReport, Stats,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::IntoPyResult;
+use crate::fork::Active;
 
 /// An instance of a class of `braid.reports`.
 macro_rules! report {
@@ -87,11 +90,50 @@ pub(crate) fn recovery<'py>(
     )
 }
 
+pub(crate) fn backup(py: Python<'_>, report: BackupReport) -> PyResult<Bound<'_, PyAny>> {
+    report!(py, "BackupReport",
+        number: report.number,
+        pages_total: report.pages_total,
+        pages: report.pages,
+        read_bytes: report.read_bytes,
+        written_bytes: report.written_bytes,
+        path: report.path,
+    )
+}
+
+pub(crate) fn backup_info<'py>(py: Python<'py>, info: &BackupInfo) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "BackupInfo",
+        identity: info.identity,
+        number: info.number,
+        time: info.time,
+        parent: info.parent,
+        pages: info.pages,
+    )
+}
+
+pub(crate) fn restore<'py>(py: Python<'py>, report: &RestoreReport) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "RestoreReport",
+        number: report.number,
+        backup_number: report.backup_number,
+        pages: report.pages,
+        transactions: report.transactions,
+    )
+}
+
+pub(crate) fn compact<'py>(py: Python<'py>, report: &CompactReport) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "CompactReport",
+        bytes_before: report.bytes_before,
+        bytes_after: report.bytes_after,
+        checkpoints: report.checkpoints,
+    )
+}
+
 /// Checks a database that nobody has open: every checksum and every structure. Writes nothing.
 ///
 /// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if it can't look at all.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    let _active = Active::begin()?;
     let mut findings = Vec::new();
     let report = py
         .detach(|| braid::verify(&path, &mut |finding| findings.push(finding)))

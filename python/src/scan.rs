@@ -45,6 +45,14 @@ impl Origin {
         }
     }
 
+    /// Fails in a child made by fork.
+    fn check(&self) -> PyResult<()> {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.get().handle.check(),
+            Origin::Transaction(transaction) => transaction.get().handle.check(),
+        }
+    }
+
     fn generation(&self) -> u64 {
         match self {
             Origin::Snapshot(snapshot) => snapshot.get().generation(),
@@ -177,6 +185,7 @@ impl Entries {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.origin.check()?;
         let mut cursor = self.cursor.lock_py_attached(py).map_err(|_| broken())?;
         let entry = self.advance(py, &mut cursor).and_then(|entry| {
             let Some((key, value)) = entry else {

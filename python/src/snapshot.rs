@@ -19,7 +19,7 @@ type Open = Arc<Own<braid::Snapshot>>;
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     number: u64,
     /// There until it is closed.
     state: Mutex<Option<Open>>,
@@ -31,15 +31,20 @@ impl Snapshot {
         let database = handle.open()?;
         // Under some protocols a snapshot waits for a flush.
         let snapshot = py.detach(|| database.snapshot());
-        Ok(Self {
-            handle: handle.clone(),
+        Ok(Self::new(handle.clone(), snapshot))
+    }
+
+    pub(crate) fn new(handle: Arc<Handle>, snapshot: braid::Snapshot) -> Self {
+        Self {
+            handle,
             number: snapshot.number(),
             state: Mutex::new(Some(Arc::new(Own::new(snapshot)))),
             generation: AtomicU64::new(0),
-        })
+        }
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<std::sync::MutexGuard<'_, Option<Open>>> {
+        self.handle.check()?;
         self.state.lock_py_attached(py).map_err(|_| broken())
     }
 

@@ -2,12 +2,14 @@
 
 use std::ops::Bound as KeyBound;
 use std::sync::Arc;
+use std::time::Duration;
 
-use braid::{Bytes, Readable, Transaction, TransactionOptions};
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use braid::{Bytes, Compression, Readable, Transaction, TransactionOptions};
+use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
+use crate::batch::{Batch, Pairs};
 use crate::database::Handle;
 use crate::errors::IntoPyResult;
 use crate::reading::{self, Bounds, Entry};
@@ -97,37 +99,6 @@ impl Table {
     fn view<'py>(slf: &Bound<'py, Self>, class: &str) -> PyResult<Bound<'py, PyAny>> {
         let views = slf.py().import("braid._views")?;
         views.getattr(class)?.call1((slf,))
-    }
-
-    /// The argument of `update` as encoded entries.
-    fn encode_entries(
-        &self,
-        entries: &Bound<'_, PyAny>,
-        encoded: &mut Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> PyResult<()> {
-        let mut push = |key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>| -> PyResult<()> {
-            let key = self.schema.encode_key(key)?.to_vec();
-            encoded.push((key, self.schema.encode_value(value)?.to_vec()));
-            Ok(())
-        };
-        if entries.hasattr("keys")? {
-            for key in entries.call_method0("keys")?.try_iter()? {
-                let key = key?;
-                push(&key, &entries.get_item(&key)?)?;
-            }
-            return Ok(());
-        }
-        for (at, entry) in entries.try_iter()?.enumerate() {
-            let entry: Vec<Bound<'_, PyAny>> = entry?.try_iter()?.collect::<PyResult<_>>()?;
-            let [key, value] = &entry[..] else {
-                return Err(PyValueError::new_err(format!(
-                    "entry {at} of the update has {} items; an entry is a key and a value",
-                    entry.len()
-                )));
-            };
-            push(key, value)?;
-        }
-        Ok(())
     }
 }
 
@@ -254,15 +225,15 @@ impl Table {
         other: Option<&Bound<'_, PyAny>>,
         entries: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let mut encoded = Vec::new();
-        if let Some(other) = other {
-            self.encode_entries(other, &mut encoded)?;
-        }
-        if let Some(entries) = entries {
-            self.encode_entries(entries, &mut encoded)?;
+        let mut batch = Batch::default();
+        for entries in other
+            .into_iter()
+            .chain(entries.map(|entries| entries.as_any()))
+        {
+            batch.fill(&self.schema, &mut Pairs::of(entries)?, usize::MAX)?;
         }
         self.write_many(py, |tx| {
-            encoded
+            batch
                 .iter()
                 .try_for_each(|(key, value)| tx.insert(&self.table, key, value))
         })
@@ -387,6 +358,24 @@ impl Table {
     #[getter]
     fn value_type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         class_of(py, self.schema.value)
+    }
+
+    /// How its values are compressed: "lz4", or None.
+    #[getter]
+    fn compression(&self) -> PyResult<Option<&'static str>> {
+        self.handle.check()?;
+        Ok(match self.table.options().compression {
+            Compression::None => None,
+            Compression::Lz4 => Some("lz4"),
+            _ => Some("other"),
+        })
+    }
+
+    /// How long an entry lives after it was written last, a datetime.timedelta; None for ever.
+    #[getter]
+    fn time_to_live(&self) -> PyResult<Option<Duration>> {
+        self.handle.check()?;
+        Ok(self.table.options().time_to_live)
     }
 
     fn __repr__(&self) -> String {

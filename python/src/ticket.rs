@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::RwLockExt;
 
 use crate::errors::{IntoPyResult, broken};
-use crate::fork::Own;
+use crate::fork::{self, Own};
 use crate::notifier::{self, Waiter};
 
 /// Tells when a transaction is durable: ask it (poll), wait for it (wait), or await it in asyncio.
@@ -19,6 +19,8 @@ use crate::notifier::{self, Waiter};
 #[derive(Debug)]
 pub(crate) struct Ticket {
     number: u64,
+    /// The process's that made it.
+    generation: u64,
     /// Written to only to be polled, which never blocks.
     ticket: RwLock<Own<braid::Ticket>>,
 }
@@ -27,12 +29,14 @@ impl Ticket {
     pub(crate) fn new(ticket: braid::Ticket) -> Self {
         Self {
             number: ticket.number(),
+            generation: fork::generation(),
             ticket: RwLock::new(Own::new(ticket)),
         }
     }
 
     /// The outcome if it is known.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Option<braid::Result<u64>>> {
+        fork::check(self.generation)?;
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get()?;
         let outcome = py.detach(|| ticket.try_wait());
@@ -41,6 +45,7 @@ impl Ticket {
 
     /// The outcome if it is known; otherwise `waiter` is woken once it is.
     fn register(&self, py: Python<'_>, waiter: &Waiter) -> PyResult<Option<braid::Result<u64>>> {
+        fork::check(self.generation)?;
         let mut ticket = self.ticket.write_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get_mut()?;
         let waker = waiter.waker();
@@ -70,6 +75,7 @@ impl Ticket {
 
     /// Blocks until the transaction is durable; returns its number. Raises PoisonedError if it will not be.
     fn wait(&self, py: Python<'_>) -> PyResult<u64> {
+        fork::check(self.generation)?;
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get()?;
         Ok(py.detach(|| ticket.wait()).py()?.number())

@@ -7,17 +7,26 @@ use braid::Bytes;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
+use crate::batch::Batch;
 use crate::database::Handle;
 use crate::errors::{IntoPyResult, broken, ended};
 use crate::fork::Own;
 use crate::reading::{self, Entry, Extent, Source, View};
+use crate::savepoint::Savepoint;
 use crate::scan::{Entries, Items, Origin};
 use crate::table::Table;
 use crate::ticket::Ticket;
+use crate::writers;
 
 #[derive(Debug)]
 enum State {
-    Open(Own<braid::Transaction>),
+    Open {
+        transaction: Own<braid::Transaction>,
+        /// The thread that wrote last, as [`Writers`] knows it; 0 for none.
+        ///
+        /// [`Writers`]: crate::writers::Writers
+        writer: u64,
+    },
     /// How it ended.
     Ended(&'static str),
 }
@@ -25,7 +34,7 @@ enum State {
 impl State {
     fn open(&mut self) -> PyResult<&mut braid::Transaction> {
         match self {
-            State::Open(transaction) => transaction.get_mut(),
+            State::Open { transaction, .. } => transaction.get_mut(),
             State::Ended(how) => Err(ended(how)),
         }
     }
@@ -39,7 +48,7 @@ impl State {
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     /// Among the transactions of the handle.
     number: u64,
     /// One thread at a time. Held while a call waits, but never while one waits for the interpreter's lock with
@@ -54,13 +63,31 @@ impl Transaction {
         Self {
             handle,
             number,
-            state: Mutex::new(State::Open(Own::new(transaction))),
+            state: Mutex::new(State::Open {
+                transaction: Own::new(transaction),
+                writer: 0,
+            }),
             generation: AtomicU64::new(0),
         }
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
+        // In a child made by fork another thread of the parent may hold the mutex for ever.
+        self.handle.check()?;
         self.state.lock_py_attached(py).map_err(|_| broken())
+    }
+
+    pub(crate) fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(matches!(*self.state(py)?, State::Open { .. }))
+    }
+
+    /// Takes back what was written since a savepoint.
+    pub(crate) fn rollback_to(&self, py: Python<'_>, savepoint: braid::Savepoint) -> PyResult<()> {
+        let mut state = self.state(py)?;
+        state.open()?.rollback_to(&savepoint).py()?;
+        // What was read ahead may have been written since.
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Calls what takes locks of the engine, and may wait for them.
@@ -70,8 +97,18 @@ impl Transaction {
         write: impl FnOnce(&mut braid::Transaction) -> braid::Result<T> + Send,
     ) -> PyResult<T> {
         let mut state = self.state(py)?;
-        let transaction = state.open()?;
-        self.handle.writers.enter(self.number)?;
+        let (transaction, writer) = match &mut *state {
+            State::Open {
+                transaction,
+                writer,
+            } => (transaction.get_mut()?, writer),
+            State::Ended(how) => return Err(ended(how)),
+        };
+        let thread = writers::thread();
+        if *writer != thread {
+            self.handle.writers.enter(self.number, thread)?;
+            *writer = thread;
+        }
         // Relaxed: iterators of another thread may come before or after.
         self.generation.fetch_add(1, Ordering::Relaxed);
         py.detach(|| write(transaction)).py()
@@ -87,7 +124,7 @@ impl Transaction {
     ) -> PyResult<T> {
         state.open()?;
         let transaction = match std::mem::replace(&mut *state, State::Ended(how)) {
-            State::Open(transaction) => transaction.into_inner()?,
+            State::Open { transaction, .. } => transaction.into_inner()?,
             State::Ended(how) => return Err(ended(how)),
         };
         self.generation.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +139,7 @@ impl Transaction {
     /// Commits if nobody has ended it.
     pub(crate) fn commit_if_open(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
-        if matches!(*state, State::Open(_)) {
+        if matches!(*state, State::Open { .. }) {
             self.end(py, state, "committed", braid::Transaction::commit)?;
         }
         Ok(())
@@ -111,7 +148,7 @@ impl Transaction {
     /// Aborts if nobody has ended it.
     pub(crate) fn abort_if_open(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
-        if matches!(*state, State::Open(_)) {
+        if matches!(*state, State::Open { .. }) {
             self.end(py, state, "aborted", |transaction| {
                 transaction.abort();
                 Ok(())
@@ -147,7 +184,7 @@ impl Drop for Transaction {
         let state = self.state.get_mut();
         let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
         // In a child made by fork another thread of the parent may hold the writers' mutex for ever.
-        if let State::Open(transaction) = state
+        if let State::Open { transaction, .. } = state
             && transaction.is_own()
         {
             *state = State::Ended("aborted");
@@ -251,6 +288,20 @@ impl Transaction {
         self.write(py, |tx| tx.insert(&table.table, &key[..], &value[..]))
     }
 
+    /// Sets many keys, from a mapping or pairs, for less than one after the other costs.
+    ///
+    /// After an error some of them may be set in the transaction; a savepoint takes them back.
+    fn insert_many(&self, table: &Bound<'_, Table>, entries: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (py, table) = (table.py(), table.get());
+        self.handle.check()?;
+        let batch = Batch::of(&table.schema, entries)?;
+        self.write(py, |tx| {
+            batch
+                .iter()
+                .try_for_each(|(key, value)| tx.insert(&table.table, key, value))
+        })
+    }
+
     /// Sets the value of a key and returns the one before, or None.
     fn replace<'py>(
         &self,
@@ -342,6 +393,12 @@ impl Transaction {
         Ok(before)
     }
 
+    /// A point that the transaction can return to: by its rollback, or by an exception in a with statement.
+    fn savepoint(slf: &Bound<'_, Self>) -> PyResult<Savepoint> {
+        let savepoint = slf.get().state(slf.py())?.open()?.savepoint();
+        Ok(Savepoint::new(slf.clone().unbind(), savepoint))
+    }
+
     // Ending ------------------------------------------------------------------------------------------
 
     /// Makes the writes visible and durable, together or not at all; returns the place in the serial order.
@@ -390,7 +447,7 @@ impl Transaction {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(match &*self.state(py)? {
-            State::Open(_) => "<braid.Transaction open>".to_owned(),
+            State::Open { .. } => "<braid.Transaction open>".to_owned(),
             State::Ended(how) => format!("<braid.Transaction {how}>"),
         })
     }

@@ -310,6 +310,17 @@ impl Schema {
         })
     }
 
+    /// What a caller named, for bytes where nothing is named.
+    pub(crate) fn of_arguments(
+        key: Option<&Bound<'_, PyAny>>,
+        value: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            key: key.map_or(Ok(ColumnType::Bytes), ColumnType::of_key_argument)?,
+            value: value.map_or(Ok(ColumnType::Bytes), ColumnType::of_argument)?,
+        })
+    }
+
     pub(crate) fn encode_key<'a>(&self, key: &'a Bound<'_, PyAny>) -> PyResult<Encoded<'a>> {
         encode(self.key, Role::Key, key)
     }

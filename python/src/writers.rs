@@ -6,24 +6,32 @@
 //! each. So the second one gets an exception.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 
 use pyo3::prelude::*;
 
 use crate::errors::WouldDeadlockError;
 
-/// Which transaction with locks each thread has open, by the transaction's number.
+/// This thread's number, from 1.
+#[inline]
+pub(crate) fn thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only uniqueness matters.
+    thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
+}
+
+/// Which transaction with locks each thread has open, by the numbers of both.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    holders: Mutex<HashMap<ThreadId, u64>>,
+    holders: Mutex<HashMap<u64, u64>>,
     /// The length of `holders`.
     len: AtomicUsize,
 }
 
 impl Writers {
-    fn holders(&self) -> MutexGuard<'_, HashMap<ThreadId, u64>> {
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,16 +42,17 @@ impl Writers {
         if self.len.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        match self.holders().get(&thread::current().id()) {
+        match self.holders().get(&thread()) {
             None => Ok(()),
             Some(_) => Err(would_deadlock()),
         }
     }
 
-    /// Notes that this thread is about to take locks for a transaction; fails if it has another one with locks.
-    pub(crate) fn enter(&self, transaction: u64) -> PyResult<()> {
+    /// Notes that this thread is about to take locks for a transaction; fails if it has another one with locks. It
+    /// stands until the transaction ends.
+    pub(crate) fn enter(&self, transaction: u64, thread: u64) -> PyResult<()> {
         let mut holders = self.holders();
-        let holder = *holders.entry(thread::current().id()).or_insert(transaction);
+        let holder = *holders.entry(thread).or_insert(transaction);
         self.len.store(holders.len(), Ordering::Relaxed);
         if holder == transaction {
             Ok(())

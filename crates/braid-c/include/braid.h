@@ -94,6 +94,26 @@ typedef enum {
   BRAID_CHECKPOINT_FAILING = -30,
   // An error that this version of the interface has no number for.
   BRAID_OTHER = -31,
+  // The database was opened with `BRAID_OPTION_READ_ONLY`, and can't be written to.
+  BRAID_OPENED_READ_ONLY = -32,
+  // The savepoint is another transaction's, or the transaction returned to a point before it.
+  BRAID_SAVEPOINT_GONE = -33,
+  // The key does not come behind the one loaded before it.
+  BRAID_OUT_OF_ORDER = -34,
+  // The table was created with other options than those asked for.
+  BRAID_TABLE_OPTIONS = -35,
+  // There is already a snapshot of this name.
+  BRAID_SNAPSHOT_EXISTS = -36,
+  // There is no snapshot of this name since the database was opened.
+  BRAID_SNAPSHOT_MISSING = -37,
+  // The changes behind the position are not kept any more: read the tables anew.
+  BRAID_POSITION_LOST = -38,
+  // The position is none of this database.
+  BRAID_FOREIGN_POSITION = -39,
+  // There is no feed of this name.
+  BRAID_FEED_MISSING = -40,
+  // A backup or an archive is not what is needed; the message says what to do.
+  BRAID_BACKUP = -41,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -125,6 +145,16 @@ typedef enum {
   // By a key that does not belong to it.
   BRAID_EXCLUDED = 2,
 } braid_bound_kind;
+
+// How a table's values are compressed. Keys are not.
+typedef enum {
+  // Not at all.
+  BRAID_COMPRESSION_NONE = 0,
+  // Each value for itself as an LZ4 block, if that makes it smaller.
+  BRAID_COMPRESSION_LZ4 = 1,
+  // In a way that this version of the interface has no name for.
+  BRAID_COMPRESSION_OTHER = -1,
+} braid_compression;
 
 // How a database's medium is accessed.
 typedef enum {
@@ -209,13 +239,40 @@ typedef enum {
   // Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
   // default: it is kept for reuse).
   BRAID_OPTION_DISCARD = 15,
+  // Whether the database is only read: 1 or 0 (the default). It must exist; nothing is written to its
+  // directory, and writes are `BRAID_OPENED_READ_ONLY`.
+  BRAID_OPTION_READ_ONLY = 16,
+  // The most log that is kept for feeds and readers of changes beyond what recovery needs, in bytes.
+  // Default: 1 GiB.
+  BRAID_OPTION_FEED_LOG_BYTES = 17,
+  // How often the archive is brought up to date, in microseconds, from 1. Default: a second.
+  BRAID_OPTION_ARCHIVE_INTERVAL_US = 18,
 } braid_option;
+
+// To which point a database is restored.
+typedef enum {
+  // Everything that the backups and the archive have.
+  BRAID_UNTIL_END = 0,
+  // The transactions up to a number.
+  BRAID_UNTIL_NUMBER = 1,
+  // What was durable at a time, in microseconds since 1970, as far as the archive tells times apart.
+  BRAID_UNTIL_TIME = 2,
+} braid_until;
+
+// A reader of committed transactions, in their order.
+typedef struct braid_changes braid_changes;
 
 // A way through a range of keys, from both ends.
 typedef struct braid_cursor braid_cursor;
 
 // An open database.
 typedef struct braid_db braid_db;
+
+// A named consumer of changes.
+typedef struct braid_feed braid_feed;
+
+// A table that is being loaded.
+typedef struct braid_loader braid_loader;
 
 // Options for opening a database.
 typedef struct braid_options braid_options;
@@ -232,6 +289,97 @@ typedef struct braid_ticket braid_ticket;
 // A running read-write transaction.
 typedef struct braid_tx braid_tx;
 
+// How a backup or a restore gets on.
+typedef struct {
+  // Pages copied so far.
+  uint64_t pages;
+  // Pages to copy in all, as far as known.
+  uint64_t pages_total;
+} braid_backup_progress;
+
+// Is told how a backup or a restore gets on; `progress` lasts for the call.
+typedef void (*braid_backup_callback)(void *data, const braid_backup_progress *progress);
+
+// What a backup holds and what it took.
+typedef struct {
+  // It has exactly the transactions up to this number.
+  uint64_t number;
+  // Pages of the database.
+  uint64_t pages_total;
+  // Pages copied: all of them, or those that changed since the parent.
+  uint64_t pages;
+  // Bytes read from the data file.
+  uint64_t read_bytes;
+  // Bytes written to the backup.
+  uint64_t written_bytes;
+} braid_backup_report;
+
+// What a backup file says about itself.
+typedef struct {
+  // The identity of the database that was backed up. A restored database has another one.
+  uint8_t identity[16];
+  // It has the transactions up to this number.
+  uint64_t number;
+  // When it was made, in microseconds since 1970.
+  uint64_t time_us;
+  // Whether it builds on another backup.
+  bool is_incremental;
+  // The number of that backup; 0 if there is none.
+  uint64_t parent;
+  // Pages in it.
+  uint64_t pages;
+} braid_backup_info;
+
+// What `braid_restore` restores from, and to which point.
+typedef struct {
+  // The paths of the backup files: the full one first, then the incremental ones from the oldest to the newest.
+  const char *const *backups;
+  // How many they are.
+  size_t backup_count;
+  // The directory of the archive of the database's log, see `braid_options_set_archive`; NULL: none.
+  const char *archive;
+  // A `braid_until`.
+  int until;
+  // The number or time that goes with it.
+  uint64_t until_value;
+  // A `braid_device`, except `BRAID_DEVICE_MEMORY`: how the medium is accessed.
+  int device;
+  // Memory for pages while the archive is applied, in bytes, at least 512 KiB; 0: 64 MiB.
+  size_t pool_bytes;
+  // Is told how it gets on, on this thread; may be NULL.
+  braid_backup_callback progress;
+  // Goes to `progress`.
+  void *data;
+} braid_restore_options;
+
+// What was restored.
+typedef struct {
+  // The database has exactly the transactions up to this number. Its next ones have greater numbers.
+  uint64_t number;
+  // The number up to which the backups went.
+  uint64_t backup_number;
+  // Pages read from the backups.
+  uint64_t pages;
+  // Transactions that were applied from the archive.
+  uint64_t transactions;
+} braid_restore_report;
+
+// What is particular about a table, given when it is created and stored with it. All zeros: nothing.
+typedef struct {
+  // A `braid_compression`.
+  int compression;
+  // How long an entry lives after it was written last, in milliseconds; 0 for ever. After that it is not there
+  // for reads and scans, and is removed sometime by the maintenance thread or by `braid_db_remove_expired`.
+  uint64_t time_to_live_ms;
+} braid_table_options;
+
+// A place in the order of a database's transactions, behind one of them: where a reader of changes goes on. It may
+// be stored anywhere, and is good for as long as the database lives; one that was restored has other positions.
+typedef struct {
+  // The library's; the same in every process and on every machine.
+  uint8_t bytes[24];
+} braid_position;
+
 // Bytes in somebody else's memory.
 typedef struct {
   // The first byte. It may be NULL if `len` is 0.
@@ -239,6 +387,36 @@ typedef struct {
   // The number of bytes.
   size_t len;
 } braid_slice;
+
+// What a transaction did to one key.
+typedef struct {
+  // The table's number, which it keeps when it is renamed.
+  uint32_t table_id;
+  // The table's name, in UTF-8 and without a NUL at its end; `data` is NULL if it was dropped before this was
+  // read.
+  braid_slice table;
+  // The key.
+  braid_slice key;
+  // The new value; `data` is NULL, as it never is otherwise, if the key was removed.
+  braid_slice value;
+} braid_change;
+
+// A committed transaction with what it wrote, each key once.
+typedef struct {
+  // Its place in the serial order.
+  uint64_t number;
+  // The position behind it.
+  braid_position position;
+  // Its writes to tables.
+  const braid_change *changes;
+  // How many they are.
+  size_t change_count;
+  // The names of tables that became visible with it and were loaded with a `braid_loader`: what is in them does
+  // not come as changes, and is to be read from a snapshot.
+  const braid_slice *loaded;
+  // How many they are.
+  size_t loaded_count;
+} braid_change_set;
 
 // One end of a range.
 typedef struct {
@@ -353,6 +531,10 @@ typedef struct {
 // else to have it aborted; the status of a call that failed is passed on. It must not end the transaction.
 typedef int (*braid_body)(void *data, braid_tx *tx);
 
+// Is given a name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
+// ends the listing.
+typedef bool (*braid_name_callback)(void *data, braid_slice name);
+
 // A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
 // the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
 // copies is to be freed.
@@ -379,10 +561,6 @@ typedef struct {
 
 // Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
 typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
-
-// Is given a table's name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
-// ends the listing.
-typedef bool (*braid_name_callback)(void *data, braid_slice name);
 
 // Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
 // which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
@@ -424,12 +602,165 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
+// Makes a backup while the database is in use: of everything, or, with the path of an earlier backup of this database
+// as `parent`, of what changed since that. `path` is a file that must not exist yet, or an existing directory, in
+// which the backup is named `backup-NUMBER.braid`. The file has its name only once it is complete and durable.
+//
+// `parent` may be NULL, and so may `progress`, which is called with `data` on this thread, and `report`. An incremental
+// backup is restored together with its parent, and all that that one builds on.
+//
+// # Safety
+//
+// `path` and `parent` are NULL or strings that end with a NUL; `progress` may be called with `data` and must not
+// unwind or jump out; `report` is NULL or points to where it fits.
+braid_status braid_db_backup(braid_db *db,
+                             const char *path,
+                             const char *parent,
+                             braid_backup_callback progress,
+                             void *data,
+                             braid_backup_report *report);
+
+// Reads what a backup file says about itself; its pages are not looked at.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL; `info` is NULL or points to where it fits.
+braid_status braid_backup_read_info(const char *path, braid_backup_info *info);
+
+// Restores a database from backups, and from an archive if there is one, into a directory that is empty or is
+// created. Everything is durable when this returns. `report` may be NULL. A directory in which it failed is no
+// database; empty it before the next attempt. `BRAID_BACKUP` says what is wrong with the backups, the archive, the
+// point asked for or the directory.
+//
+// # Safety
+//
+// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end with a NUL, as
+// `archive` does unless it is NULL, and whose `progress` may be called with `data` and must not unwind or jump out;
+// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
+braid_status braid_restore(const braid_restore_options *options,
+                           const char *path,
+                           braid_restore_report *report);
+
+// Brings the archive up to all that is durable now, durably. `number`, which may be NULL, is set to the number up to
+// which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
+//
+// # Safety
+//
+// `number` is NULL or points to where the number fits.
+braid_status braid_db_archive_now(braid_db *db,
+                                  uint64_t *number);
+
 // What went wrong in this thread's last call that returned a negative status, in English; empty if none
 // did. It is this thread's alone and lasts until its next call that fails.
 const char *braid_error_message(void);
 
 // The version of the library, as `"0.1.0"`. It lasts for ever.
 const char *braid_version(void);
+
+// Begins to build a table of this name from entries in ascending order of their keys, past the log: for much data
+// at once. Nobody sees anything of it before `braid_loader_finish`. `options` may be NULL, which is the same as all
+// zeros. `BRAID_TABLE_EXISTS` if there is a table of this name. The loader ends with `braid_loader_finish` or
+// `braid_loader_abort`.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL; `options` is NULL or points to options; `loader` is NULL or
+// points to where a handle fits.
+braid_status braid_loader_new(braid_db *db,
+                              const char *name,
+                              const braid_table_options *options,
+                              braid_loader **loader);
+
+// Adds an entry, whose key must be above all before: `BRAID_OUT_OF_ORDER` if it is not, and then, as after a key or
+// value that is too long, the loader goes on as if it had not been offered. After `BRAID_OUT_OF_SPACE` or `BRAID_IO`
+// it can only be aborted.
+//
+// # Safety
+//
+// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
+braid_status braid_loader_insert(braid_loader *loader,
+                                 const void *key,
+                                 size_t key_len,
+                                 const void *value,
+                                 size_t value_len);
+
+// Sets `count` to the number of entries that were added.
+//
+// # Safety
+//
+// `count` is NULL or points to where a number fits.
+braid_status braid_loader_count(braid_loader *loader, uint64_t *count);
+
+// Makes everything durable, with a checkpoint, and then visible, all at once. `table`, which may be NULL, is set to a
+// handle of the table. The loader is over afterwards, whatever is returned, unless the handle itself was wrong or
+// busy; if it is not `BRAID_OK`, there is no table, but after `BRAID_POISONED` only opening the database again tells.
+//
+// # Safety
+//
+// `table` is NULL or points to where a handle fits.
+braid_status braid_loader_finish(braid_loader *loader,
+                                 braid_table **table);
+
+// Ends a loader without a trace. NULL is allowed, and does nothing.
+braid_status braid_loader_abort(braid_loader *loader);
+
+// Sets `position` to the one behind all that is durable now.
+//
+// # Safety
+//
+// `position` is NULL or points to where one fits.
+braid_status braid_db_position(braid_db *db, braid_position *position);
+
+// Sets `position` to the oldest one from which changes can be read: with no feeds, the beginning of the newest
+// checkpoint.
+//
+// # Safety
+//
+// That of `braid_db_position`.
+braid_status braid_db_oldest_position(braid_db *db,
+                                      braid_position *position);
+
+// Sets `position` to the one behind the transaction of a number, for who kept only that.
+//
+// # Safety
+//
+// That of `braid_db_position`.
+braid_status braid_db_position_behind(braid_db *db, uint64_t number, braid_position *position);
+
+// Opens a reader of the committed, durable transactions behind a position, in their order. While it is open, the log
+// that it has not read is kept, up to `BRAID_OPTION_FEED_LOG_BYTES`. `BRAID_POSITION_LOST` if that behind the position
+// is not kept any more, `BRAID_FOREIGN_POSITION` if it is none of this database. It is freed with
+// `braid_changes_free`.
+//
+// # Safety
+//
+// `from` is NULL or points to a position; `changes` is NULL or points to where a handle fits.
+braid_status braid_db_changes(braid_db *db,
+                              const braid_position *from,
+                              braid_changes **changes);
+
+// Gives the next transaction; if there is none, waits for one, but not for longer than `timeout_us` microseconds.
+// `BRAID_END` if there is none for now: it can be asked again. What `set` points to lasts until the next call with
+// this reader. `BRAID_POSITION_LOST` if the reader was left behind by more log than is kept for it.
+//
+// # Safety
+//
+// `set` is NULL or points to where one fits. No other thread uses the reader, or frees it, as long as what was given is
+// looked at.
+braid_status braid_changes_next(braid_changes *changes,
+                                uint64_t timeout_us,
+                                braid_change_set *set);
+
+// Sets `position` to the one behind what the reader gave so far, and behind transactions that had nothing to show.
+//
+// # Safety
+//
+// `position` is NULL or points to where one fits.
+braid_status braid_changes_position(braid_changes *changes,
+                                    braid_position *position);
+
+// Frees a reader. NULL is allowed, and does nothing.
+braid_status braid_changes_free(braid_changes *changes);
 
 // Opens a cursor over a range of a table as a transaction sees it, its own writes included. `range` may be
 // NULL, for all keys. The cursor is freed with `braid_cursor_free`.
@@ -534,8 +865,8 @@ braid_status braid_db_open(const char *path,
 // Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
 // directory. The handle is good for nothing afterwards, whatever is returned.
 //
-// What is still open of the database ends with it: transactions are aborted, and tables, snapshots and
-// cursors are freed. What another thread is using at this moment stays until that thread frees it, and
+// What is still open of the database ends with it: transactions are aborted, and tables, snapshots, cursors,
+// loaders, feeds and readers of changes are freed. What another thread is using at this moment stays until that thread frees it, and
 // answers `BRAID_CLOSED`. Tickets stay: what they tell is still true.
 //
 // A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
@@ -591,6 +922,61 @@ int braid_db_transact(braid_db *db,
                       void *data,
                       uint64_t *number);
 
+// Opens the feed of a name, which is created, durably, if there is none: it then begins behind what is durable now.
+// The database remembers how far a feed has come, and keeps the log behind that for it, up to
+// `BRAID_OPTION_FEED_LOG_BYTES`. The handle is freed with `braid_feed_free`; the feed stays until
+// `braid_feed_drop`.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL; `feed` is NULL or points to where a handle fits.
+braid_status braid_feed_open(braid_db *db,
+                             const char *name,
+                             braid_feed **feed);
+
+// Sets `position` to that up to which the feed was acknowledged; `BRAID_FEED_MISSING` if it was dropped.
+//
+// # Safety
+//
+// `position` is NULL or points to where one fits.
+braid_status braid_feed_position(braid_feed *feed,
+                                 braid_position *position);
+
+// Opens a reader of the transactions that were not acknowledged yet, as `braid_db_changes` does from a position.
+//
+// # Safety
+//
+// `changes` is NULL or points to where a handle fits.
+braid_status braid_feed_changes(braid_feed *feed,
+                                braid_changes **changes);
+
+// Notes, durably, that everything up to `position` was taken over, so that it is not needed any more. An older
+// position than the one noted changes nothing. This is a transaction of its own.
+//
+// # Safety
+//
+// `position` is NULL or points to one.
+braid_status braid_feed_acknowledge(braid_feed *feed,
+                                    const braid_position *position);
+
+// Frees a feed's handle, not the feed. NULL is allowed, and does nothing.
+braid_status braid_feed_free(braid_feed *feed);
+
+// Removes a feed, durably: the log is not kept for it any more. `BRAID_NOT_FOUND` if there is none of this name.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL.
+braid_status braid_feed_drop(braid_db *db,
+                             const char *name);
+
+// Calls `callback` with the name of each feed of the database, in their order, on this thread.
+//
+// # Safety
+//
+// `callback` may be called with `data`. It must not unwind or jump out.
+braid_status braid_feed_names(braid_db *db, braid_name_callback callback, void *data);
+
 // Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
 //
 // # Safety
@@ -624,6 +1010,17 @@ braid_status braid_options_set_recovery_progress(braid_options *options,
                                                  braid_progress_callback callback,
                                                  void *data);
 
+// Sets a directory, created if it is missing, to which every durable transaction is copied while a database is
+// open with these options, so that a backup can be restored up to any later point (`braid_restore`). It should lie
+// on another medium. Log that is not archived yet is kept, so if the archive's medium fails, commits go on until
+// the log is full; `braid_db_health` tells meanwhile.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL.
+braid_status braid_options_set_archive(braid_options *options,
+                                       const char *path);
+
 // Frees options. NULL is allowed, and does nothing.
 braid_status braid_options_free(braid_options *options);
 
@@ -636,6 +1033,42 @@ braid_status braid_options_free(braid_options *options);
 // `snapshot` is NULL or points to where a handle fits.
 braid_status braid_snapshot_open(braid_db *db,
                                  braid_snapshot **snapshot);
+
+// Takes a snapshot, as `braid_snapshot_open` does, and keeps it under a name until `braid_snapshot_drop`, so that
+// other threads find it. It does not outlive the open database: what it sees of the past is in memory.
+// `snapshot`, which may be NULL, is set to a handle of it. `BRAID_SNAPSHOT_EXISTS` if the name is taken.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+braid_status braid_snapshot_create(braid_db *db,
+                                   const char *name,
+                                   braid_snapshot **snapshot);
+
+// Opens the snapshot of a name, as it was when it was created; `BRAID_SNAPSHOT_MISSING` if there is none, also
+// after the database was opened anew. It is freed with `braid_snapshot_free`.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+braid_status braid_snapshot_open_named(braid_db *db,
+                                       const char *name,
+                                       braid_snapshot **snapshot);
+
+// Takes a snapshot's name away; `BRAID_NOT_FOUND` if there is none of this name. Those that have it open keep it.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL.
+braid_status braid_snapshot_drop(braid_db *db,
+                                 const char *name);
+
+// Calls `callback` with the name of each named snapshot, in their order, on this thread.
+//
+// # Safety
+//
+// `callback` may be called with `data`. It must not unwind or jump out.
+braid_status braid_snapshot_names(braid_db *db, braid_name_callback callback, void *data);
 
 // Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
 braid_status braid_snapshot_free(braid_snapshot *snapshot);
@@ -687,6 +1120,25 @@ braid_status braid_table_open(braid_db *db,
                               const char *name,
                               braid_table **table);
 
+// Opens a table as `braid_table_open` does, with options: a table that is created gets them, one that is there must
+// have been created with the same, otherwise it is `BRAID_TABLE_OPTIONS`. `options` may be NULL, which is the same as
+// all zeros.
+//
+// # Safety
+//
+// That of `braid_table_open`; `options` is NULL or points to options.
+braid_status braid_table_open_with(braid_db *db,
+                                   const char *name,
+                                   const braid_table_options *options,
+                                   braid_table **table);
+
+// Sets `options` to what the table was created with.
+//
+// # Safety
+//
+// `options` is NULL or points to where they fit.
+braid_status braid_table_get_options(braid_table *table, braid_table_options *options);
+
 // Opens a table as `braid_table_open` does, if there is one of this name; `BRAID_NOT_FOUND` if not.
 //
 // # Safety
@@ -733,6 +1185,15 @@ braid_status braid_table_rename(braid_db *db, const char *from, const char *to);
 // `callback` may be called with `data`. It must not unwind or jump out.
 braid_status braid_table_names(braid_db *db, braid_name_callback callback, void *data);
 
+// Removes all entries whose time to live is over, from all tables; sets `count`, which may be NULL, to how many.
+// Keys that a transaction has locked are left alone.
+//
+// # Safety
+//
+// `count` is NULL or points to where a number fits.
+braid_status braid_db_remove_expired(braid_db *db,
+                                     uint64_t *count);
+
 // Sets `number` to the transaction's place in the serial order.
 //
 // # Safety
@@ -777,6 +1238,21 @@ braid_status braid_tx_begin(braid_db *db,
 
 // Sets when the commit is safe: `durability` is a `braid_durability`.
 braid_status braid_tx_set_durability(braid_tx *tx, int durability, uint64_t buffered_us);
+
+// Notes where the transaction is, so that `braid_tx_rollback_to` can take back what it writes from here on.
+// `savepoint` is set to a number that stands for this point of this transaction; it needs no freeing.
+//
+// # Safety
+//
+// `savepoint` is NULL or points to where the number fits.
+braid_status braid_tx_savepoint(braid_tx *tx,
+                                uint64_t *savepoint);
+
+// Takes back all writes made since a savepoint, and forgets the savepoints made since; the savepoint itself
+// stands. What was read since stays read, and locks stay held. `BRAID_SAVEPOINT_GONE`, with nothing changed, if it
+// is another transaction's, or the transaction returned to a point before it.
+braid_status braid_tx_rollback_to(braid_tx *tx,
+                                  uint64_t savepoint);
 
 // Makes the writes visible and durable, together or not at all. `BRAID_OK` says that they are on the device,
 // or, with a durability of less, that they are visible.

@@ -9,10 +9,11 @@ use braid::{Bytes, Error, Readable, prefix_bounds};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{
-    Ended, Exclusive, braid_cursor, braid_snapshot, braid_table, braid_tx, number,
+    Ended, Exclusive, HandleError, Locked, braid_cursor, braid_snapshot, braid_table, braid_tx,
+    number,
 };
 use crate::memory::{Out, array, braid_slice, bytes, optional};
-use crate::scan::{BytesRange, SnapshotScan};
+use crate::scan::{BytesRange, SnapshotScan, Tx};
 use crate::snapshot::SNAPSHOTS;
 use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
 use crate::table::{BytesTable, table};
@@ -127,8 +128,6 @@ pub(crate) struct Cursor {
     /// What was last given from either end: there the range is opened again if it had to go.
     front: Given,
     back: Given,
-    /// Empty; kept for its memory.
-    spare: Given,
     /// There is no more, or reading failed. It stays so.
     over: Option<Result<(), Error>>,
 }
@@ -156,62 +155,69 @@ impl Cursor {
             bounds,
             front: Given::new(),
             back: Given::new(),
-            spare: Given::new(),
             over: None,
         }
     }
 
-    /// Opens the range if it is not open, and works with it.
-    fn with_range<R>(&mut self, id: u64, f: impl FnOnce(&mut BytesRange<'_>) -> R) -> Outcome<R> {
-        match &mut self.source {
-            Source::Snapshot(scan) => Ok(scan.with_range(f)),
-            Source::Transaction(handle) => {
-                let mut tx = TRANSACTIONS.lock(std::ptr::without_provenance_mut(*handle))?;
-                let table = &self.table;
-                let rest = rest(&self.bounds, &self.front, &self.back);
-                Ok(tx.with_range(id, |tx| tx.range(table, rest), f)?)
+    /// Reads up to `max` entries; none if there are none left.
+    #[inline]
+    fn read(&mut self, id: u64, direction: Direction, max: usize) -> Outcome<&[(Bytes, Bytes)]> {
+        if self.over.is_none() {
+            let place = match &mut self.source {
+                Source::Snapshot(scan) => Place::Snapshot(scan),
+                Source::Transaction(handle) => {
+                    let mut tx = transaction(*handle)?;
+                    let rest = rest(&self.bounds, &self.front, &self.back);
+                    let place = tx.open_range(id, |tx| tx.range(&self.table, rest))?;
+                    Place::Transaction(tx, place)
+                }
+            };
+            let given = match direction {
+                Direction::Forward => &mut self.front,
+                Direction::Reverse => &mut self.back,
+            };
+            let fill = |range: &mut BytesRange<'_>| fill(range, direction, max, given);
+            self.over = match place {
+                Place::Snapshot(scan) => scan.with_range(fill),
+                Place::Transaction(mut tx, place) => tx.with_range(place, fill),
+            };
+            if !given.is_empty() {
+                return Ok(given);
             }
         }
-    }
-
-    /// Reads up to `max` entries; none if there are none left.
-    fn read(&mut self, id: u64, direction: Direction, max: usize) -> Outcome<&[(Bytes, Bytes)]> {
-        let mut read = std::mem::take(&mut self.spare);
-        if self.over.is_none() {
-            self.over = self.with_range(id, |range| fill(range, direction, max, &mut read))?;
+        match &self.over {
+            Some(Err(error)) => Err(error.clone().into()),
+            _ => Ok(&[]),
         }
-        if read.is_empty() {
-            self.spare = read;
-            return match &self.over {
-                Some(Err(error)) => Err(error.clone().into()),
-                _ => Ok(&[]),
-            };
-        }
-        let given = match direction {
-            Direction::Forward => &mut self.front,
-            Direction::Reverse => &mut self.back,
-        };
-        std::mem::swap(given, &mut read);
-        read.clear();
-        self.spare = read;
-        Ok(given)
     }
 }
 
-/// Says how the range ended, if it did.
+/// A range that is open.
+enum Place<'a> {
+    Snapshot(&'a mut SnapshotScan),
+    Transaction(Locked<'static, braid_tx, Tx>, usize),
+}
+
+fn transaction(handle: usize) -> Result<Locked<'static, braid_tx, Tx>, HandleError> {
+    TRANSACTIONS.lock(std::ptr::without_provenance_mut(handle))
+}
+
+/// Puts entries in the place of those that were given before. Says how the range ended, if it did.
+#[inline]
 fn fill(
     range: &mut BytesRange<'_>,
     direction: Direction,
     max: usize,
-    read: &mut Given,
+    given: &mut Given,
 ) -> Option<Result<(), Error>> {
-    while read.len() < max {
+    given.clear();
+    while given.len() < max {
         let next = match direction {
             Direction::Forward => range.next(),
             Direction::Reverse => range.next_back(),
         };
         match next {
-            Some(Ok(entry)) => read.push(entry),
+            Some(Ok(entry)) => given.push(entry),
             Some(Err(error)) => return Some(Err(error)),
             None => return Some(Ok(())),
         }
@@ -224,15 +230,16 @@ fn over_transaction(
     table: *mut braid_table,
     bounds: Bounds,
 ) -> Outcome<*mut braid_cursor> {
-    let owner = TRANSACTIONS.lock(tx)?.owner();
-    let table = self::table(table)?.table.clone();
     let source = Source::Transaction(tx.addr());
-    let cursor = CURSORS.insert(Cursor::new(source, table, bounds), owner)?;
+    let mut tx = TRANSACTIONS.lock(tx)?;
+    let table = self::table(table)?.table.clone();
+    let cursor = CURSORS.insert(Cursor::new(source, table, bounds), tx.owner())?;
     // What is wrong with the table is told here, not by the first entry.
-    let mut locked = CURSORS.lock(cursor)?;
-    if let Err(failure) = locked.with_range(number(cursor), |_| ()) {
+    let locked = CURSORS.lock(cursor)?;
+    let rest = rest(&locked.bounds, &locked.front, &locked.back);
+    if let Err(error) = tx.open_range(number(cursor), |tx| tx.range(&locked.table, rest)) {
         locked.end(Ended::Freed);
-        return Err(failure);
+        return Err(error.into());
     }
     Ok(cursor)
 }
@@ -352,15 +359,26 @@ fn entry_of((key, value): &(Bytes, Bytes)) -> braid_entry {
     }
 }
 
-fn next(cursor: *mut braid_cursor, direction: Direction, mut out: Out<braid_entry>) -> Outcome {
+/// Gives as many entries as there is room for; says how many there are.
+#[inline]
+fn give(
+    cursor: *mut braid_cursor,
+    direction: Direction,
+    room: &mut [MaybeUninit<braid_entry>],
+) -> Outcome<usize> {
     let mut locked = CURSORS.lock(cursor)?;
-    Ok(match locked.read(number(cursor), direction, 1)?.first() {
-        Some(entry) => {
-            out.set(entry_of(entry));
-            BRAID_OK
-        }
-        None => BRAID_END,
-    })
+    let read = locked.read(number(cursor), direction, room.len())?;
+    for (place, entry) in room.iter_mut().zip(read) {
+        place.write(entry_of(entry));
+    }
+    Ok(read.len())
+}
+
+fn end_if_none(count: usize) -> braid_status {
+    match count {
+        0 => BRAID_END,
+        _ => BRAID_OK,
+    }
 }
 
 /// Gives the entry with the smallest key of those that are left; `BRAID_END` if there is none left. What
@@ -378,8 +396,8 @@ pub unsafe extern "C" fn braid_cursor_next(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let out = unsafe { Out::new(entry, "entry") }?;
-        next(cursor, Direction::Forward, out)
+        let room = unsafe { array(entry, 1, "entry") }?;
+        give(cursor, Direction::Forward, room).map(end_if_none)
     })
 }
 
@@ -396,8 +414,8 @@ pub unsafe extern "C" fn braid_cursor_next_back(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let out = unsafe { Out::new(entry, "entry") }?;
-        next(cursor, Direction::Reverse, out)
+        let room = unsafe { array(entry, 1, "entry") }?;
+        give(cursor, Direction::Reverse, room).map(end_if_none)
     })
 }
 
@@ -423,8 +441,7 @@ pub unsafe extern "C" fn braid_cursor_fetch(
         let mut count = unsafe { Out::new(count, "count") }?;
         count.set(0);
         // SAFETY: this function's contract.
-        let entries: &mut [MaybeUninit<braid_entry>] =
-            unsafe { array(entries, capacity, "entries") }?;
+        let entries = unsafe { array(entries, capacity, "entries") }?;
         let direction = if direction == braid_direction::BRAID_FORWARD as c_int {
             Direction::Forward
         } else if direction == braid_direction::BRAID_REVERSE as c_int {
@@ -437,16 +454,9 @@ pub unsafe extern "C" fn braid_cursor_fetch(
         if capacity == 0 {
             return Err(Failure::Argument("there is no room for an entry".into()));
         }
-        let mut locked = CURSORS.lock(cursor)?;
-        let read = locked.read(number(cursor), direction, capacity)?;
-        for (place, entry) in entries.iter_mut().zip(read) {
-            place.write(entry_of(entry));
-        }
-        count.set(read.len());
-        Ok(match read.len() {
-            0 => BRAID_END,
-            _ => BRAID_OK,
-        })
+        let given = give(cursor, direction, entries)?;
+        count.set(given);
+        Ok(end_if_none(given))
     })
 }
 
@@ -459,7 +469,7 @@ pub extern "C" fn braid_cursor_free(cursor: *mut braid_cursor) -> braid_status {
         }
         let ended = CURSORS.lock(cursor)?.end(Ended::Freed);
         if let Source::Transaction(handle) = ended.source
-            && let Ok(mut tx) = TRANSACTIONS.lock(std::ptr::without_provenance_mut(handle))
+            && let Ok(mut tx) = transaction(handle)
         {
             tx.close_range(number(cursor));
         }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use braid::{Commit, ConflictKind, Database, Error, Health, MemoryDevice};
 
 use crate::boundary::{Failure, call};
+use crate::bulk::LOADERS;
+use crate::changes::CHANGES;
 use crate::cursor::CURSORS;
+use crate::feed::FEEDS;
 use crate::handles::{
     Ended, HandleError, Pinned, Shared, braid_db, braid_options, braid_tx, number,
 };
@@ -46,12 +49,20 @@ pub unsafe extern "C" fn braid_db_open(
         // SAFETY: this function's contract.
         let mut out = unsafe { Out::handle(db, "db") }?;
         let options = options_of(options)?;
+        let builder = options.builder;
         let database = if options.in_memory {
-            options.builder.open_on(Arc::new(MemoryDevice::new()))?
+            let device = Arc::new(MemoryDevice::new());
+            match options.read_only {
+                true => builder.open_read_only_on(device)?,
+                false => builder.open_on(device)?,
+            }
         } else {
             // SAFETY: this function's contract.
             let path = unsafe { memory::path(path) }?;
-            options.builder.open(path)?
+            match options.read_only {
+                true => builder.open_read_only(path)?,
+                false => builder.open(path)?,
+            }
         };
         out.set(DATABASES.insert(database, 0)?);
         Ok(BRAID_OK)
@@ -61,8 +72,8 @@ pub unsafe extern "C" fn braid_db_open(
 /// Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
 /// directory. The handle is good for nothing afterwards, whatever is returned.
 ///
-/// What is still open of the database ends with it: transactions are aborted, and tables, snapshots and
-/// cursors are freed. What another thread is using at this moment stays until that thread frees it, and
+/// What is still open of the database ends with it: transactions are aborted, and tables, snapshots, cursors,
+/// loaders, feeds and readers of changes are freed. What another thread is using at this moment stays until that thread frees it, and
 /// answers `BRAID_CLOSED`. Tickets stay: what they tell is still true.
 ///
 /// A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
@@ -78,6 +89,9 @@ pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
         TRANSACTIONS.end_all_of(owner, ended);
         SNAPSHOTS.end_all_of(owner, ended);
         TABLES.end_all_of(owner, ended);
+        LOADERS.end_all_of(owner, ended);
+        CHANGES.end_all_of(owner, ended);
+        FEEDS.end_all_of(owner, ended);
         outcome?;
         Ok(BRAID_OK)
     })

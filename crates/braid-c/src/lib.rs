@@ -17,9 +17,13 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a handle needs the 64 bits of a pointer");
 
+mod backup;
 mod boundary;
+mod bulk;
+mod changes;
 mod cursor;
 mod database;
+mod feed;
 mod handles;
 mod limits;
 mod memory;
@@ -29,15 +33,21 @@ mod snapshot;
 mod stats;
 mod status;
 mod table;
+mod table_options;
 mod ticket;
 mod transaction;
 mod verify;
 
+pub use backup::*;
 pub use boundary::*;
+pub use bulk::*;
+pub use changes::*;
 pub use cursor::*;
 pub use database::*;
+pub use feed::*;
 pub use handles::{
-    braid_cursor, braid_db, braid_options, braid_snapshot, braid_table, braid_ticket, braid_tx,
+    braid_changes, braid_cursor, braid_db, braid_feed, braid_loader, braid_options, braid_snapshot,
+    braid_table, braid_ticket, braid_tx,
 };
 pub use limits::*;
 pub use memory::{braid_slice, braid_value, braid_value_free};
@@ -46,6 +56,7 @@ pub use snapshot::*;
 pub use stats::*;
 pub use status::*;
 pub use table::*;
+pub use table_options::*;
 pub use ticket::*;
 pub use transaction::*;
 pub use verify::*;

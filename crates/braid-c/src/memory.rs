@@ -7,6 +7,7 @@ use std::path::Path;
 use braid::Bytes;
 
 use crate::boundary::{Failure, Outcome};
+use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 
 /// Bytes in somebody else's memory.
 #[repr(C)]
@@ -139,6 +140,18 @@ impl<H> Out<*mut H> {
     }
 }
 
+/// Puts a value that was found where the caller wants it.
+#[inline]
+pub(crate) fn give(mut out: Out<braid_value>, found: Option<Bytes>) -> braid_status {
+    match found {
+        Some(found) => {
+            out.set_bytes(found);
+            BRAID_OK
+        }
+        None => BRAID_NOT_FOUND,
+    }
+}
+
 /// A result that the caller may do without.
 pub(crate) struct Optional<T>(Option<Out<T>>);
 
@@ -158,6 +171,17 @@ impl<T> Optional<T> {
         if let Some(out) = &mut self.0 {
             out.set(value);
         }
+    }
+}
+
+impl<H> Optional<*mut H> {
+    /// As [`Optional::new`], and the handle is NULL to begin with.
+    ///
+    /// # Safety
+    /// That of [`Out::new`].
+    pub(crate) unsafe fn handle(pointer: *mut *mut H) -> Self {
+        // SAFETY: this function's contract.
+        Self(unsafe { Out::handle(pointer, "") }.ok())
     }
 }
 
@@ -217,6 +241,33 @@ pub(crate) unsafe fn bytes<'a>(
 pub(crate) unsafe fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: this function's contract.
     unsafe { pointer.as_ref() }
+}
+
+/// What a pointer points to.
+///
+/// # Safety
+/// That of [`optional`].
+pub(crate) unsafe fn required<'a, T>(pointer: *const T, name: &'static str) -> Outcome<&'a T> {
+    // SAFETY: this function's contract.
+    unsafe { optional(pointer) }.ok_or(Failure::Null(name))
+}
+
+/// What a pointer to several things points to.
+///
+/// # Safety
+/// The pointer is NULL, or points to `len` elements that nobody writes to for `'a`.
+pub(crate) unsafe fn elements<'a, T>(
+    pointer: *const T,
+    len: usize,
+    name: &'static str,
+) -> Outcome<&'a [T]> {
+    // SAFETY: this function's contract.
+    let bytes = unsafe { bytes(pointer.cast(), len.saturating_mul(size_of::<T>()), name) }?;
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
+    // SAFETY: the same; `bytes` has found that it is not NULL, and so many elements not too much.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
 /// The bytes of a slice, or nothing if the pointer to it is NULL.

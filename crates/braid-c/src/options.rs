@@ -1,13 +1,13 @@
 //! Options for opening a database.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
 use braid::{Builder, Database, DeviceChoice, Protocol, RecoveryProgress};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{Ended, Exclusive, braid_options};
-use crate::memory::{Out, UserData};
+use crate::memory::{self, Out, UserData};
 use crate::stats::microseconds;
 use crate::status::braid_status::{self, BRAID_OK};
 
@@ -56,6 +56,14 @@ pub enum braid_option {
     /// Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
     /// default: it is kept for reuse).
     BRAID_OPTION_DISCARD = 15,
+    /// Whether the database is only read: 1 or 0 (the default). It must exist; nothing is written to its
+    /// directory, and writes are `BRAID_OPENED_READ_ONLY`.
+    BRAID_OPTION_READ_ONLY = 16,
+    /// The most log that is kept for feeds and readers of changes beyond what recovery needs, in bytes.
+    /// Default: 1 GiB.
+    BRAID_OPTION_FEED_LOG_BYTES = 17,
+    /// How often the archive is brought up to date, in microseconds, from 1. Default: a second.
+    BRAID_OPTION_ARCHIVE_INTERVAL_US = 18,
 }
 
 /// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -119,6 +127,7 @@ pub(crate) struct Options {
     pub(crate) builder: Builder,
     /// Whether the database is in memory, without a directory.
     pub(crate) in_memory: bool,
+    pub(crate) read_only: bool,
 }
 
 impl Options {
@@ -126,12 +135,13 @@ impl Options {
         Self {
             builder: Database::builder(),
             in_memory: false,
+            read_only: false,
         }
     }
 
     fn set(self, option: c_int, value: u64) -> Outcome<Self> {
         use braid_option::*;
-        let mut in_memory = self.in_memory;
+        let (mut in_memory, mut read_only) = (self.in_memory, self.read_only);
         let builder = self.builder;
         let size = || usize::try_from(value).map_err(|_| misfit(option, value));
         let number = || u32::try_from(value).map_err(|_| misfit(option, value));
@@ -172,14 +182,25 @@ impl Options {
             builder.background_threads(flag()?)
         } else if is(BRAID_OPTION_DISCARD) {
             builder.discard(flag()?)
+        } else if is(BRAID_OPTION_READ_ONLY) {
+            read_only = flag()?;
+            builder
+        } else if is(BRAID_OPTION_FEED_LOG_BYTES) {
+            builder.feed_log_bytes(value)
+        } else if is(BRAID_OPTION_ARCHIVE_INTERVAL_US) {
+            builder.archive_interval(Duration::from_micros(value))
         } else {
             return Err(Failure::Argument(format!("there is no option {option}")));
         };
-        Ok(Self { builder, in_memory })
+        Ok(Self {
+            builder,
+            in_memory,
+            read_only,
+        })
     }
 }
 
-fn device(number: u64) -> Option<DeviceChoice> {
+pub(crate) fn device(number: u64) -> Option<DeviceChoice> {
     use braid_device::*;
     let known = [
         (BRAID_DEVICE_AUTO, DeviceChoice::Auto),
@@ -282,6 +303,28 @@ pub unsafe extern "C" fn braid_options_set_recovery_progress(
             unsafe { callback(data.get(), &progress) }
         };
         options.builder = options.builder.clone().recovery_progress(tell);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets a directory, created if it is missing, to which every durable transaction is copied while a database is
+/// open with these options, so that a backup can be restored up to any later point (`braid_restore`). It should lie
+/// on another medium. Log that is not archived yet is kept, so if the archive's medium fails, commits go on until
+/// the log is full; `braid_db_health` tells meanwhile.
+///
+/// # Safety
+///
+/// `path` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_options_set_archive(
+    options: *mut braid_options,
+    path: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let path = unsafe { memory::path(path) }?;
+        let mut options = OPTIONS.lock(options)?;
+        options.builder = options.builder.clone().archive(path);
         Ok(BRAID_OK)
     })
 }

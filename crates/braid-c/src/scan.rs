@@ -107,13 +107,12 @@ impl Tx {
         }
     }
 
-    /// Works with a cursor's range, which `open` opens if it is not open.
-    pub(crate) fn with_range<R>(
+    /// Opens a cursor's range, if it is not open; says which it is.
+    pub(crate) fn open_range(
         &mut self,
         cursor: u64,
         open: impl for<'a> FnOnce(&'a Transaction) -> Result<BytesRange<'a>>,
-        f: impl FnOnce(&mut BytesRange<'_>) -> R,
-    ) -> Result<R> {
+    ) -> Result<usize> {
         if matches!(self, Tx::Alone(_)) {
             let transaction = std::mem::replace(self, Tx::Changing).into_transaction();
             let scanned = TransactionAndRanges::new(transaction, |_| Vec::new());
@@ -123,16 +122,26 @@ impl Tx {
             unreachable!("it has ranges now");
         };
         scanned.with_dependent_mut(|transaction, ranges| {
-            let found = ranges.iter().position(|(of, _)| *of == cursor);
-            let place = match found {
-                Some(place) => place,
-                None => {
-                    ranges.push((cursor, open(transaction)?));
-                    ranges.len() - 1
-                }
-            };
-            Ok(f(&mut ranges[place].1))
+            if let Some(place) = ranges.iter().position(|(of, _)| *of == cursor) {
+                return Ok(place);
+            }
+            ranges.push((cursor, open(transaction)?));
+            Ok(ranges.len() - 1)
         })
+    }
+
+    /// Works with a range that is open.
+    pub(crate) fn with_range<R>(
+        &mut self,
+        place: usize,
+        f: impl FnOnce(&mut BytesRange<'_>) -> R,
+    ) -> R {
+        match self {
+            Tx::Scanned(Scanned(scanned)) => {
+                scanned.with_dependent_mut(|_, ranges| f(&mut ranges[place].1))
+            }
+            _ => unreachable!("it has a range"),
+        }
     }
 
     /// Lets a cursor's range go.

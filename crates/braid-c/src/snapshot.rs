@@ -1,6 +1,6 @@
 //! Snapshots.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use braid::{Readable, Snapshot};
@@ -8,9 +8,9 @@ use braid::{Readable, Snapshot};
 use crate::boundary::call;
 use crate::database::database;
 use crate::handles::{Ended, Shared, braid_db, braid_snapshot, braid_table, number};
-use crate::memory::{Out, braid_value, bytes};
+use crate::memory::{Optional, Out, braid_value, bytes, give, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table::table;
+use crate::table::{braid_name_callback, table, tell_names};
 
 /// A cursor over a snapshot keeps it.
 pub(crate) static SNAPSHOTS: Shared<braid_snapshot, Arc<Snapshot>> = Shared::new();
@@ -33,6 +33,91 @@ pub unsafe extern "C" fn braid_snapshot_open(
         let taken = Arc::new(database(db)?.snapshot());
         out.set(SNAPSHOTS.insert(taken, number(db))?);
         Ok(BRAID_OK)
+    })
+}
+
+/// Takes a snapshot, as `braid_snapshot_open` does, and keeps it under a name until `braid_snapshot_drop`, so that
+/// other threads find it. It does not outlive the open database: what it sees of the past is in memory.
+/// `snapshot`, which may be NULL, is set to a handle of it. `BRAID_SNAPSHOT_EXISTS` if the name is taken.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_create(
+    db: *mut braid_db,
+    name: *const c_char,
+    snapshot: *mut *mut braid_snapshot,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, name) = unsafe { (Optional::handle(snapshot), text(name, "name")?) };
+        let taken = Arc::new(database(db)?.create_snapshot(name)?);
+        if out.is_wanted() {
+            out.set(SNAPSHOTS.insert(taken, number(db))?);
+        }
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens the snapshot of a name, as it was when it was created; `BRAID_SNAPSHOT_MISSING` if there is none, also
+/// after the database was opened anew. It is freed with `braid_snapshot_free`.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_open_named(
+    db: *mut braid_db,
+    name: *const c_char,
+    snapshot: *mut *mut braid_snapshot,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(snapshot, "snapshot") }?;
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        let found = Arc::new(database(db)?.open_snapshot(name)?);
+        out.set(SNAPSHOTS.insert(found, number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Takes a snapshot's name away; `BRAID_NOT_FOUND` if there is none of this name. Those that have it open keep it.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_drop(
+    db: *mut braid_db,
+    name: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        Ok(match database(db)?.drop_snapshot(name) {
+            true => BRAID_OK,
+            false => BRAID_NOT_FOUND,
+        })
+    })
+}
+
+/// Calls `callback` with the name of each named snapshot, in their order, on this thread.
+///
+/// # Safety
+///
+/// `callback` may be called with `data`. It must not unwind or jump out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_names(
+    db: *mut braid_db,
+    callback: braid_name_callback,
+    data: *mut c_void,
+) -> braid_status {
+    call(|| {
+        let names = database(db)?.snapshot_names();
+        // SAFETY: this function's contract.
+        unsafe { tell_names(&names, callback, data) }
     })
 }
 
@@ -81,15 +166,9 @@ pub unsafe extern "C" fn braid_snapshot_get(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let snapshot = SNAPSHOTS.pin(snapshot)?;
-        Ok(match snapshot.get(&self::table(table)?.table, key)? {
-            Some(found) => {
-                out.set_bytes(found);
-                BRAID_OK
-            }
-            None => BRAID_NOT_FOUND,
-        })
+        Ok(give(out, snapshot.get(&self::table(table)?.table, key)?))
     })
 }
 

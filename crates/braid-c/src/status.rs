@@ -81,6 +81,26 @@ pub enum braid_status {
     BRAID_CHECKPOINT_FAILING = -30,
     /// An error that this version of the interface has no number for.
     BRAID_OTHER = -31,
+    /// The database was opened with `BRAID_OPTION_READ_ONLY`, and can't be written to.
+    BRAID_OPENED_READ_ONLY = -32,
+    /// The savepoint is another transaction's, or the transaction returned to a point before it.
+    BRAID_SAVEPOINT_GONE = -33,
+    /// The key does not come behind the one loaded before it.
+    BRAID_OUT_OF_ORDER = -34,
+    /// The table was created with other options than those asked for.
+    BRAID_TABLE_OPTIONS = -35,
+    /// There is already a snapshot of this name.
+    BRAID_SNAPSHOT_EXISTS = -36,
+    /// There is no snapshot of this name since the database was opened.
+    BRAID_SNAPSHOT_MISSING = -37,
+    /// The changes behind the position are not kept any more: read the tables anew.
+    BRAID_POSITION_LOST = -38,
+    /// The position is none of this database.
+    BRAID_FOREIGN_POSITION = -39,
+    /// There is no feed of this name.
+    BRAID_FEED_MISSING = -40,
+    /// A backup or an archive is not what is needed; the message says what to do.
+    BRAID_BACKUP = -41,
 }
 
 use braid_status::*;
@@ -120,6 +140,16 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_IO, c"BRAID_IO"),
     (BRAID_CHECKPOINT_FAILING, c"BRAID_CHECKPOINT_FAILING"),
     (BRAID_OTHER, c"BRAID_OTHER"),
+    (BRAID_OPENED_READ_ONLY, c"BRAID_OPENED_READ_ONLY"),
+    (BRAID_SAVEPOINT_GONE, c"BRAID_SAVEPOINT_GONE"),
+    (BRAID_OUT_OF_ORDER, c"BRAID_OUT_OF_ORDER"),
+    (BRAID_TABLE_OPTIONS, c"BRAID_TABLE_OPTIONS"),
+    (BRAID_SNAPSHOT_EXISTS, c"BRAID_SNAPSHOT_EXISTS"),
+    (BRAID_SNAPSHOT_MISSING, c"BRAID_SNAPSHOT_MISSING"),
+    (BRAID_POSITION_LOST, c"BRAID_POSITION_LOST"),
+    (BRAID_FOREIGN_POSITION, c"BRAID_FOREIGN_POSITION"),
+    (BRAID_FEED_MISSING, c"BRAID_FEED_MISSING"),
+    (BRAID_BACKUP, c"BRAID_BACKUP"),
 ];
 
 /// The status of an engine's error.
@@ -145,6 +175,16 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::Options { .. } => BRAID_OPTIONS,
         Error::Closed => BRAID_CLOSED,
         Error::Io { .. } => BRAID_IO,
+        Error::OpenedReadOnly => BRAID_OPENED_READ_ONLY,
+        Error::SavepointGone => BRAID_SAVEPOINT_GONE,
+        Error::OutOfOrder { .. } => BRAID_OUT_OF_ORDER,
+        Error::TableOptions { .. } => BRAID_TABLE_OPTIONS,
+        Error::SnapshotExists { .. } => BRAID_SNAPSHOT_EXISTS,
+        Error::SnapshotMissing { .. } => BRAID_SNAPSHOT_MISSING,
+        Error::PositionLost { .. } => BRAID_POSITION_LOST,
+        Error::ForeignPosition { .. } => BRAID_FOREIGN_POSITION,
+        Error::FeedMissing { .. } => BRAID_FEED_MISSING,
+        Error::Backup(_) => BRAID_BACKUP,
         _ => BRAID_OTHER,
     }
 }

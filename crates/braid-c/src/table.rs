@@ -4,11 +4,12 @@ use std::ffi::{c_char, c_void};
 
 use braid::{Bytes, Database};
 
-use crate::boundary::{Failure, call};
+use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
 use crate::handles::{Ended, HandleError, Pinned, Shared, braid_db, braid_table, number};
-use crate::memory::{Out, braid_slice, braid_value, bytes, text};
+use crate::memory::{Out, braid_slice, braid_value, bytes, give, optional, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+use crate::table_options::braid_table_options;
 
 pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 
@@ -16,6 +17,12 @@ pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 pub(crate) struct OpenTable {
     pub(crate) table: BytesTable,
     database: Database,
+}
+
+impl OpenTable {
+    pub(crate) fn new(table: BytesTable, database: Database) -> Self {
+        Self { table, database }
+    }
 }
 
 pub(crate) static TABLES: Shared<braid_table, OpenTable> = Shared::new();
@@ -48,7 +55,52 @@ pub unsafe extern "C" fn braid_table_open(
         let name = unsafe { text(name, "name") }?;
         let database = Database::clone(&*database(db)?);
         let table = database.table(name)?;
-        out.set(TABLES.insert(OpenTable { table, database }, number(db))?);
+        out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Opens a table as `braid_table_open` does, with options: a table that is created gets them, one that is there must
+/// have been created with the same, otherwise it is `BRAID_TABLE_OPTIONS`. `options` may be NULL, which is the same as
+/// all zeros.
+///
+/// # Safety
+///
+/// That of `braid_table_open`; `options` is NULL or points to options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_open_with(
+    db: *mut braid_db,
+    name: *const c_char,
+    options: *const braid_table_options,
+    table: *mut *mut braid_table,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(table, "table") }?;
+        // SAFETY: this function's contract.
+        let (name, options) = unsafe { (text(name, "name")?, optional(options)) };
+        let options = braid_table_options::parse(options)?;
+        let database = Database::clone(&*database(db)?);
+        let table = database.table_with(name, options)?;
+        out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets `options` to what the table was created with.
+///
+/// # Safety
+///
+/// `options` is NULL or points to where they fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_get_options(
+    table: *mut braid_table,
+    options: *mut braid_table_options,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(options, "options") }?;
+        out.set(braid_table_options::of(self::table(table)?.table.options()));
         Ok(BRAID_OK)
     })
 }
@@ -73,7 +125,7 @@ pub unsafe extern "C" fn braid_table_open_existing(
         let Some(table) = database.existing_table(name)? else {
             return Ok(BRAID_NOT_FOUND);
         };
-        out.set(TABLES.insert(OpenTable { table, database }, number(db))?);
+        out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
         Ok(BRAID_OK)
     })
 }
@@ -105,15 +157,9 @@ pub unsafe extern "C" fn braid_table_get(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let table = self::table(table)?;
-        Ok(match table.database.get(&table.table, key)? {
-            Some(found) => {
-                out.set_bytes(found);
-                BRAID_OK
-            }
-            None => BRAID_NOT_FOUND,
-        })
+        Ok(give(out, table.database.get(&table.table, key)?))
     })
 }
 
@@ -155,7 +201,7 @@ pub unsafe extern "C" fn braid_table_rename(
     })
 }
 
-/// Is given a table's name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
+/// Is given a name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
 /// ends the listing.
 pub type braid_name_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, name: braid_slice) -> bool>;
@@ -172,11 +218,24 @@ pub unsafe extern "C" fn braid_table_names(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let callback = callback.ok_or(Failure::Null("callback"))?;
         let names = database(db)?.table_names()?;
-        let mut names = names.iter().map(|name| braid_slice::of(name.as_bytes()));
         // SAFETY: this function's contract.
-        let _all = names.all(|name| unsafe { callback(data, name) });
-        Ok(BRAID_OK)
+        unsafe { tell_names(&names, callback, data) }
     })
+}
+
+/// Calls `callback` with each name until it has enough.
+///
+/// # Safety
+/// `callback` may be called with `data`.
+pub(crate) unsafe fn tell_names(
+    names: &[String],
+    callback: braid_name_callback,
+    data: *mut c_void,
+) -> Outcome {
+    let callback = callback.ok_or(Failure::Null("callback"))?;
+    let mut names = names.iter().map(|name| braid_slice::of(name.as_bytes()));
+    // SAFETY: this function's contract.
+    let _all = names.all(|name| unsafe { callback(data, name) });
+    Ok(BRAID_OK)
 }

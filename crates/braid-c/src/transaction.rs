@@ -3,12 +3,14 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use braid::{Bytes, Durability, Isolation, Readable, TransactionOptions};
+use braid::{Bytes, Durability, Isolation, Readable, Savepoint, TransactionOptions};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
 use crate::handles::{Ended, Exclusive, braid_db, braid_table, braid_ticket, braid_tx, number};
-use crate::memory::{Optional, Out, braid_slice, braid_value, bytes, optional, optional_bytes};
+use crate::memory::{
+    Optional, Out, braid_slice, braid_value, bytes, give, optional, optional_bytes,
+};
 use crate::scan::Tx;
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::table;
@@ -127,6 +129,37 @@ pub extern "C" fn braid_tx_set_durability(
     })
 }
 
+/// Notes where the transaction is, so that `braid_tx_rollback_to` can take back what it writes from here on.
+/// `savepoint` is set to a number that stands for this point of this transaction; it needs no freeing.
+///
+/// # Safety
+///
+/// `savepoint` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_savepoint(
+    tx: *mut braid_tx,
+    savepoint: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(savepoint, "savepoint") }?;
+        out.set(TRANSACTIONS.lock(tx)?.writer().savepoint().to_bits());
+        Ok(BRAID_OK)
+    })
+}
+
+/// Takes back all writes made since a savepoint, and forgets the savepoints made since; the savepoint itself
+/// stands. What was read since stays read, and locks stay held. `BRAID_SAVEPOINT_GONE`, with nothing changed, if it
+/// is another transaction's, or the transaction returned to a point before it.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_tx_rollback_to(tx: *mut braid_tx, savepoint: u64) -> braid_status {
+    call(|| {
+        let savepoint = Savepoint::from_bits(savepoint);
+        TRANSACTIONS.lock(tx)?.writer().rollback_to(&savepoint)?;
+        Ok(BRAID_OK)
+    })
+}
+
 /// Makes the writes visible and durable, together or not at all. `BRAID_OK` says that they are on the device,
 /// or, with a durability of less, that they are visible.
 ///
@@ -163,8 +196,7 @@ pub unsafe extern "C" fn braid_tx_commit_async(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(ticket) };
-        out.set(std::ptr::null_mut());
+        let mut out = unsafe { Optional::handle(ticket) };
         let tx = TRANSACTIONS.lock(tx)?.end(Ended::Committed);
         let given = tx.into_transaction().commit_async()?;
         if out.is_wanted() {
@@ -184,18 +216,6 @@ pub extern "C" fn braid_tx_abort(tx: *mut braid_tx) -> braid_status {
         }
         Ok(BRAID_OK)
     })
-}
-
-/// Puts a value that was found where the caller wants it.
-#[inline]
-fn give(mut out: Out<braid_value>, found: Option<Bytes>) -> braid_status {
-    match found {
-        Some(found) => {
-            out.set_bytes(found);
-            BRAID_OK
-        }
-        None => BRAID_NOT_FOUND,
-    }
 }
 
 /// The value of a key, the transaction's own writes included; `BRAID_NOT_FOUND` if it is not there. A value is

@@ -149,6 +149,16 @@ fn tables_transactions_snapshots_and_cursors() {
 }
 
 #[test]
+fn savepoints_options_loads_names_and_changes() {
+    run("features.c", &[&[]]);
+}
+
+#[test]
+fn backups_and_reading_only() {
+    run("backup.c", &[&["{dir}"]]);
+}
+
+#[test]
 fn wrong_calls_are_statuses() {
     run("misuse.c", &[&[]]);
 }

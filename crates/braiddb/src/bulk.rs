@@ -16,12 +16,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use braid_store::TreeLoader;
+use bytes::Bytes;
 
 use crate::MAX_VALUE_LEN;
 use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
-use crate::table::Table;
+use crate::table::{Table, type_names};
 use crate::transaction::check_key;
 use crate::types::{AsKey, AsValue, Key, Value};
 
@@ -46,6 +47,8 @@ pub struct BulkLoader<K: Key, V: Value> {
     tree: TreeLoader,
     id: u32,
     name: String,
+    /// The names of its types, as the catalog has them.
+    type_names: String,
     version: u64,
     entries: u64,
     /// The encoded key before, of whose place only the first one has none.
@@ -200,6 +203,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             inner,
             id,
             name,
+            type_names,
             options,
             ..
         } = self;
@@ -209,13 +213,12 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             let _gate = inner.page_gate.read();
             self.tree.attach()
         };
-        let types = Table::<K, V>::types();
         let make_durable = || match braid_rt::mutant!("name_before_contents") {
             true => Ok(()),
             false => inner.checkpoint(),
         };
         let named =
-            make_durable().and_then(|()| inner.name_loaded(&name, id, tree, types, options));
+            make_durable().and_then(|()| inner.name_loaded(&name, id, tree, type_names, options));
         let core = named.inspect_err(|error| {
             // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
             if !matches!(error, Error::Poisoned { .. }) {
@@ -294,6 +297,44 @@ impl Database {
         name: &str,
         options: TableOptions,
     ) -> Result<BulkLoader<K, V>> {
+        self.loader(name, Table::<K, V>::types(), options)
+    }
+
+    /// Builds a table of the types with these names from encoded entries, as [`Database::bulk_load_with`] does for
+    /// types that are known when the program is compiled; see [`Database::create_untyped_table`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// use braid::{AsKey, TableOptions};
+    /// let mut loader = db.bulk_load_untyped("ages", "u64", "string", TableOptions::default())?;
+    /// AsKey::<u64>::with_key_bytes(&7, |key| loader.insert(key, b"Ada"))?;
+    /// loader.finish()?;
+    /// let ages = db.table::<u64, String>("ages")?;
+    /// assert_eq!(db.get(&ages, &7)?.as_deref(), Some("Ada"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load_with`]. What is added is not checked: bytes that are no valid key or value of the
+    /// types fail with [`Error::Decode`] where they are read through a typed handle.
+    pub fn bulk_load_untyped(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<Bytes, Bytes>> {
+        self.loader(name, type_names(key_type, value_type), options)
+    }
+
+    fn loader<K: Key, V: Value>(
+        &self,
+        name: &str,
+        type_names: String,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
         options.check()?;
         let inner = self.inner();
         inner.check_writable()?;
@@ -309,6 +350,7 @@ impl Database {
             tree: inner.store.load(id, inner.background),
             id,
             name: name.to_owned(),
+            type_names,
             version,
             entries: 0,
             last: Vec::new(),

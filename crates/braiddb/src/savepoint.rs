@@ -25,6 +25,30 @@ use crate::transaction::Transaction;
 #[must_use = "a savepoint is there to be returned to"]
 pub struct Savepoint(u64);
 
+impl Savepoint {
+    /// The savepoint as a number, for who can only keep that: bindings to other languages.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The savepoint of [`Savepoint::to_bits`]. To return to what never was one is [`Error::SavepointGone`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::Savepoint;
+    /// # let db = braid::Database::in_memory()?;
+    /// let mut tx = db.begin();
+    /// let number = tx.savepoint().to_bits();
+    /// tx.rollback_to(&Savepoint::from_bits(number))?;
+    /// assert!(tx.rollback_to(&Savepoint::from_bits(u64::MAX)).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
 impl fmt::Debug for Savepoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Savepoint").finish_non_exhaustive()

@@ -8,7 +8,7 @@ from collections.abc import (
     Iterator,
     MutableMapping,
 )
-from datetime import timedelta
+from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,16 @@ from _typeshed import SupportsKeysAndGetItem
 from typing_extensions import Unpack
 
 from braid._views import TableItems, TableKeys, TableValues
-from braid.reports import Health, RecoveryReport, Stats, VerifyReport
+from braid.reports import (
+    BackupInfo,
+    BackupReport,
+    CompactReport,
+    Health,
+    RecoveryReport,
+    RestoreReport,
+    Stats,
+    VerifyReport,
+)
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -26,6 +35,9 @@ _T = TypeVar("_T")
 _D = TypeVar("_D")
 _T_co = TypeVar("_T_co", covariant=True)
 
+_Path = str | PathLike[str]
+_Device = Literal["auto", "uring", "file", "memory"]
+_Entries = SupportsKeysAndGetItem[_K, _V] | Iterable[tuple[_K, _V]]
 _Isolation = Literal["serializable", "snapshot"]
 _Durability = Literal["immediate", "none"] | timedelta
 
@@ -34,7 +46,7 @@ class _Options(TypedDict, total=False):
     strands: int
     lanes: int
     epoch: timedelta
-    device: Literal["auto", "uring", "file", "memory"]
+    device: _Device
     pool_bytes: int
     segment_bytes: int
     checkpoint_log_bytes: int
@@ -44,19 +56,31 @@ class _Options(TypedDict, total=False):
     group_size: int
     create_if_missing: bool
     discard: bool
+    read_only: bool
+    archive: _Path
+    archive_interval: timedelta
+    feed_log_bytes: int
     durability: _Durability
 
 __all__ = [
     "MAX_KEY_LEN",
     "MAX_TABLE_NAME_LEN",
     "MAX_VALUE_LEN",
+    "BulkLoader",
+    "Change",
+    "ChangeSet",
+    "Changes",
     "Database",
     "Entries",
+    "Feed",
+    "Position",
+    "Savepoint",
     "Snapshot",
     "Table",
     "Ticket",
     "Transaction",
     "Type",
+    "backup_info",
     "f32",
     "f64",
     "i8",
@@ -66,6 +90,7 @@ __all__ = [
     "i128",
     "in_memory",
     "open",
+    "restore",
     "u8",
     "u16",
     "u32",
@@ -99,22 +124,55 @@ i128: Final[Type[int]]
 f32: Final[Type[float]]
 f64: Final[Type[float]]
 
-def open(path: str | PathLike[str], **options: Unpack[_Options]) -> Database: ...
+def open(path: _Path, **options: Unpack[_Options]) -> Database: ...
 def in_memory(**options: Unpack[_Options]) -> Database: ...
-def verify(path: str | PathLike[str]) -> VerifyReport: ...
+def verify(path: _Path) -> VerifyReport: ...
+def backup_info(path: _Path) -> BackupInfo: ...
+def restore(
+    backups: Iterable[_Path],
+    path: _Path,
+    *,
+    archive: _Path | None = None,
+    until: int | datetime | None = None,
+    device: Literal["auto", "uring", "file"] | None = None,
+    pool_bytes: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> RestoreReport: ...
+
 @final
 class Database:
     @overload
     def table(
-        self, name: str, *, key: None = None, value: None = None, create: bool = True
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: None = None,
+        create: bool = True,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
     ) -> Table[bytes, bytes]: ...
     @overload
     def table(
-        self, name: str, *, key: type[_K] | Type[_K], value: None = None, create: bool = True
+        self,
+        name: str,
+        *,
+        key: type[_K] | Type[_K],
+        value: None = None,
+        create: bool = True,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
     ) -> Table[_K, bytes]: ...
     @overload
     def table(
-        self, name: str, *, key: None = None, value: type[_V] | Type[_V], create: bool = True
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: type[_V] | Type[_V],
+        create: bool = True,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
     ) -> Table[bytes, _V]: ...
     @overload
     def table(
@@ -124,7 +182,49 @@ class Database:
         key: type[_K] | Type[_K],
         value: type[_V] | Type[_V],
         create: bool = True,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
     ) -> Table[_K, _V]: ...
+    @overload
+    def bulk_load(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: None = None,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> BulkLoader[bytes, bytes]: ...
+    @overload
+    def bulk_load(
+        self,
+        name: str,
+        *,
+        key: type[_K] | Type[_K],
+        value: None = None,
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> BulkLoader[_K, bytes]: ...
+    @overload
+    def bulk_load(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: type[_V] | Type[_V],
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> BulkLoader[bytes, _V]: ...
+    @overload
+    def bulk_load(
+        self,
+        name: str,
+        *,
+        key: type[_K] | Type[_K],
+        value: type[_V] | Type[_V],
+        compression: Literal["lz4"] | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> BulkLoader[_K, _V]: ...
     def existing_table(self, name: str) -> Table[Any, Any] | None: ...
     def table_names(self) -> list[str]: ...
     def drop_table(self, name: str) -> bool: ...
@@ -140,6 +240,26 @@ class Database:
         durability: _Durability | None = None,
     ) -> _T: ...
     def snapshot(self) -> Snapshot: ...
+    def create_snapshot(self, name: str) -> Snapshot: ...
+    def open_snapshot(self, name: str) -> Snapshot: ...
+    def snapshot_names(self) -> list[str]: ...
+    def drop_snapshot(self, name: str) -> bool: ...
+    def changes(self, position: Position | None = None) -> Changes: ...
+    def position(self, number: int | None = None) -> Position: ...
+    def oldest_position(self) -> Position: ...
+    def feed(self, name: str) -> Feed: ...
+    def feeds(self) -> dict[str, Position]: ...
+    def drop_feed(self, name: str) -> bool: ...
+    def backup(
+        self,
+        path: _Path,
+        *,
+        parent: _Path | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> BackupReport: ...
+    def archive_now(self) -> int | None: ...
+    def remove_expired(self) -> int: ...
+    def compact(self) -> CompactReport: ...
     def sync(self) -> None: ...
     def checkpoint(self) -> None: ...
     def stats(self) -> Stats: ...
@@ -210,6 +330,10 @@ class Table(MutableMapping[_K, _V]):
     def key_type(self) -> type[_K] | Type[_K]: ...
     @property
     def value_type(self) -> type[_V] | Type[_V]: ...
+    @property
+    def compression(self) -> str | None: ...
+    @property
+    def time_to_live(self) -> timedelta | None: ...
     def __class_getitem__(cls, key: Any) -> Any: ...
 
 @final
@@ -271,6 +395,7 @@ class Transaction:
     @overload
     def get_for_update(self, table: Table[_K, _V], key: _K, default: _D) -> _V | _D: ...
     def insert(self, table: Table[_K, _V], key: _K, value: _V) -> None: ...
+    def insert_many(self, table: Table[_K, _V], entries: _Entries[_K, _V]) -> None: ...
     def replace(self, table: Table[_K, _V], key: _K, value: _V) -> _V | None: ...
     def insert_if_absent(self, table: Table[_K, _V], key: _K, value: _V) -> bool: ...
     def remove(self, table: Table[_K, Any], key: _K) -> bool: ...
@@ -284,6 +409,7 @@ class Transaction:
     def fetch_update(
         self, table: Table[_K, _V], key: _K, update: Callable[[_V | None], _V | None]
     ) -> _V | None: ...
+    def savepoint(self) -> Savepoint: ...
     def commit(self) -> int: ...
     def commit_async(self) -> Ticket: ...
     def abort(self) -> None: ...
@@ -302,3 +428,83 @@ class Ticket(Awaitable[int]):
     def poll(self) -> bool: ...
     def wait(self) -> int: ...
     def __await__(self) -> Generator[Any, Any, int]: ...
+
+@final
+class Savepoint:
+    def rollback(self) -> None: ...
+    def __enter__(self) -> Savepoint: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _exception: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class BulkLoader(Generic[_K, _V]):
+    def insert(self, key: _K, value: _V) -> None: ...
+    def extend(self, entries: _Entries[_K, _V]) -> None: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def finish(self) -> Table[_K, _V]: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> BulkLoader[_K, _V]: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _exception: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+    def __class_getitem__(cls, key: Any) -> Any: ...
+
+@final
+class Position:
+    def __new__(cls, text: str) -> Position: ...
+    @classmethod
+    def from_bytes(cls, bytes: bytes) -> Position: ...
+    def to_bytes(self) -> bytes: ...
+    @property
+    def number(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Change:
+    @property
+    def table(self) -> str | None: ...
+    @property
+    def table_id(self) -> int: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+
+@final
+class ChangeSet:
+    @property
+    def number(self) -> int: ...
+    @property
+    def position(self) -> Position: ...
+    @property
+    def changes(self) -> list[Change]: ...
+    @property
+    def loaded(self) -> list[str]: ...
+
+@final
+class Changes(Iterator[ChangeSet]):
+    def __iter__(self) -> Changes: ...
+    def __next__(self) -> ChangeSet: ...
+    def next_within(self, time: timedelta) -> ChangeSet | None: ...
+    @property
+    def position(self) -> Position: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Changes: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class Feed:
+    @property
+    def name(self) -> str: ...
+    def position(self) -> Position: ...
+    def changes(self) -> Changes: ...
+    def acknowledge(self, position: Position) -> None: ...

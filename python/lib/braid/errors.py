@@ -33,7 +33,11 @@ class PoisonedError(Error):
 
 
 class ClosedError(Error):
-    """The database or the snapshot was closed, or belongs to the parent process of this one."""
+    """The database, the snapshot, the load or the reader of changes was closed."""
+
+
+class ForkError(ClosedError):
+    """This process was made by ``fork``, and what is used belongs to the parent, or may not be used in a child."""
 
 
 class TransactionEndedError(Error):
@@ -58,6 +62,42 @@ class NotADatabaseError(Error):
 
 class ReadOnlyError(Error):
     """The file system does not allow writes."""
+
+
+class OpenedReadOnlyError(Error):
+    """The database was opened with ``read_only=True``."""
+
+
+class SavepointError(Error):
+    """The transaction returned to a point before the savepoint."""
+
+
+class OutOfOrderError(Error, ValueError):
+    """A key of a bulk load does not come behind the one before."""
+
+
+class SnapshotExistsError(Error):
+    """There is already a snapshot of this name."""
+
+
+class SnapshotMissingError(Error, LookupError):
+    """There is no snapshot of this name since the database was opened."""
+
+
+class PositionLostError(Error):
+    """The changes behind the position are not kept any more; read the tables anew."""
+
+
+class ForeignPositionError(Error, ValueError):
+    """The position is none of this database."""
+
+
+class FeedMissingError(Error, LookupError):
+    """There is no feed of this name."""
+
+
+class BackupError(Error):
+    """A backup or an archive is not what is needed; the message says what to do."""
 
 
 class LimitError(Error, ValueError):
@@ -94,6 +134,10 @@ class TableNameError(TableError, ValueError):
 
 class TableTypeError(TableError, TypeError):
     """The table holds other types than those asked for."""
+
+
+class TableOptionsError(TableError, ValueError):
+    """The table was created with other options than those asked for."""
 
 
 class ForeignTableError(TableError, ValueError):

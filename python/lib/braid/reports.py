@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 
@@ -136,3 +137,63 @@ class VerifyReport:
     """Transactions in it."""
     findings: list[str]
     """What is damaged; empty if nothing is."""
+
+
+@dataclass(frozen=True)
+class BackupReport:
+    """What a backup holds, and what it took."""
+
+    number: int
+    """It has exactly the transactions up to this number."""
+    pages_total: int
+    """Pages of the database."""
+    pages: int
+    """Pages copied: all of them, or those that changed since the parent."""
+    read_bytes: int
+    """Bytes read from the data file."""
+    written_bytes: int
+    """Bytes written to the backup."""
+    path: Path
+    """The file."""
+
+
+@dataclass(frozen=True)
+class BackupInfo:
+    """What a backup file says about itself."""
+
+    identity: int
+    """The identity of the database that was backed up. A restored database has another one."""
+    number: int
+    """It has the transactions up to this number."""
+    time: datetime
+    """When it was made."""
+    parent: int | None
+    """The number of the backup that it builds on; ``None`` if it is a full one."""
+    pages: int
+    """Pages in it."""
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """What was restored."""
+
+    number: int
+    """The database has exactly the transactions up to this number. Its next ones have greater numbers."""
+    backup_number: int
+    """The number up to which the backups went."""
+    pages: int
+    """Pages read from the backups."""
+    transactions: int
+    """Transactions that were applied from the archive."""
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """What compacting achieved."""
+
+    bytes_before: int
+    """The data file's length before, in bytes."""
+    bytes_after: int
+    """Its length afterwards."""
+    checkpoints: int
+    """Checkpoints that were made for it."""

@@ -4,9 +4,9 @@
 //! transaction. What the pointer holds is a number, which is never followed:
 //!
 //! ```text
-//! bits 63..30   generation   counted up when the slot's object ends
-//! bits 29..4    slot         in the table of this kind of object
-//! bits 3..1     kind
+//! bits 63..31   generation   counted up when the slot's object ends
+//! bits 30..5    slot         in the table of this kind of object
+//! bits 4..1     kind
 //! bit  0        1            no object that C itself points to has an odd address, NULL is even
 //! ```
 //!
@@ -15,9 +15,9 @@
 //! found out by comparing two numbers.
 //!
 //! There are two kinds of table. In [`exclusive`] are the objects that one thread at a time works with
-//! (transactions, cursors, tickets, options): a second one is told that the object is busy. In [`shared`]
-//! are those that many work with at once (databases, tables, snapshots): they end when the last of them
-//! lets go.
+//! (transactions, cursors, tickets, options, loaders, readers of changes): a second one is told that the
+//! object is busy. In [`shared`] are those that many work with at once (databases, tables, snapshots, feeds):
+//! they end when the last of them lets go.
 
 mod exclusive;
 mod shared;
@@ -25,13 +25,13 @@ mod slots;
 
 use std::fmt;
 
-pub(crate) use exclusive::Exclusive;
+pub(crate) use exclusive::{Exclusive, Locked};
 pub(crate) use shared::{Pinned, Shared};
 
 use crate::status::braid_status;
 
 const KIND_SHIFT: u32 = 1;
-const INDEX_SHIFT: u32 = 4;
+const INDEX_SHIFT: u32 = 5;
 const INDEX_BITS: u32 = 26;
 const GENERATION_SHIFT: u32 = INDEX_SHIFT + INDEX_BITS;
 const GENERATION_MAX: u64 = u64::MAX >> GENERATION_SHIFT;
@@ -46,10 +46,13 @@ pub(crate) enum Kind {
     Cursor = 5,
     Ticket = 6,
     Options = 7,
+    Loader = 8,
+    Feed = 9,
+    Changes = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Kind::Database,
         Kind::Table,
         Kind::Transaction,
@@ -57,6 +60,9 @@ impl Kind {
         Kind::Cursor,
         Kind::Ticket,
         Kind::Options,
+        Kind::Loader,
+        Kind::Feed,
+        Kind::Changes,
     ];
 }
 
@@ -70,6 +76,9 @@ impl fmt::Display for Kind {
             Kind::Cursor => "cursor",
             Kind::Ticket => "ticket",
             Kind::Options => "options object",
+            Kind::Loader => "loader",
+            Kind::Feed => "feed",
+            Kind::Changes => "reader of changes",
         })
     }
 }
@@ -129,6 +138,24 @@ pub struct braid_options {
     _private: (),
 }
 
+/// A table that is being loaded.
+#[derive(Debug)]
+pub struct braid_loader {
+    _private: (),
+}
+
+/// A named consumer of changes.
+#[derive(Debug)]
+pub struct braid_feed {
+    _private: (),
+}
+
+/// A reader of committed transactions, in their order.
+#[derive(Debug)]
+pub struct braid_changes {
+    _private: (),
+}
+
 opaque! {
     braid_db: Database;
     braid_table: Table;
@@ -137,6 +164,9 @@ opaque! {
     braid_cursor: Cursor;
     braid_ticket: Ticket;
     braid_options: Options;
+    braid_loader: Loader;
+    braid_feed: Feed;
+    braid_changes: Changes;
 }
 
 /// The database that an object belongs to, as its handle's number; 0 for none.
@@ -151,6 +181,7 @@ pub(crate) enum Ended {
     Aborted = 4,
     DatabaseClosed = 5,
     CalledBack = 6,
+    Finished = 7,
 }
 
 impl Ended {
@@ -163,6 +194,7 @@ impl Ended {
             Aborted,
             DatabaseClosed,
             CalledBack,
+            Finished,
         ];
         all.into_iter().find(|ended| *ended as u8 == number)
     }
@@ -177,6 +209,7 @@ impl fmt::Display for Ended {
             Ended::Aborted => "was aborted",
             Ended::DatabaseClosed => "ended when its database was closed",
             Ended::CalledBack => "was exchanged for a callback",
+            Ended::Finished => "was finished, or failed to be",
         })
     }
 }
@@ -254,7 +287,7 @@ impl Parts {
         if number == 0 {
             return HandleError::Null(asked);
         }
-        let bits = (number >> KIND_SHIFT) & 7;
+        let bits = (number >> KIND_SHIFT) & 15;
         let found = Kind::ALL.into_iter().find(|kind| *kind as u64 == bits);
         match found {
             Some(found) if number & 1 == 1 => HandleError::WrongKind { asked, found },

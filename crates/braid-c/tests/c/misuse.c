@@ -8,7 +8,13 @@ static braid_snapshot *snapshot;
 static braid_cursor *cursor;
 static braid_ticket *ticket;
 static braid_options *options;
+static braid_loader *loader;
+static braid_feed *feed;
+static braid_changes *changes;
 
+static braid_position position;
+static braid_change_set set;
+static braid_table_options table_options;
 static braid_value value;
 static braid_entry entry;
 static braid_stats stats;
@@ -44,6 +50,26 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     EXPECT(expected, braid_table_drop(H, "none"));                                    \
     EXPECT(expected, braid_table_rename(H, "none", "nothing"));                       \
     EXPECT(expected, braid_table_names(H, name, NULL));                               \
+    EXPECT(expected, braid_snapshot_names(H, name, NULL));                            \
+    EXPECT(expected, braid_snapshot_drop(H, "none"));                                 \
+    EXPECT(expected, braid_snapshot_create(H, "mine", NULL));                         \
+    EXPECT(expected, braid_feed_names(H, name, NULL));                                \
+    EXPECT(expected, braid_feed_drop(H, "none"));                                     \
+    EXPECT(expected, braid_db_remove_expired(H, &number));                            \
+    EXPECT(expected, braid_db_archive_now(H, &number));                               \
+    EXPECT(expected, braid_db_backup(H, "never made", NULL, NULL, NULL, NULL));       \
+    EXPECT(expected, braid_db_position(H, &position));                                \
+    EXPECT(expected, braid_db_oldest_position(H, &position));                         \
+    EXPECT(expected, braid_db_position_behind(H, 1, &position));                      \
+    do {                                                                              \
+        braid_loader *out4 = loader;                                                  \
+        braid_feed *out5 = feed;                                                      \
+        braid_changes *out6 = changes;                                                \
+        EXPECT(expected, braid_loader_new(H, "new", NULL, &out4));                    \
+        EXPECT(expected, braid_feed_open(H, "new", &out5));                           \
+        EXPECT(expected, braid_db_changes(H, &position, &out6));                      \
+        CHECK(!out4 && !out5 && !out6);                                               \
+    } while (0);                                                                      \
     do {                                                                              \
         braid_table *out1 = table;                                                    \
         braid_snapshot *out2 = snapshot;                                              \
@@ -51,6 +77,8 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
         EXPECT(expected, braid_table_open(H, "t", &out1));                            \
         CHECK(!out1);                                                                 \
         EXPECT(expected, braid_table_open_existing(H, "t", &out1));                   \
+        EXPECT(expected, braid_table_open_with(H, "t", NULL, &out1));                 \
+        EXPECT(expected, braid_snapshot_open_named(H, "s", &out2));                   \
         EXPECT(expected, braid_snapshot_open(H, &out2));                              \
         CHECK(!out2);                                                                 \
         EXPECT(expected, braid_tx_begin(H, NULL, &out3));                             \
@@ -58,7 +86,30 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     } while (0);                                                                      \
     EXPECT(expected, braid_db_close(H))
 
+#define WITH_LOADER(H, expected)                                                      \
+    EXPECT(expected, braid_loader_insert(H, S("k"), S("v")));                         \
+    EXPECT(expected, braid_loader_count(H, &number));                                 \
+    do {                                                                              \
+        braid_table *out = table;                                                     \
+        EXPECT(expected, braid_loader_finish(H, &out));                               \
+        CHECK(!out);                                                                  \
+    } while (0)
+
+#define WITH_FEED(H, expected)                                                        \
+    EXPECT(expected, braid_feed_position(H, &position));                              \
+    EXPECT(expected, braid_feed_acknowledge(H, &position));                           \
+    do {                                                                              \
+        braid_changes *out = changes;                                                 \
+        EXPECT(expected, braid_feed_changes(H, &out));                                \
+        CHECK(!out);                                                                  \
+    } while (0)
+
+#define WITH_CHANGES(H, expected)                                                     \
+    EXPECT(expected, braid_changes_next(H, 0, &set));                                 \
+    EXPECT(expected, braid_changes_position(H, &position))
+
 #define WITH_TABLE(H, expected)                                                       \
+    EXPECT(expected, braid_table_get_options(H, &table_options));                     \
     EXPECT(expected, braid_table_get(H, S("k"), &value));                             \
     EXPECT(expected, braid_snapshot_get(snapshot, H, S("k"), &value));                \
     EXPECT(expected, braid_snapshot_contains(snapshot, H, S("k")));                   \
@@ -79,6 +130,8 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     } while (0)
 
 #define WITH_TX(H, expected)                                                          \
+    EXPECT(expected, braid_tx_savepoint(H, &number));                                 \
+    EXPECT(expected, braid_tx_rollback_to(H, 1));                                     \
     EXPECT(expected, braid_tx_get(H, table, S("k"), &value));                         \
     EXPECT(expected, braid_tx_get_for_update(H, table, S("k"), &value));              \
     EXPECT(expected, braid_tx_contains(H, table, S("k")));                            \
@@ -143,6 +196,9 @@ static void open_all(void) {
     OK(braid_tx_begin(db, NULL, &committed));
     OK(braid_tx_insert(committed, table, S("async"), S("v")));
     OK(braid_tx_commit_async(committed, &ticket));
+    OK(braid_loader_new(db, "loaded", NULL, &loader));
+    OK(braid_feed_open(db, "feed", &feed));
+    OK(braid_feed_changes(feed, &changes));
 }
 
 static void null_handles(void) {
@@ -154,6 +210,12 @@ static void null_handles(void) {
     WITH_CURSOR(NULL, BRAID_NULL_ARGUMENT);
     WITH_TICKET(NULL, BRAID_NULL_ARGUMENT);
     WITH_OPTIONS(NULL, BRAID_NULL_ARGUMENT);
+    WITH_LOADER(NULL, BRAID_NULL_ARGUMENT);
+    WITH_FEED(NULL, BRAID_NULL_ARGUMENT);
+    WITH_CHANGES(NULL, BRAID_NULL_ARGUMENT);
+    OK(braid_loader_abort(NULL));
+    OK(braid_feed_free(NULL));
+    OK(braid_changes_free(NULL));
     OK(braid_table_free(NULL));
     OK(braid_tx_abort(NULL));
     OK(braid_snapshot_free(NULL));
@@ -223,7 +285,38 @@ static void null_arguments(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_number(ticket, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_on_durable(ticket, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_recovery_progress(options, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_archive(options, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_verify(NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_tx_savepoint(tx, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_open_with(db, NULL, NULL, &none));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_open_with(db, "t", NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_options(table, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_create(db, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_open_named(db, "s", NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_drop(db, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_names(db, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_new(db, NULL, NULL, &(braid_loader *){0}));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_new(db, "new", NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_insert(loader, NULL, 3, S("v")));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_insert(loader, S("k"), NULL, 3));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_count(loader, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_open(db, NULL, &(braid_feed *){0}));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_open(db, "feed", NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_position(feed, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_acknowledge(feed, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_changes(feed, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_drop(db, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_feed_names(db, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_position(db, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_oldest_position(db, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_position_behind(db, 1, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_changes(db, NULL, &(braid_changes *){0}));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_changes(db, &position, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_changes_next(changes, 0, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_changes_position(changes, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_backup(db, NULL, NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_backup_read_info(NULL, &(braid_backup_info){0}));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_backup_read_info("x", NULL));
 }
 
 static void bad_arguments(void) {
@@ -266,6 +359,16 @@ static void wrong_handles(void) {
     WITH_CURSOR((braid_cursor *)ticket, BRAID_INVALID_HANDLE);
     WITH_TICKET((braid_ticket *)options, BRAID_INVALID_HANDLE);
     WITH_OPTIONS((braid_options *)snapshot, BRAID_INVALID_HANDLE);
+    WITH_LOADER((braid_loader *)changes, BRAID_INVALID_HANDLE);
+    MESSAGE("given as a loader is a reader of changes");
+    WITH_FEED((braid_feed *)loader, BRAID_INVALID_HANDLE);
+    WITH_CHANGES((braid_changes *)feed, BRAID_INVALID_HANDLE);
+    WITH_LOADER((braid_loader *)on_the_stack, BRAID_INVALID_HANDLE);
+    WITH_FEED((braid_feed *)on_the_stack, BRAID_INVALID_HANDLE);
+    WITH_CHANGES((braid_changes *)on_the_stack, BRAID_INVALID_HANDLE);
+    FREE((braid_loader *)db, BRAID_INVALID_HANDLE, braid_loader_abort);
+    FREE((braid_feed *)db, BRAID_INVALID_HANDLE, braid_feed_free);
+    FREE((braid_changes *)db, BRAID_INVALID_HANDLE, braid_changes_free);
     WITH_DB((braid_db *)on_the_stack, BRAID_INVALID_HANDLE);
     MESSAGE("no handle");
     WITH_TABLE((braid_table *)on_the_stack, BRAID_INVALID_HANDLE);
@@ -329,6 +432,18 @@ static void stale_handles(void) {
     EXPECT(BRAID_STALE_HANDLE, braid_options_free(options));
     WITH_OPTIONS(options, BRAID_STALE_HANDLE);
     EXPECT(BRAID_STALE_HANDLE, braid_db_open(".", options, &(braid_db *){0}));
+
+    braid_loader *aborted = NULL;
+    OK(braid_loader_new(db, "aborted", NULL, &aborted));
+    OK(braid_loader_abort(aborted));
+    WITH_LOADER(aborted, BRAID_STALE_HANDLE);
+    MESSAGE("was aborted");
+    OK(braid_feed_free(feed));
+    EXPECT(BRAID_STALE_HANDLE, braid_feed_free(feed));
+    WITH_FEED(feed, BRAID_STALE_HANDLE);
+    OK(braid_changes_free(changes));
+    EXPECT(BRAID_STALE_HANDLE, braid_changes_free(changes));
+    WITH_CHANGES(changes, BRAID_STALE_HANDLE);
 
     braid_table *freed = NULL;
     OK(braid_table_open(db, "t", &freed));
@@ -399,6 +514,7 @@ static void closing(void) {
     WITH_SNAPSHOT(snapshot, BRAID_STALE_HANDLE);
     WITH_CURSOR(cursor, BRAID_STALE_HANDLE);
     WITH_CURSOR(of_tx, BRAID_STALE_HANDLE);
+    WITH_LOADER(loader, BRAID_STALE_HANDLE);
     EXPECT(BRAID_STALE_HANDLE, braid_tx_abort(tx));
     EXPECT(BRAID_STALE_HANDLE, braid_table_free(table));
     EXPECT(BRAID_STALE_HANDLE, braid_snapshot_free(snapshot));

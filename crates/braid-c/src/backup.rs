@@ -1,0 +1,312 @@
+//! Backups, archives, and restoring.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use braid::{BackupProgress, BackupReport, Restore, RestoreReport, Until};
+
+use crate::boundary::{Failure, Outcome, call};
+use crate::database::database;
+use crate::handles::braid_db;
+use crate::memory::{self, Optional, Out, UserData, required};
+use crate::options::device;
+use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+
+/// How a backup or a restore gets on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_backup_progress {
+    /// Pages copied so far.
+    pub pages: u64,
+    /// Pages to copy in all, as far as known.
+    pub pages_total: u64,
+}
+
+/// Is told how a backup or a restore gets on; `progress` lasts for the call.
+pub type braid_backup_callback =
+    Option<unsafe extern "C" fn(data: *mut c_void, progress: *const braid_backup_progress)>;
+
+/// What a backup holds and what it took.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_backup_report {
+    /// It has exactly the transactions up to this number.
+    pub number: u64,
+    /// Pages of the database.
+    pub pages_total: u64,
+    /// Pages copied: all of them, or those that changed since the parent.
+    pub pages: u64,
+    /// Bytes read from the data file.
+    pub read_bytes: u64,
+    /// Bytes written to the backup.
+    pub written_bytes: u64,
+}
+
+impl braid_backup_report {
+    fn of(report: &BackupReport) -> Self {
+        Self {
+            number: report.number,
+            pages_total: report.pages_total,
+            pages: report.pages,
+            read_bytes: report.read_bytes,
+            written_bytes: report.written_bytes,
+        }
+    }
+}
+
+/// What a backup file says about itself.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_backup_info {
+    /// The identity of the database that was backed up. A restored database has another one.
+    pub identity: [u8; 16],
+    /// It has the transactions up to this number.
+    pub number: u64,
+    /// When it was made, in microseconds since 1970.
+    pub time_us: u64,
+    /// Whether it builds on another backup.
+    pub is_incremental: bool,
+    /// The number of that backup; 0 if there is none.
+    pub parent: u64,
+    /// Pages in it.
+    pub pages: u64,
+}
+
+/// To which point a database is restored.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_until {
+    /// Everything that the backups and the archive have.
+    BRAID_UNTIL_END = 0,
+    /// The transactions up to a number.
+    BRAID_UNTIL_NUMBER = 1,
+    /// What was durable at a time, in microseconds since 1970, as far as the archive tells times apart.
+    BRAID_UNTIL_TIME = 2,
+}
+
+/// What `braid_restore` restores from, and to which point.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_restore_options {
+    /// The paths of the backup files: the full one first, then the incremental ones from the oldest to the newest.
+    pub backups: *const *const c_char,
+    /// How many they are.
+    pub backup_count: usize,
+    /// The directory of the archive of the database's log, see `braid_options_set_archive`; NULL: none.
+    pub archive: *const c_char,
+    /// A `braid_until`.
+    pub until: c_int,
+    /// The number or time that goes with it.
+    pub until_value: u64,
+    /// A `braid_device`, except `BRAID_DEVICE_MEMORY`: how the medium is accessed.
+    pub device: c_int,
+    /// Memory for pages while the archive is applied, in bytes, at least 512 KiB; 0: 64 MiB.
+    pub pool_bytes: usize,
+    /// Is told how it gets on, on this thread; may be NULL.
+    pub progress: braid_backup_callback,
+    /// Goes to `progress`.
+    pub data: *mut c_void,
+}
+
+/// What was restored.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_restore_report {
+    /// The database has exactly the transactions up to this number. Its next ones have greater numbers.
+    pub number: u64,
+    /// The number up to which the backups went.
+    pub backup_number: u64,
+    /// Pages read from the backups.
+    pub pages: u64,
+    /// Transactions that were applied from the archive.
+    pub transactions: u64,
+}
+
+impl braid_restore_report {
+    fn of(report: &RestoreReport) -> Self {
+        Self {
+            number: report.number,
+            backup_number: report.backup_number,
+            pages: report.pages,
+            transactions: report.transactions,
+        }
+    }
+}
+
+fn tell(callback: braid_backup_callback, data: UserData) -> impl Fn(BackupProgress) {
+    move |progress| {
+        let progress = braid_backup_progress {
+            pages: progress.pages,
+            pages_total: progress.pages_total,
+        };
+        if let Some(callback) = callback {
+            // SAFETY: the contract of the function that was given the callback.
+            unsafe { callback(data.get(), &progress) }
+        }
+    }
+}
+
+/// Makes a backup while the database is in use: of everything, or, with the path of an earlier backup of this database
+/// as `parent`, of what changed since that. `path` is a file that must not exist yet, or an existing directory, in
+/// which the backup is named `backup-NUMBER.braid`. The file has its name only once it is complete and durable.
+///
+/// `parent` may be NULL, and so may `progress`, which is called with `data` on this thread, and `report`. An incremental
+/// backup is restored together with its parent, and all that that one builds on.
+///
+/// # Safety
+///
+/// `path` and `parent` are NULL or strings that end with a NUL; `progress` may be called with `data` and must not
+/// unwind or jump out; `report` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_backup(
+    db: *mut braid_db,
+    path: *const c_char,
+    parent: *const c_char,
+    progress: braid_backup_callback,
+    data: *mut c_void,
+    report: *mut braid_backup_report,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (path, parent) = unsafe { (memory::path(path)?, optional_path(parent)?) };
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(report) };
+        let database = database(db)?;
+        let mut backup = database.backup_options();
+        if let Some(parent) = parent {
+            backup = backup.incremental_from(parent);
+        }
+        let backup = backup.progress(tell(progress, UserData::new(data)));
+        out.set(braid_backup_report::of(&backup.to_path(path)?));
+        Ok(BRAID_OK)
+    })
+}
+
+/// Reads what a backup file says about itself; its pages are not looked at.
+///
+/// # Safety
+///
+/// `path` is NULL or a string that ends with a NUL; `info` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_backup_read_info(
+    path: *const c_char,
+    info: *mut braid_backup_info,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (path, mut out) = unsafe { (memory::path(path)?, Out::new(info, "info")?) };
+        let info = braid::backup_info(path)?;
+        let since = info.time.duration_since(SystemTime::UNIX_EPOCH);
+        out.set(braid_backup_info {
+            identity: info.identity.to_le_bytes(),
+            number: info.number,
+            time_us: crate::stats::microseconds(since.unwrap_or_default()),
+            is_incremental: info.parent.is_some(),
+            parent: info.parent.unwrap_or(0),
+            pages: info.pages,
+        });
+        Ok(BRAID_OK)
+    })
+}
+
+/// Restores a database from backups, and from an archive if there is one, into a directory that is empty or is
+/// created. Everything is durable when this returns. `report` may be NULL. A directory in which it failed is no
+/// database; empty it before the next attempt. `BRAID_BACKUP` says what is wrong with the backups, the archive, the
+/// point asked for or the directory.
+///
+/// # Safety
+///
+/// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end with a NUL, as
+/// `archive` does unless it is NULL, and whose `progress` may be called with `data` and must not unwind or jump out;
+/// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_restore(
+    options: *const braid_restore_options,
+    path: *const c_char,
+    report: *mut braid_restore_report,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (path, mut out) = unsafe { (memory::path(path)?, Optional::new(report)) };
+        // SAFETY: this function's contract.
+        let restore = unsafe { required(options, "options")?.parse() }?;
+        out.set(braid_restore_report::of(&restore.run(path)?));
+        Ok(BRAID_OK)
+    })
+}
+
+/// Brings the archive up to all that is durable now, durably. `number`, which may be NULL, is set to the number up to
+/// which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
+///
+/// # Safety
+///
+/// `number` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, number: *mut u64) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(number) };
+        Ok(match database(db)?.archive_now()? {
+            Some(archived) => {
+                out.set(archived);
+                BRAID_OK
+            }
+            None => BRAID_NOT_FOUND,
+        })
+    })
+}
+
+/// # Safety
+/// That of [`memory::path`].
+unsafe fn optional_path<'a>(string: *const c_char) -> Outcome<Option<&'a Path>> {
+    match string.is_null() {
+        true => Ok(None),
+        // SAFETY: this function's contract.
+        false => unsafe { memory::path(string) }.map(Some),
+    }
+}
+
+impl braid_restore_options {
+    /// # Safety
+    /// That of [`braid_restore`].
+    unsafe fn parse(&self) -> Outcome<Restore<'_>> {
+        let mut restore = Restore::new();
+        // SAFETY: this function's contract.
+        for backup in unsafe { memory::elements(self.backups, self.backup_count, "backups") }? {
+            // SAFETY: this function's contract.
+            restore = restore.backup(unsafe { memory::path(*backup) }?);
+        }
+        // SAFETY: this function's contract.
+        if let Some(archive) = unsafe { optional_path(self.archive) }? {
+            restore = restore.archive(archive);
+        }
+        restore = restore.until(self.parse_until()?);
+        let medium = u64::try_from(self.device).ok().and_then(device);
+        let medium = medium.filter(|medium| *medium != braid::DeviceChoice::Memory);
+        let no_device =
+            || Failure::Argument(format!("nothing is restored to device {}", self.device));
+        restore = restore.device(medium.ok_or_else(no_device)?);
+        if self.pool_bytes > 0 {
+            restore = restore.pool_bytes(self.pool_bytes);
+        }
+        Ok(restore.progress(tell(self.progress, UserData::new(self.data))))
+    }
+
+    fn parse_until(&self) -> Outcome<Until> {
+        use braid_until::*;
+        let (until, value) = (self.until, self.until_value);
+        if until == BRAID_UNTIL_END as c_int {
+            Ok(Until::End)
+        } else if until == BRAID_UNTIL_NUMBER as c_int {
+            Ok(Until::Number(value))
+        } else if until == BRAID_UNTIL_TIME as c_int {
+            let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(value));
+            let too_late = || Failure::Argument(format!("there is no time {value}"));
+            Ok(Until::Time(time.ok_or_else(too_late)?))
+        } else {
+            let what = format!("there is no point of the kind {until} to restore to");
+            Err(Failure::Argument(what))
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Loading a table from sorted entries, past the log.
+
+use std::ffi::{c_char, c_void};
+
+use braid::{BulkLoader, Bytes, Database};
+
+use crate::boundary::call;
+use crate::database::database;
+use crate::handles::{Ended, Exclusive, braid_db, braid_loader, braid_table};
+use crate::memory::{Optional, Out, bytes, optional, text};
+use crate::status::braid_status::{self, BRAID_OK};
+use crate::table::{OpenTable, TABLES};
+use crate::table_options::braid_table_options;
+
+/// What a loader's handle stands for.
+pub(crate) struct Loading {
+    loader: BulkLoader<Bytes, Bytes>,
+    database: Database,
+}
+
+pub(crate) static LOADERS: Exclusive<braid_loader, Loading> = Exclusive::new();
+
+/// Begins to build a table of this name from entries in ascending order of their keys, past the log: for much data
+/// at once. Nobody sees anything of it before `braid_loader_finish`. `options` may be NULL, which is the same as all
+/// zeros. `BRAID_TABLE_EXISTS` if there is a table of this name. The loader ends with `braid_loader_finish` or
+/// `braid_loader_abort`.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL; `options` is NULL or points to options; `loader` is NULL or
+/// points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_loader_new(
+    db: *mut braid_db,
+    name: *const c_char,
+    options: *const braid_table_options,
+    loader: *mut *mut braid_loader,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(loader, "loader") }?;
+        // SAFETY: this function's contract.
+        let (name, options) = unsafe { (text(name, "name")?, optional(options)) };
+        let options = braid_table_options::parse(options)?;
+        let database = Database::clone(&*database(db)?);
+        let loader = database.bulk_load_with(name, options)?;
+        let owner = crate::handles::number(db);
+        out.set(LOADERS.insert(Loading { loader, database }, owner)?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Adds an entry, whose key must be above all before: `BRAID_OUT_OF_ORDER` if it is not, and then, as after a key or
+/// value that is too long, the loader goes on as if it had not been offered. After `BRAID_OUT_OF_SPACE` or `BRAID_IO`
+/// it can only be aborted.
+///
+/// # Safety
+///
+/// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_loader_insert(
+    loader: *mut braid_loader,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (key, value) = unsafe {
+            (
+                bytes(key, key_len, "key")?,
+                bytes(value, value_len, "value")?,
+            )
+        };
+        LOADERS.lock(loader)?.loader.insert(key, value)?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets `count` to the number of entries that were added.
+///
+/// # Safety
+///
+/// `count` is NULL or points to where a number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_loader_count(
+    loader: *mut braid_loader,
+    count: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(count, "count") }?;
+        out.set(LOADERS.lock(loader)?.loader.len());
+        Ok(BRAID_OK)
+    })
+}
+
+/// Makes everything durable, with a checkpoint, and then visible, all at once. `table`, which may be NULL, is set to a
+/// handle of the table. The loader is over afterwards, whatever is returned, unless the handle itself was wrong or
+/// busy; if it is not `BRAID_OK`, there is no table, but after `BRAID_POISONED` only opening the database again tells.
+///
+/// # Safety
+///
+/// `table` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_loader_finish(
+    loader: *mut braid_loader,
+    table: *mut *mut braid_table,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::handle(table) };
+        let locked = LOADERS.lock(loader)?;
+        let owner = locked.owner();
+        let Loading { loader, database } = locked.end(Ended::Finished);
+        let loaded = loader.finish()?;
+        if out.is_wanted() {
+            out.set(TABLES.insert(OpenTable::new(loaded, database), owner)?);
+        }
+        Ok(BRAID_OK)
+    })
+}
+
+/// Ends a loader without a trace. NULL is allowed, and does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_loader_abort(loader: *mut braid_loader) -> braid_status {
+    call(|| {
+        if !loader.is_null() {
+            drop(LOADERS.lock(loader)?.end(Ended::Aborted));
+        }
+        Ok(BRAID_OK)
+    })
+}

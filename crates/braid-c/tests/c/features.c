@@ -1,0 +1,295 @@
+/* Savepoints, options of tables, bulk loads, named snapshots, and reading changes, in memory. */
+#include "check.h"
+
+static braid_db *db;
+static braid_value value;
+
+static braid_table *open_table(const char *name) {
+    braid_table *table = NULL;
+    OK(braid_table_open(db, name, &table));
+    return table;
+}
+
+static void savepoints(void) {
+    braid_table *table = open_table("stock");
+    braid_tx *tx = NULL, *other = NULL;
+    braid_cursor *cursor = NULL;
+    braid_entry entry;
+    uint64_t outer, inner;
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("apples"), S("3")));
+    OK(braid_tx_savepoint(tx, &outer));
+    OK(braid_tx_insert(tx, table, S("apples"), S("2")));
+    OK(braid_tx_savepoint(tx, &inner));
+    OK(braid_tx_insert(tx, table, S("pears"), S("7")));
+    /* An open cursor sees what is taken back no more. */
+    OK(braid_tx_range(tx, table, NULL, &cursor));
+    OK(braid_cursor_next(cursor, &entry));
+    CHECK(slice_is(entry.value, "2"));
+    OK(braid_tx_rollback_to(tx, inner));
+    EXPECT(BRAID_END, braid_cursor_next(cursor, &entry));
+    OK(braid_cursor_free(cursor));
+    EXPECT(BRAID_NOT_FOUND, braid_tx_contains(tx, table, S("pears")));
+    OK(braid_tx_rollback_to(tx, outer));
+    OK(braid_tx_rollback_to(tx, outer));
+    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(tx, inner));
+    MESSAGE("savepoint");
+    OK(braid_tx_get(tx, table, S("apples"), &value));
+    CHECK(value_is(&value, "3"));
+    OK(braid_tx_begin(db, NULL, &other));
+    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(other, outer));
+    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(other, UINT64_MAX));
+    OK(braid_tx_abort(other));
+    OK(braid_tx_commit(tx, NULL));
+    EXPECT(BRAID_STALE_HANDLE, braid_tx_rollback_to(tx, outer));
+    OK(braid_table_get(table, S("apples"), &value));
+    CHECK(value_is(&value, "3"));
+    EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("pears"), &value));
+    OK(braid_table_free(table));
+}
+
+static void table_options(void) {
+    braid_table_options asked = {BRAID_COMPRESSION_LZ4, 0}, found = {7, 7};
+    braid_table_options brief = {BRAID_COMPRESSION_NONE, 1}, wrong = {7, 0};
+    braid_table *table = NULL, *again = NULL;
+    uint64_t removed = 0;
+    static char text[10000];
+    memset(text, 'a', sizeof text);
+    OK(braid_table_open_with(db, "pages", &asked, &table));
+    OK(braid_table_get_options(table, &found));
+    CHECK(found.compression == BRAID_COMPRESSION_LZ4 && found.time_to_live_ms == 0);
+    braid_tx *tx = NULL;
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("page"), text, sizeof text));
+    OK(braid_tx_commit(tx, NULL));
+    OK(braid_table_get(table, S("page"), &value));
+    CHECK(value.len == sizeof text && memcmp(value.data, text, value.len) == 0);
+    braid_value_free(&value);
+    EXPECT(BRAID_TABLE_OPTIONS, braid_table_open_with(db, "pages", &brief, &again));
+    MESSAGE("pages");
+    CHECK(!again);
+    OK(braid_table_open_with(db, "pages", &asked, &again));
+    OK(braid_table_free(again));
+    OK(braid_table_open(db, "pages", &again));
+    OK(braid_table_free(again));
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_table_open_with(db, "other", &wrong, &again));
+    OK(braid_table_open_with(db, "plain", NULL, &again));
+    OK(braid_table_get_options(again, &found));
+    CHECK(found.compression == BRAID_COMPRESSION_NONE && found.time_to_live_ms == 0);
+    OK(braid_table_free(again));
+    OK(braid_table_free(table));
+
+    /* Gone once its time is over, and then removed. */
+    OK(braid_table_open_with(db, "sessions", &brief, &table));
+    put(db, table, "ada", "1");
+    int there = BRAID_OK;
+    while (there == BRAID_OK) {
+        there = braid_table_get(table, S("ada"), &value);
+        braid_value_free(&value);
+    }
+    EXPECT(BRAID_NOT_FOUND, there);
+    OK(braid_db_remove_expired(db, &removed));
+    braid_stats stats;
+    OK(braid_db_stats(db, &stats));
+    CHECK(removed <= 1);
+    OK(braid_db_remove_expired(db, &removed));
+    CHECK(removed == 0);
+    OK(braid_db_remove_expired(db, NULL));
+    OK(braid_table_free(table));
+}
+
+static void bulk_loads(void) {
+    braid_loader *loader = NULL;
+    braid_table *table = NULL;
+    braid_table_options options = {BRAID_COMPRESSION_LZ4, 0}, found;
+    uint64_t count = 0;
+    static char long_key[BRAID_MAX_KEY_LEN + 1];
+    OK(braid_loader_new(db, "numbers", &options, &loader));
+    for (unsigned i = 0; i < 10000; i++) {
+        unsigned char key[2] = {(unsigned char)(i >> 8), (unsigned char)i};
+        OK(braid_loader_insert(loader, key, 2, &i, sizeof i));
+    }
+    EXPECT(BRAID_OUT_OF_ORDER, braid_loader_insert(loader, "\0", 1, S("x")));
+    EXPECT(BRAID_KEY_TOO_LONG, braid_loader_insert(loader, long_key, sizeof long_key, S("x")));
+    OK(braid_loader_count(loader, &count));
+    CHECK(count == 10000);
+    EXPECT(BRAID_NOT_FOUND, braid_table_open_existing(db, "numbers", &table));
+    OK(braid_loader_finish(loader, &table));
+    EXPECT(BRAID_STALE_HANDLE, braid_loader_insert(loader, S("x"), S("x")));
+    MESSAGE("finished");
+    EXPECT(BRAID_STALE_HANDLE, braid_loader_finish(loader, NULL));
+    EXPECT(BRAID_STALE_HANDLE, braid_loader_abort(loader));
+    unsigned found_number;
+    OK(braid_table_get(table, "\x12\x34", 2, &value));
+    memcpy(&found_number, value.data, sizeof found_number);
+    CHECK(found_number == 0x1234);
+    braid_value_free(&value);
+    OK(braid_table_get_options(table, &found));
+    CHECK(found.compression == BRAID_COMPRESSION_LZ4);
+    put(db, table, "more", "as ever");
+    EXPECT(BRAID_TABLE_EXISTS, braid_loader_new(db, "numbers", NULL, &loader));
+    CHECK(!loader);
+    OK(braid_table_free(table));
+    /* Two of one name: the second to finish fails. And nothing of one that is aborted. */
+    braid_loader *second = NULL;
+    OK(braid_loader_new(db, "twice", NULL, &loader));
+    OK(braid_loader_new(db, "twice", NULL, &second));
+    OK(braid_loader_finish(loader, NULL));
+    EXPECT(BRAID_TABLE_EXISTS, braid_loader_finish(second, &table));
+    CHECK(!table);
+    OK(braid_loader_new(db, "never", NULL, &loader));
+    OK(braid_loader_insert(loader, S("k"), S("v")));
+    OK(braid_loader_abort(loader));
+    EXPECT(BRAID_NOT_FOUND, braid_table_open_existing(db, "never", &table));
+}
+
+static bool add_name(void *data, braid_slice name) {
+    char *names = data;
+    strncat(names, name.data, name.len);
+    strcat(names, ";");
+    return true;
+}
+
+static bool first_name(void *data, braid_slice name) {
+    add_name(data, name);
+    return false;
+}
+
+static void named_snapshots(void) {
+    braid_table *table = open_table("versions");
+    braid_snapshot *monday = NULL, *found = NULL;
+    char names[100] = "";
+    put(db, table, "k", "1");
+    OK(braid_snapshot_create(db, "monday", &monday));
+    put(db, table, "k", "2");
+    OK(braid_snapshot_create(db, "tuesday", NULL));
+    EXPECT(BRAID_SNAPSHOT_EXISTS, braid_snapshot_create(db, "monday", &found));
+    CHECK(!found);
+    EXPECT(BRAID_SNAPSHOT_MISSING, braid_snapshot_open_named(db, "sunday", &found));
+    CHECK(!found);
+    OK(braid_snapshot_free(monday));
+    OK(braid_snapshot_open_named(db, "monday", &found));
+    OK(braid_snapshot_names(db, add_name, names));
+    CHECK(strcmp(names, "monday;tuesday;") == 0);
+    *names = '\0';
+    OK(braid_snapshot_names(db, first_name, names));
+    CHECK(strcmp(names, "monday;") == 0);
+    OK(braid_snapshot_drop(db, "monday"));
+    EXPECT(BRAID_NOT_FOUND, braid_snapshot_drop(db, "monday"));
+    EXPECT(BRAID_SNAPSHOT_MISSING, braid_snapshot_open_named(db, "monday", &monday));
+    /* Who has it open keeps it. */
+    OK(braid_snapshot_get(found, table, S("k"), &value));
+    CHECK(value_is(&value, "1"));
+    OK(braid_snapshot_free(found));
+    OK(braid_snapshot_drop(db, "tuesday"));
+    OK(braid_table_free(table));
+}
+
+static void changes(void) {
+    braid_table *table = open_table("watched");
+    braid_changes *reader = NULL, *again = NULL;
+    braid_position from, at, oldest;
+    braid_change_set set;
+    braid_loader *loader = NULL;
+    braid_tx *tx = NULL;
+    uint64_t number;
+    OK(braid_db_position(db, &from));
+    OK(braid_db_oldest_position(db, &oldest));
+    OK(braid_db_changes(db, &from, &reader));
+    EXPECT(BRAID_END, braid_changes_next(reader, 0, &set));
+    EXPECT(BRAID_END, braid_changes_next(reader, 1, &set));
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("a"), S("1")));
+    OK(braid_tx_insert(tx, table, S("b"), S("")));
+    OK(braid_tx_commit(tx, &number));
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_remove(tx, table, S("a")));
+    OK(braid_tx_commit(tx, NULL));
+    OK(braid_changes_next(reader, 10000000, &set));
+    CHECK(set.number == number && set.change_count == 2 && set.loaded_count == 0);
+    CHECK(slice_is(set.changes[0].table, "watched") && slice_is(set.changes[0].key, "a"));
+    CHECK(slice_is(set.changes[0].value, "1") && set.changes[0].table_id > 0);
+    CHECK(slice_is(set.changes[1].value, "") && set.changes[1].value.data);
+    OK(braid_changes_position(reader, &at));
+    CHECK(memcmp(&at, &set.position, sizeof at) == 0);
+    OK(braid_changes_next(reader, 0, &set));
+    CHECK(set.change_count == 1 && slice_is(set.changes[0].key, "a") && !set.changes[0].value.data);
+    EXPECT(BRAID_END, braid_changes_next(reader, 0, &set));
+    /* From where the first was, by its position or its number. */
+    OK(braid_db_changes(db, &at, &again));
+    OK(braid_changes_next(again, 0, &set));
+    CHECK(set.number > number);
+    OK(braid_changes_free(again));
+    EXPECT(BRAID_STALE_HANDLE, braid_changes_next(again, 0, &set));
+    OK(braid_db_position_behind(db, number, &from));
+    CHECK(memcmp(&at, &from, sizeof at) == 0);
+    /* A table that was loaded comes by its name. */
+    OK(braid_loader_new(db, "loaded", NULL, &loader));
+    OK(braid_loader_insert(loader, S("k"), S("v")));
+    OK(braid_loader_finish(loader, NULL));
+    OK(braid_changes_next(reader, 0, &set));
+    CHECK(set.change_count == 0 && set.loaded_count == 1 && slice_is(set.loaded[0], "loaded"));
+    OK(braid_changes_free(reader));
+    at.bytes[0] ^= 1;
+    EXPECT(BRAID_FOREIGN_POSITION, braid_db_changes(db, &at, &reader));
+    CHECK(!reader);
+    OK(braid_table_free(table));
+}
+
+static void feeds(void) {
+    braid_table *table = open_table("fed");
+    braid_feed *feed = NULL;
+    braid_changes *reader = NULL;
+    braid_position at, behind;
+    braid_change_set set;
+    char names[100] = "";
+    OK(braid_feed_open(db, "index", &feed));
+    put(db, table, "a", "1");
+    put(db, table, "b", "2");
+    OK(braid_feed_changes(feed, &reader));
+    OK(braid_changes_next(reader, 0, &set));
+    at = set.position;
+    OK(braid_feed_acknowledge(feed, &at));
+    OK(braid_feed_position(feed, &behind));
+    CHECK(memcmp(&at, &behind, sizeof at) == 0);
+    OK(braid_changes_free(reader));
+    OK(braid_feed_free(feed));
+    EXPECT(BRAID_STALE_HANDLE, braid_feed_position(feed, &at));
+    /* What was not acknowledged comes again. */
+    OK(braid_feed_open(db, "index", &feed));
+    OK(braid_feed_changes(feed, &reader));
+    OK(braid_changes_next(reader, 0, &set));
+    CHECK(set.change_count == 1 && slice_is(set.changes[0].key, "b"));
+    EXPECT(BRAID_END, braid_changes_next(reader, 0, &set));
+    OK(braid_feed_names(db, add_name, names));
+    CHECK(strcmp(names, "index;") == 0);
+    EXPECT(BRAID_TABLE_NAME, braid_feed_open(db, "", &(braid_feed *){0}));
+    behind.bytes[5] ^= 1;
+    EXPECT(BRAID_FOREIGN_POSITION, braid_feed_acknowledge(feed, &behind));
+    OK(braid_feed_drop(db, "index"));
+    EXPECT(BRAID_NOT_FOUND, braid_feed_drop(db, "index"));
+    EXPECT(BRAID_FEED_MISSING, braid_feed_position(feed, &at));
+    EXPECT(BRAID_FEED_MISSING, braid_feed_acknowledge(feed, &at));
+    EXPECT(BRAID_FEED_MISSING, braid_feed_changes(feed, &(braid_changes *){0}));
+    OK(braid_table_free(table));
+    /* These end with the database. */
+    braid_loader *loader = NULL;
+    OK(braid_loader_new(db, "late", NULL, &loader));
+    OK(braid_db_close(db));
+    EXPECT(BRAID_STALE_HANDLE, braid_loader_insert(loader, S("k"), S("v")));
+    MESSAGE("database was closed");
+    EXPECT(BRAID_STALE_HANDLE, braid_changes_next(reader, 0, &set));
+    EXPECT(BRAID_STALE_HANDLE, braid_feed_position(feed, &at));
+}
+
+int main(void) {
+    db = open_in_memory();
+    savepoints();
+    table_options();
+    bulk_loads();
+    named_snapshots();
+    changes();
+    feeds();
+    puts("ok");
+    return 0;
+}

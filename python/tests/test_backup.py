@@ -1,0 +1,115 @@
+"""Backups, archives, and restoring to a point."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import SMALL
+
+import braid
+
+
+def value_in(path: Path) -> int:
+    with braid.open(path, read_only=True, **SMALL) as db:
+        return db.table("t", key=str, value=int)["k"]
+
+
+def test_backups_are_restored(tmp_path: Path) -> None:
+    full, since, archive = tmp_path / "full", tmp_path / "since", tmp_path / "archive"
+    told: list[tuple[int, int]] = []
+    interval = timedelta(milliseconds=50)
+    with braid.open(tmp_path / "db", archive=archive, archive_interval=interval, **SMALL) as db:
+        table = db.table("t", key=str, value=int)
+        table["k"] = 1
+        report = db.backup(full, progress=lambda *counts: told.append(counts))
+        assert report.path == full and report.pages == report.pages_total == told[-1][0]
+        assert report.written_bytes > 0 and report.read_bytes > 0
+        table["k"] = 2
+        second = db.backup(str(since), parent=full)
+        assert second.number > report.number and second.pages < second.pages_total
+        table["k"] = 3
+        with db.begin() as tx:
+            tx.insert(table, "k", 4)
+            number = tx.commit()
+        table["k"] = 5
+        archived = db.archive_now()
+        assert archived is not None and archived > number
+        (tmp_path / "backups").mkdir()
+        named = db.backup(tmp_path / "backups").path
+        assert named.parent == tmp_path / "backups" and named.exists()
+        with pytest.raises(braid.BackupError, match="full"):
+            db.backup(full)
+        with pytest.raises(braid.BackupError):
+            db.backup(tmp_path / "no", parent=__file__)
+    info = braid.backup_info(since)
+    assert (info.number, info.parent) == (second.number, report.number)
+    assert info.time.tzinfo is not None
+    assert abs(datetime.now(timezone.utc) - info.time) < timedelta(hours=1)
+    assert braid.backup_info(full).parent is None
+    assert braid.backup_info(full).identity == info.identity > 0
+
+    told.clear()
+    restored = braid.restore(
+        [full], tmp_path / "r1", progress=lambda *counts: told.append(counts), device="file"
+    )
+    assert restored.number == restored.backup_number == report.number and restored.pages > 0
+    assert told
+    assert value_in(tmp_path / "r1") == 1
+    braid.restore((full, since), tmp_path / "r2", pool_bytes=1 << 20)
+    assert value_in(tmp_path / "r2") == 2
+    restored = braid.restore([full], tmp_path / "r3", archive=archive, until=number)
+    assert restored.number == number and restored.transactions > 0
+    assert value_in(tmp_path / "r3") == 4
+    later = datetime.now(timezone.utc) + timedelta(hours=1)
+    braid.restore([full, since], tmp_path / "r4", archive=archive, until=later)
+    assert value_in(tmp_path / "r4") == 5
+
+    to = tmp_path / "never"
+    for wrong in ([], [since], [since, full]):
+        with pytest.raises(braid.BackupError):
+            braid.restore(wrong, to)
+    with pytest.raises(braid.BackupError):
+        braid.restore([full], tmp_path / "r1")
+    with pytest.raises(braid.BackupError):
+        braid.restore([full], to, until=number)
+    with pytest.raises(TypeError, match="a list of paths"):
+        braid.restore(str(full), to)
+    wrong_points: list[Any] = ["monday", True, datetime.now()]
+    for until in wrong_points:
+        with pytest.raises(TypeError, match="until"):
+            braid.restore([full], to, until=until)
+    for options in ({"device": "memory"}, {"device": "tape"}, {"until": -1}):
+        with pytest.raises(braid.OptionError):
+            braid.restore([full], to, **options)  # type: ignore[arg-type]
+    with pytest.raises(braid.BackupError):
+        braid.backup_info(__file__)
+    with pytest.raises(FileNotFoundError):
+        braid.backup_info(tmp_path / "missing")
+
+
+def test_what_progress_raises_is_raised(db: braid.Database, tmp_path: Path) -> None:
+    db.table("t", key=str, value=int)["k"] = 1
+
+    def progress(pages: int, total: int) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        db.backup(tmp_path / "full", progress=progress)
+    assert db.archive_now() is None
+    db.close()
+    with pytest.raises(braid.ClosedError):
+        db.backup(tmp_path / "closed")
+
+
+def test_compacting(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=bytes)
+    for start in range(0, 20_000, 1_000):
+        table.update((n, bytes(200)) for n in range(start, start + 1_000))
+    db.checkpoint()
+    db.drop_table("t")
+    del table
+    report = db.compact()
+    assert report.bytes_after < report.bytes_before and report.checkpoints > 0

@@ -1,0 +1,373 @@
+"""Savepoints, reading only, options of tables, bulk loads, named snapshots, changes and feeds."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import SMALL
+
+import braid
+
+
+# Savepoints -------------------------------------------------------------------------------------------
+
+
+def test_a_savepoint_takes_back_what_was_written_since(db: braid.Database) -> None:
+    stock = db.table("stock", key=str, value=int)
+    with db.begin() as tx:
+        tx.insert(stock, "apples", 3)
+        savepoint = tx.savepoint()
+        tx.insert(stock, "apples", 2)
+        tx.insert(stock, "pears", 7)
+        savepoint.rollback()
+        assert tx.get(stock, "apples") == 3
+        assert not tx.contains_key(stock, "pears")
+        tx.insert(stock, "plums", 1)
+        savepoint.rollback()
+    assert dict(stock) == {"apples": 3}
+
+
+def test_an_exception_takes_back_the_block_and_not_the_transaction(db: braid.Database) -> None:
+    stock = db.table("stock", key=str, value=int)
+    with db.begin() as tx:
+        tx.insert(stock, "apples", 3)
+        with pytest.raises(KeyError, match="mine"):
+            with tx.savepoint():
+                tx.insert(stock, "pears", 7)
+                raise KeyError("mine")
+        with tx.savepoint():
+            tx.insert(stock, "plums", 1)
+    assert dict(stock) == {"apples": 3, "plums": 1}
+
+
+def test_an_iterator_sees_the_rollback(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=int)
+    with db.begin() as tx:
+        tx.insert(table, 1, 1)
+        savepoint = tx.savepoint()
+        tx.insert(table, 2, 2)
+        iterator = tx.range(table)
+        assert next(iterator) == (1, 1)
+        savepoint.rollback()
+        assert list(iterator) == []
+
+
+def test_savepoints_that_are_gone(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=int)
+    tx = db.begin()
+    outer = tx.savepoint()
+    tx.insert(table, 1, 1)
+    inner = tx.savepoint()
+    outer.rollback()
+    with pytest.raises(braid.SavepointError):
+        inner.rollback()
+    with outer:
+        tx.commit()
+    with pytest.raises(braid.TransactionEndedError):
+        outer.rollback()
+    with pytest.raises(braid.TransactionEndedError):
+        tx.savepoint()
+    # The block's own exception is what is told, not that the transaction is over.
+    other = db.begin()
+    with pytest.raises(ValueError, match="mine"), other.savepoint():
+        other.abort()
+        raise ValueError("mine")
+
+
+# Many at once -----------------------------------------------------------------------------------------
+
+
+def test_insert_many(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=str)
+    with db.begin() as tx:
+        tx.insert_many(table, {1: "one", 2: "two"})
+        tx.insert_many(table, [(3, "three")])
+        tx.insert_many(table, ([n, str(n)] for n in range(4, 6)))  # type: ignore[misc]
+        tx.insert_many(table, db.table("empty", key=int, value=str))
+    assert dict(table) == {1: "one", 2: "two", 3: "three", 4: "4", 5: "5"}
+    with db.begin() as tx:
+        tx.insert_many(table, table)
+        with pytest.raises(ValueError, match="entry 1 has 3 items"):
+            tx.insert_many(table, [(6, "x"), (7, "y", "z")])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="a value of this table is str, not int"):
+            tx.insert_many(table, {6: 6})  # type: ignore[misc]
+        with pytest.raises(TypeError):
+            tx.insert_many(table, 7)  # type: ignore[arg-type]
+        assert not tx.contains_key(table, 6)
+    with pytest.raises(braid.TransactionEndedError):
+        tx.insert_many(table, {})
+
+
+# Reading only -----------------------------------------------------------------------------------------
+
+
+def test_reading_only(path: Path) -> None:
+    with pytest.raises(braid.NotADatabaseError):
+        braid.open(path, read_only=True)
+    with braid.open(path, **SMALL) as db:
+        db.table("t", key=int, value=int)[1] = 1
+    before = {file: file.read_bytes() for file in path.iterdir()}
+    with braid.open(path, read_only=True, **SMALL) as db:
+        table = db.table("t", key=int, value=int)
+        assert table[1] == 1
+        for write in (
+            lambda: table.__setitem__(1, 2),
+            lambda: table.update({1: 2}),
+            lambda: db.table("other"),
+            lambda: db.drop_table("t"),
+            lambda: db.checkpoint(),
+            lambda: db.bulk_load("other"),
+            lambda: db.feed("feed"),
+        ):
+            with pytest.raises(braid.OpenedReadOnlyError):
+                write()
+    assert {file: file.read_bytes() for file in path.iterdir()} == before
+    with pytest.raises(braid.OptionError, match="read_only"):
+        braid.in_memory(read_only=True)
+
+
+# Options of tables ------------------------------------------------------------------------------------
+
+
+def test_compression(db: braid.Database) -> None:
+    pages = db.table("pages", key=int, value=bytes, compression="lz4")
+    pages[1] = b"a" * 10_000
+    assert pages[1] == b"a" * 10_000
+    assert (pages.compression, pages.time_to_live) == ("lz4", None)
+    assert db.table("pages", key=int, value=bytes).compression == "lz4"
+    with pytest.raises(braid.TableOptionsError):
+        db.table("pages", key=int, value=bytes, time_to_live=timedelta(1))
+    with pytest.raises(braid.OptionError, match="compression"):
+        db.table("x", compression="zip")  # type: ignore[call-overload]
+    assert db.table("plain").compression is None
+
+
+def test_time_to_live(db: braid.Database) -> None:
+    sessions = db.table("sessions", key=int, value=str, time_to_live=timedelta(milliseconds=1))
+    assert sessions.time_to_live == timedelta(milliseconds=1)
+    sessions[1] = "ada"
+    while 1 in sessions:
+        pass
+    assert list(sessions) == []
+    db.remove_expired()
+    assert db.remove_expired() == 0
+    for wrong in (timedelta(0), timedelta(-1)):
+        with pytest.raises(braid.OptionError, match="time_to_live"):
+            db.table("x", time_to_live=wrong)
+    with pytest.raises(TypeError, match="time_to_live"):
+        db.table("x", time_to_live=1)  # type: ignore[call-overload]
+    assert db.table_names() == ["sessions"]
+
+
+# Bulk loads -------------------------------------------------------------------------------------------
+
+
+def test_a_bulk_load(db: braid.Database) -> None:
+    before = db.snapshot()
+    loader = db.bulk_load("squares", key=braid.u32, value=int, compression="lz4")
+    loader.insert(0, 0)
+    loader.extend((n, n * n) for n in range(1, 100_000))
+    loader.extend({200_000: 1})
+    assert len(loader) == 100_001 and loader
+    assert db.table_names() == []
+    squares = loader.finish()
+    assert squares[77] == 77 * 77 and len(squares) == 100_001
+    assert squares.key_type == braid.u32 and squares.compression == "lz4"
+    assert list(before.range(squares)) == []
+    assert db.table("squares", key=braid.u32, value=int)[200_000] == 1
+    for use in (
+        lambda: loader.insert(1, 1),
+        lambda: loader.extend([]),
+        lambda: len(loader),
+        lambda: loader.finish(),
+    ):
+        with pytest.raises(braid.ClosedError):
+            use()
+    loader.abort()
+    with pytest.raises(braid.TableExistsError):
+        db.bulk_load("squares")
+
+
+def test_a_bulk_load_as_a_block(db: braid.Database) -> None:
+    with db.bulk_load("t", key=str, value=str) as loader:
+        loader.insert("a", "1")
+        with pytest.raises(braid.OutOfOrderError):
+            loader.insert("a", "2")
+        with pytest.raises(TypeError):
+            loader.insert("b", 2)  # type: ignore[arg-type]
+        with pytest.raises(braid.OutOfOrderError):
+            loader.extend([("c", "3"), ("b", "2"), ("d", "4")])
+        loader.insert("e", "5")
+    assert dict(db.table("t", key=str, value=str)) == {"a": "1", "c": "3", "e": "5"}
+    with pytest.raises(ValueError, match="mine"):
+        with db.bulk_load("never") as nothing:
+            nothing.insert(b"k", b"v")
+            raise ValueError("mine")
+    with db.bulk_load("aborted") as aborted:
+        aborted.abort()
+    assert db.table_names() == ["t"]
+
+
+# Named snapshots --------------------------------------------------------------------------------------
+
+
+def test_named_snapshots(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=int)
+    table[1] = 1
+    with db.create_snapshot("monday") as monday:
+        table[1] = 2
+        assert monday.get(table, 1) == 1
+    db.create_snapshot("tuesday")
+    assert db.snapshot_names() == ["monday", "tuesday"]
+    with pytest.raises(braid.SnapshotExistsError):
+        db.create_snapshot("monday")
+    found = db.open_snapshot("monday")
+    assert db.drop_snapshot("monday")
+    assert not db.drop_snapshot("monday")
+    assert found.get(table, 1) == 1
+    with pytest.raises(LookupError):
+        db.open_snapshot("monday")
+    with pytest.raises(TypeError):
+        db.create_snapshot(7)  # type: ignore[arg-type]
+    db.close()
+    for use in (lambda: db.create_snapshot("x"), lambda: db.snapshot_names()):
+        with pytest.raises(braid.ClosedError):
+            use()
+
+
+# Changes ----------------------------------------------------------------------------------------------
+
+
+def test_changes(db: braid.Database) -> None:
+    stock = db.table("stock", key=str, value=int)
+    changes = db.changes()
+    start = changes.position
+    assert list(changes) == []
+    with db.begin() as tx:
+        tx.insert(stock, "cups", 12)
+        tx.insert(stock, "tea", 1)
+    del stock["tea"]
+    first, second = changes
+    assert [(c.table, c.key, c.value) for c in first.changes] == [
+        ("stock", "cups", 12),
+        ("stock", "tea", 1),
+    ]
+    assert [(c.key, c.value) for c in second.changes] == [("tea", None)]
+    assert first.number < second.number == second.position.number
+    assert changes.position == second.position and first.loaded == []
+    assert "'cups' -> 12" in repr(first.changes[0]) and "2 changes" in repr(first)
+    # From a position, as it was stored.
+    for stored in (
+        braid.Position(str(first.position)),
+        braid.Position.from_bytes(first.position.to_bytes()),
+        pickle.loads(pickle.dumps(first.position)),
+        db.position(first.number),
+    ):
+        assert stored == first.position and hash(stored) == hash(first.position)
+        assert [s.number for s in db.changes(stored)] == [second.number]
+    assert start == db.position(start.number) != first.position
+    assert db.oldest_position().number <= start.number
+    # A table that was loaded comes by its name, and one that is gone as bytes.
+    with db.bulk_load("loaded", key=int, value=int) as loader:
+        loader.insert(1, 1)
+    (loaded,) = changes
+    assert loaded.loaded == ["loaded"] and loaded.changes == []
+    stock["gone"] = 1
+    db.drop_table("stock")
+    (late,) = db.changes(loaded.position)
+    assert late.changes[0].table is None and late.changes[0].key == b"gone"
+    assert isinstance(late.changes[0].table_id, int)
+
+
+def test_waiting_for_changes(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=int)
+    with db.changes() as changes:
+        assert changes.next_within(timedelta(0)) is None
+        assert changes.next_within(timedelta(milliseconds=1)) is None
+        writer = threading.Thread(target=lambda: table.__setitem__(1, 1))
+        writer.start()
+        found = changes.next_within(timedelta.max)
+        writer.join()
+        assert found is not None and found.changes[0].key == 1
+        with pytest.raises(TypeError):
+            changes.next_within(1)  # type: ignore[arg-type]
+    for use in (
+        lambda: next(changes),
+        lambda: changes.next_within(timedelta(1)),
+        lambda: changes.position,
+    ):
+        with pytest.raises(braid.ClosedError, match="reader"):
+            use()
+
+
+def test_wrong_positions(db: braid.Database) -> None:
+    with braid.in_memory(**SMALL) as other, pytest.raises(braid.ForeignPositionError):
+        db.changes(other.position())
+    with pytest.raises(braid.ForeignPositionError):
+        db.changes(db.position(10**9))
+    with pytest.raises(braid.DecodeError):
+        braid.Position("nonsense")
+    with pytest.raises((TypeError, ValueError)):
+        braid.Position.from_bytes(b"short")
+    with pytest.raises(TypeError):
+        db.changes(7)  # type: ignore[arg-type]
+    reader = db.changes()
+    db.close()
+    with pytest.raises(braid.ClosedError):
+        next(reader)
+
+
+def test_feeds(path: Path) -> None:
+    with braid.open(path, **SMALL) as db:
+        table = db.table("t", key=int, value=int)
+        feed = db.feed("index")
+        table[1] = 1
+        table[2] = 2
+        first = next(feed.changes())
+        feed.acknowledge(first.position)
+        assert feed.position() == first.position == db.feeds()["index"]
+        assert feed.name == "index" and "index" in repr(feed)
+    with pytest.raises(braid.ClosedError):
+        feed.position()
+    with braid.open(path, **SMALL) as db:
+        feed = db.feed("index")
+        assert [change.key for s in feed.changes() for change in s.changes] == [2]
+        with pytest.raises(TypeError):
+            feed.acknowledge(7)  # type: ignore[arg-type]
+        table = db.table("t", key=int, value=int)
+        with db.begin() as tx:
+            tx.insert(table, 3, 3)
+            for use in (lambda: db.feed("other"), lambda: feed.acknowledge(first.position)):
+                with pytest.raises(braid.WouldDeadlockError):
+                    use()
+        assert db.drop_feed("index") and not db.drop_feed("index")
+        with pytest.raises(braid.FeedMissingError):
+            feed.changes()
+        with pytest.raises(braid.TableNameError):
+            db.feed("")
+        assert db.feeds() == {}
+
+
+# What is left behind ----------------------------------------------------------------------------------
+
+
+def test_a_reader_that_is_too_slow(path: Path) -> None:
+    options: Any = {
+        **SMALL,
+        "feed_log_bytes": 1,
+        "segment_bytes": 64 << 10,
+        "checkpoint_log_bytes": 64 << 10,
+    }
+    with braid.open(path, **options) as db:
+        table = db.table("t", key=int, value=bytes)
+        feed = db.feed("slow")
+        for _ in range(20):
+            table.update((n, bytes(1000)) for n in range(100))
+            db.checkpoint()
+        with pytest.raises(braid.PositionLostError):
+            list(feed.changes())
