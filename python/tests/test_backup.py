@@ -81,12 +81,13 @@ def test_backups_are_restored(tmp_path: Path) -> None:
     for until in wrong_points:
         with pytest.raises(TypeError, match="until"):
             braid.restore([full], to, until=until)
-    for options in ({"device": "memory"}, {"device": "tape"}, {"until": -1}):
+    wrong_options: list[Any] = [{"device": "memory"}, {"device": "tape"}, {"until": -1}]
+    for options in wrong_options:
         with pytest.raises(braid.OptionError):
-            braid.restore([full], to, **options)  # type: ignore[arg-type]
+            braid.restore([full], to, **options)
     with pytest.raises(braid.BackupError):
         braid.backup_info(__file__)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(braid.IoError, match="missing"):
         braid.backup_info(tmp_path / "missing")
 
 

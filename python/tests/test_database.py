@@ -58,7 +58,7 @@ def test_options(path: Path, options: Any) -> None:
         ({"durability": "sometimes"}, braid.OptionError, '"immediate", "none"'),
         ({"durability": 5}, TypeError, "option durability"),
         ({"create_if_missing": "yes"}, TypeError, "True or False"),
-        ({"cache": 5}, TypeError, 'there is no option "cache"; there are checkpoint_log_bytes'),
+        ({"cache": 5}, TypeError, 'there is no option "cache"; there are archive'),
     ],
 )
 def test_wrong_options(path: Path, options: Any, error: type[Exception], message: str) -> None:
@@ -216,7 +216,7 @@ def test_verify_tells_of_damage(path: Path) -> None:
 def test_errors_have_one_base_and_can_be_pickled() -> None:
     errors = [value for value in vars(braid).values() if inspect.isclass(value)]
     errors = [value for value in errors if issubclass(value, BaseException)]
-    assert len(errors) == 23
+    assert len(errors) == 34
     assert all(issubclass(error, braid.Error) for error in errors)
     error = braid.ConflictError("message")
     error.kind = "range"

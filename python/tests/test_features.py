@@ -83,12 +83,12 @@ def test_savepoints_that_are_gone(db: braid.Database) -> None:
 
 
 def test_insert_many(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=str)
+    table, empty = (db.table(name, key=int, value=str) for name in ("t", "empty"))
     with db.begin() as tx:
         tx.insert_many(table, {1: "one", 2: "two"})
         tx.insert_many(table, [(3, "three")])
         tx.insert_many(table, ([n, str(n)] for n in range(4, 6)))  # type: ignore[misc]
-        tx.insert_many(table, db.table("empty", key=int, value=str))
+        tx.insert_many(table, empty)
     assert dict(table) == {1: "one", 2: "two", 3: "three", 4: "4", 5: "5"}
     with db.begin() as tx:
         tx.insert_many(table, table)

@@ -130,7 +130,7 @@ def test_an_update_is_one_transaction(db: braid.Database) -> None:
     wrong: Any = [("c", 3), ("d", "four")]
     with pytest.raises(TypeError):
         table.update(wrong)
-    with pytest.raises(ValueError, match="entry 0 of the update has 1 items"):
+    with pytest.raises(ValueError, match="entry 0 has 1 items"):
         table.update([("c",)])  # type: ignore[list-item]
     assert dict(table) == {"a": 1, "b": 2}
 

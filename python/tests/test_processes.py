@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,11 +69,13 @@ def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Runs ``work`` in a child made by fork; fails if that fails."""
+    """Runs ``work`` in a child made by fork; fails if that fails, or takes half a minute."""
     child = os.fork()
     if child == 0:
         code = 1
-        signal.alarm(60)  # kills it if it hangs
+        # The system ends it then, whatever it hangs in, and the parent goes on.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
         try:
             work()
             code = 0
@@ -84,6 +87,12 @@ def in_child(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+def refuses(*uses: Callable[[], object]) -> None:
+    for use in uses:
+        with pytest.raises(braid.ForkError):
+            use()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
@@ -91,36 +100,125 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
     table = db.table("t", key=int, value=int)
     table[1] = 1
     open_tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
+    changes, feed, loader = db.changes(), db.feed("feed"), db.bulk_load("new")
+    savepoint = open_tx.savepoint()
     open_tx.insert(table, 2, 2)
     other_tx = db.begin()
+    asynchronous = db.begin(durability="none")
+    ticket = asynchronous.commit_async()
 
     def child() -> None:
-        nonlocal db, table, open_tx, snapshot, iterator, other_tx
-        for use in (
+        nonlocal db, table, open_tx, snapshot, iterator, other_tx, savepoint
+        nonlocal changes, feed, loader, ticket
+        with pytest.raises(braid.ClosedError, match="parent process"):
+            table.get(1)
+        refuses(
             lambda: table[1],
             lambda: table.__setitem__(1, 2),
+            lambda: table.update({}),
             lambda: open_tx.get(table, 1),
+            lambda: open_tx.insert_many(table, {}),
             lambda: open_tx.commit(),
             lambda: other_tx.abort(),
+            lambda: savepoint.rollback(),
             lambda: snapshot.get(table, 1),
+            lambda: snapshot.close(),
             lambda: next(iterator),
+            lambda: next(changes),
+            lambda: changes.position,
+            lambda: feed.changes(),
+            lambda: feed.acknowledge(braid.Position("00:1")),
+            lambda: loader.insert(b"k", b"v"),
+            lambda: loader.finish(),
+            lambda: ticket.poll(),
+            lambda: ticket.wait(),
             lambda: db.begin(),
             lambda: db.close(),
             lambda: db.stats(),
             lambda: db.checkpoint(),
-        ):
-            with pytest.raises(braid.ClosedError, match="parent process"):
-                use()
-        with pytest.raises(braid.LockedError):
-            braid.open(path, **SMALL)
+            lambda: db.backup(path.with_name("backup")),
+            # Neither this one nor another: who knows which locks are held.
+            lambda: braid.open(path, **SMALL),
+            lambda: braid.open(path.with_name("other"), **SMALL),
+            lambda: braid.in_memory(),
+            lambda: braid.verify(path),
+            lambda: braid.restore([], path),
+        )
         # Nothing of the parent's is written when these go.
-        del db, table, open_tx, snapshot, iterator, other_tx
+        del db, table, open_tx, snapshot, iterator, other_tx, savepoint
+        del changes, feed, loader, ticket
 
     before = (path / "data.braid").read_bytes()
     in_child(child)
     assert (path / "data.braid").read_bytes() == before
+    assert not path.with_name("other").exists()
     open_tx.commit()
+    loader.abort()
     assert list(iterator) == [(1, 1)]
     assert dict(table) == {1: 1, 2: 2}
     db.close()
     assert braid.verify(path).findings == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_waits_for_no_lock_that_a_thread_held(path: Path) -> None:
+    """At each fork one thread is inside a transaction, waiting for a key, and others are anywhere in the engine."""
+    db = braid.open(path, **SMALL)
+    table = db.table("t", key=int, value=int)
+    holder, waiting = db.begin(), db.begin()
+    holder.insert(table, 0, 0)
+    about_to, stop = threading.Event(), threading.Event()
+
+    def wait_for_the_key() -> None:
+        about_to.set()
+        waiting.insert(table, 0, 1)
+        waiting.commit()
+
+    def write(number: int) -> None:
+        while not stop.is_set():
+            with db.begin() as tx:
+                tx.insert(table, number, number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 4)]
+    threads.append(threading.Thread(target=wait_for_the_key))
+    for thread in threads:
+        thread.start()
+    about_to.wait()
+
+    def child() -> None:
+        # Its mutex is held from the moment that the thread above began to write.
+        refuses(
+            lambda: waiting.get(table, 0),
+            lambda: waiting.abort(),
+            lambda: holder.commit(),
+            lambda: table[0],
+            lambda: db.close(),
+            lambda: braid.in_memory(),
+        )
+
+    for _ in range(50):
+        in_child(child)
+    stop.set()
+    holder.commit()
+    for thread in threads:
+        thread.join()
+    assert table[0] == 1
+    db.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_may_open_what_nobody_had_open(path: Path) -> None:
+    with braid.open(path, **SMALL) as db:
+        db.table("t", key=int, value=int)[1] = 1
+
+    def child() -> None:
+        with pytest.raises(braid.ClosedError):
+            db.begin()
+        with braid.open(path, **SMALL) as own:
+            own.table("t", key=int, value=int)[2] = 2
+
+    in_child(child)
+    with braid.open(path, **SMALL) as db:
+        assert dict(db.table("t", key=int, value=int)) == {1: 1, 2: 2}
