@@ -107,6 +107,7 @@ impl BulkLoader {
     /// Raises TableExistsError if a table got the name meanwhile, OutOfSpaceError, IoError, PoisonedError. There is no
     /// table then; after PoisonedError that is known only after opening again.
     fn finish(&self, py: Python<'_>) -> PyResult<Table> {
+        self.handle.open()?;
         self.handle.writers.check_none()?;
         let loader = self.take(py)?;
         let table = py.detach(|| loader.finish()).py()?;
