@@ -20,7 +20,7 @@ def test_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (REPOSITORY / "docs" / "python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
+    assert len(blocks) == 6
     names: dict[str, Any] = {"__name__": "docs"}
     for block in blocks:
         exec(compile(block, "docs/python.md", "exec"), names)
