@@ -1,6 +1,6 @@
 //! Loading a table from sorted entries, past the log.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid::Bytes;
 use pyo3::prelude::*;
@@ -45,6 +45,15 @@ impl BulkLoader {
 
     fn take(&self, py: Python<'_>) -> PyResult<Loader> {
         self.state(py)?.take().ok_or_else(over)?.into_inner()
+    }
+}
+
+impl Drop for BulkLoader {
+    fn drop(&mut self) {
+        let loader = self.loader.get_mut();
+        let loader = loader.unwrap_or_else(PoisonError::into_inner).take();
+        // To free what was loaded may wait for pages.
+        Python::try_attach(|py| py.detach(move || drop(loader)));
     }
 }
 

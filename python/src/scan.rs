@@ -75,8 +75,9 @@ struct Cursor {
     batch: VecDeque<(Bytes, Bytes)>,
     /// Entries of the next batch.
     next_batch: usize,
-    /// The last key given out since the last batch.
-    given: Option<Bytes>,
+    /// The last key given out, if one was since the last batch.
+    given: Vec<u8>,
+    any_given: bool,
     /// The origin's when the batch was fetched.
     generation: u64,
     /// There is nothing behind the batch.
@@ -107,7 +108,8 @@ impl Entries {
             bounds,
             batch: VecDeque::new(),
             next_batch: FIRST_BATCH,
-            given: None,
+            given: Vec::new(),
+            any_given: false,
             generation: origin.generation(),
             last: false,
             done: false,
@@ -123,8 +125,8 @@ impl Entries {
     }
 
     fn fetch(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<()> {
-        if let Some(given) = cursor.given.take() {
-            let behind = KeyBound::Excluded(given.to_vec());
+        if std::mem::take(&mut cursor.any_given) {
+            let behind = KeyBound::Excluded(cursor.given.clone());
             if self.reverse {
                 cursor.bounds.1 = behind;
             } else {
@@ -171,7 +173,12 @@ impl Entries {
         }
         let entry = cursor.batch.pop_front();
         match &entry {
-            Some((key, _)) => cursor.given = Some(key.clone()),
+            Some((key, _)) => {
+                // A copy: to share the key costs more than its bytes.
+                cursor.given.clear();
+                cursor.given.extend_from_slice(key);
+                cursor.any_given = true;
+            }
             None => cursor.done = true,
         }
         Ok(entry)

@@ -7,7 +7,7 @@ use braid::{BulkLoader, Bytes, Database};
 use crate::boundary::call;
 use crate::database::database;
 use crate::handles::{Ended, Exclusive, braid_db, braid_loader, braid_table};
-use crate::memory::{Optional, Out, bytes, optional, text};
+use crate::memory::{Optional, Out, entry, optional, text};
 use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, TABLES};
 use crate::table_options::braid_table_options;
@@ -67,12 +67,7 @@ pub unsafe extern "C" fn braid_loader_insert(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (key, value) = unsafe {
-            (
-                bytes(key, key_len, "key")?,
-                bytes(value, value_len, "value")?,
-            )
-        };
+        let (key, value) = unsafe { entry((key, key_len), (value, value_len)) }?;
         LOADERS.lock(loader)?.loader.insert(key, value)?;
         Ok(BRAID_OK)
     })

@@ -234,6 +234,24 @@ pub(crate) unsafe fn bytes<'a>(
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
+/// A key and a value that the caller gives.
+///
+/// # Safety
+/// That of [`bytes`] for both.
+#[inline]
+pub(crate) unsafe fn entry<'a>(
+    key: (*const c_void, usize),
+    value: (*const c_void, usize),
+) -> Outcome<(&'a [u8], &'a [u8])> {
+    // SAFETY: this function's contract.
+    Ok(unsafe {
+        (
+            bytes(key.0, key.1, "key")?,
+            bytes(value.0, value.1, "value")?,
+        )
+    })
+}
+
 /// What a pointer points to, or nothing if it is NULL.
 ///
 /// # Safety

@@ -9,7 +9,7 @@ use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
 use crate::handles::{Ended, Exclusive, braid_db, braid_table, braid_ticket, braid_tx, number};
 use crate::memory::{
-    Optional, Out, braid_slice, braid_value, bytes, give, optional, optional_bytes,
+    Optional, Out, braid_slice, braid_value, bytes, entry, give, optional, optional_bytes,
 };
 use crate::scan::Tx;
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
@@ -309,12 +309,7 @@ pub unsafe extern "C" fn braid_tx_insert(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (key, value) = unsafe {
-            (
-                bytes(key, key_len, "key")?,
-                bytes(value, value_len, "value")?,
-            )
-        };
+        let (key, value) = unsafe { entry((key, key_len), (value, value_len)) }?;
         let mut tx = TRANSACTIONS.lock(tx)?;
         tx.writer().insert(&self::table(table)?.table, key, value)?;
         Ok(BRAID_OK)
@@ -337,12 +332,7 @@ pub unsafe extern "C" fn braid_tx_insert_if_absent(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (key, value) = unsafe {
-            (
-                bytes(key, key_len, "key")?,
-                bytes(value, value_len, "value")?,
-            )
-        };
+        let (key, value) = unsafe { entry((key, key_len), (value, value_len)) }?;
         let mut tx = TRANSACTIONS.lock(tx)?;
         let table = self::table(table)?;
         Ok(

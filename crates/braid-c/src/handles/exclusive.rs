@@ -1,35 +1,17 @@
 //! Objects that one thread at a time works with.
 
-use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
-use super::slots::{Header, Slots, TAKEN};
+use super::slots::{self, Header, Slots, TAKEN};
 use super::{Ended, HandleError, Opaque, Owner, Parts};
 
-struct Slot<T> {
-    header: Header,
-    /// There while the header says so.
-    value: UnsafeCell<Option<T>>,
-}
-
-impl<T> Default for Slot<T> {
-    fn default() -> Self {
-        Self {
-            header: Header::default(),
-            value: UnsafeCell::new(None),
-        }
-    }
-}
-
-// SAFETY: the value is touched only by the thread that has the slot: from `Slots::take` to `publish`, and
-// from taking the state to leaving or ending it. Each hands it on by a release that the next one acquires.
-unsafe impl<T: Send> Sync for Slot<T> {}
+type Slot<T> = slots::Slot<T, ()>;
 
 /// The objects of one kind.
 pub(crate) struct Exclusive<H, T> {
-    slots: Slots<Slot<T>>,
+    slots: Slots<T, ()>,
     kind: PhantomData<fn(*mut H)>,
 }
 
@@ -43,11 +25,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
 
     /// Puts an object into a slot, and says by which handle it goes.
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
-        let (index, slot) = self.slots.take(H::KIND)?;
-        // SAFETY: a slot from `take` is this thread's alone until `publish`.
-        unsafe { *slot.value.get() = Some(value) };
-        let generation = slot.header.publish(owner);
-        Ok(Parts { index, generation }.handle())
+        self.slots.insert(value, owner)
     }
 
     /// Takes the object of a handle, for this thread alone, until the guard goes.

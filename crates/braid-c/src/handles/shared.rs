@@ -4,42 +4,26 @@
 //! cache line for each call. An object that shall end is marked; then nobody can begin to use it, and
 //! whoever sees the mark and no use drops it: the one who marked it, or the last user.
 
-use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use super::slots::{Header, LIVE, Slots, TAKEN};
+use super::slots::{self, Header, LIVE, Slots, TAKEN};
 use super::{Ended, HandleError, Opaque, Owner, Parts};
 
 const COUNTERS: usize = 16;
 
-struct Slot<T> {
-    header: Header,
+/// Beside an object: who uses it.
+#[derive(Default)]
+pub(super) struct Users {
     uses: [CachePadded<AtomicUsize>; COUNTERS],
     /// How it shall end.
     ending: AtomicU8,
-    /// There while the header says so.
-    value: UnsafeCell<Option<T>>,
 }
 
-impl<T> Default for Slot<T> {
-    fn default() -> Self {
-        Self {
-            header: Header::default(),
-            uses: Default::default(),
-            ending: AtomicU8::new(0),
-            value: UnsafeCell::new(None),
-        }
-    }
-}
-
-// SAFETY: the value is written by the thread that has the slot from `Slots::take` to `publish`, then read by
-// those whose use is counted, and taken out by the one thread that moved the state on from `TAKEN` after no
-// use was left; see `reap` for why there is none then.
-unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+type Slot<T> = slots::Slot<T, Users>;
 
 impl<T> Slot<T> {
     /// Takes the object out if it shall end and nobody uses it.
@@ -53,14 +37,15 @@ impl<T> Slot<T> {
         let state = self.header.state.load(Ordering::SeqCst);
         let marked = state & (LIVE | TAKEN) == LIVE | TAKEN;
         let used = || {
-            self.uses
+            self.beside
+                .uses
                 .iter()
                 .any(|uses| uses.load(Ordering::SeqCst) != 0)
         };
         if !marked || used() {
             return None;
         }
-        let ended = Ended::from_number(self.ending.load(Ordering::Relaxed));
+        let ended = Ended::from_number(self.beside.ending.load(Ordering::Relaxed));
         // The generation is in it: what was looked at is what ends.
         self.header
             .state
@@ -74,7 +59,7 @@ impl<T> Slot<T> {
 
 /// The objects of one kind.
 pub(crate) struct Shared<H, T> {
-    slots: Slots<Slot<T>>,
+    slots: Slots<T, Users>,
     kind: PhantomData<fn(*mut H)>,
 }
 
@@ -88,11 +73,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 
     /// Puts an object into a slot, and says by which handle it goes.
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
-        let (index, slot) = self.slots.take(H::KIND)?;
-        // SAFETY: a slot from `take` is this thread's alone until `publish`.
-        unsafe { *slot.value.get() = Some(value) };
-        let generation = slot.header.publish(owner);
-        Ok(Parts { index, generation }.handle())
+        self.slots.insert(value, owner)
     }
 
     /// Uses the object of a handle until the guard goes.
@@ -100,7 +81,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     pub(crate) fn pin(&self, handle: *mut H) -> Result<Pinned<'_, H, T>, HandleError> {
         let parts = Parts::of(handle)?;
         let slot = self.slots.of(parts, H::KIND)?;
-        let uses = &slot.uses[braid_rt::thread::index() % COUNTERS];
+        let uses = &slot.beside.uses[braid_rt::thread::index() % COUNTERS];
         uses.fetch_add(1, Ordering::SeqCst);
         let pinned = Pinned {
             objects: self,
@@ -121,7 +102,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         match slot.header.misfit(H::KIND, parts.generation) {
             // It is marked: to this handle that is the end.
             HandleError::Busy(kind) => {
-                let ended = slot.ending.load(Ordering::Relaxed);
+                let ended = slot.beside.ending.load(Ordering::Relaxed);
                 HandleError::Stale(kind, Ended::from_number(ended))
             }
             error => error,
@@ -140,7 +121,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 
     fn try_end(&self, index: u32, slot: &Slot<T>, live: u64, ended: Ended) -> bool {
         // A reason that comes too late is a word in a message.
-        slot.ending.store(ended as u8, Ordering::Relaxed);
+        slot.beside.ending.store(ended as u8, Ordering::Relaxed);
         let state = &slot.header.state;
         // SeqCst: see `reap`.
         let marked = state

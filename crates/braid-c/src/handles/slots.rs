@@ -1,12 +1,13 @@
 //! Where the objects are: slots that never move and are never given back to the system.
 
+use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
 
-use super::{Ended, GENERATION_MAX, HandleError, INDEX_BITS, Kind, Owner, Parts};
+use super::{Ended, GENERATION_MAX, HandleError, INDEX_BITS, Kind, Opaque, Owner, Parts};
 
 /// Slots of the first chunk; each further one has as many as all before it and that.
 const FIRST: u32 = 8;
@@ -85,17 +86,41 @@ impl Header {
     }
 }
 
+/// A place for an object, and what its kind of table keeps beside it.
+pub(super) struct Slot<T, U> {
+    pub(super) header: Header,
+    pub(super) beside: U,
+    /// There while the header says so.
+    pub(super) value: UnsafeCell<Option<T>>,
+}
+
+impl<T, U: Default> Default for Slot<T, U> {
+    fn default() -> Self {
+        Self {
+            header: Header::default(),
+            beside: U::default(),
+            value: UnsafeCell::new(None),
+        }
+    }
+}
+
+// SAFETY: a thread gets at the value alone from `Slots::take` to `publish`, and after that by the rules of
+// [`super::exclusive`], where one at a time has it, or of [`super::shared`], whose objects are `Sync`.
+unsafe impl<T: Send, U: Sync> Sync for Slot<T, U> {}
+
+type Chunk<T, U> = OnceLock<Box<[Slot<T, U>]>>;
+
 /// Slots by number, and which of them are free.
-pub(super) struct Slots<S> {
+pub(super) struct Slots<T, U> {
     /// Made when first needed, and there for ever: a slot's address outlives every use of it.
-    chunks: [OnceLock<Box<[S]>>; CHUNKS],
+    chunks: [Chunk<T, U>; CHUNKS],
     /// Slots that were ever used.
     used: AtomicU32,
     /// Free ones, by the thread that freed them, the last first: it is still in the cache.
     free: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
 }
 
-impl<S: Default> Slots<S> {
+impl<T, U: Default> Slots<T, U> {
     pub(super) const fn new() -> Self {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
@@ -110,19 +135,28 @@ impl<S: Default> Slots<S> {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&S> {
+    pub(super) fn get(&self, index: u32) -> Option<&Slot<T, U>> {
         let (chunk, offset) = Self::place(index);
         self.chunks.get(chunk)?.get()?.get(offset)
     }
 
     /// The slot that a handle names, whatever is in it now.
     #[inline]
-    pub(super) fn of(&self, parts: Parts, kind: Kind) -> Result<&S, HandleError> {
+    pub(super) fn of(&self, parts: Parts, kind: Kind) -> Result<&Slot<T, U>, HandleError> {
         self.get(parts.index).ok_or(HandleError::NoHandle(kind))
     }
 
+    /// Puts an object into a slot, and says by which handle it goes.
+    pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
+        let (index, slot) = self.take(H::KIND)?;
+        // SAFETY: a slot from `take` is this thread's alone until `publish`.
+        unsafe { *slot.value.get() = Some(value) };
+        let generation = slot.header.publish(owner);
+        Ok(Parts { index, generation }.handle())
+    }
+
     /// A free slot, which is the caller's alone.
-    pub(super) fn take(&self, kind: Kind) -> Result<(u32, &S), HandleError> {
+    fn take(&self, kind: Kind) -> Result<(u32, &Slot<T, U>), HandleError> {
         let here = braid_rt::thread::index() % SHARDS;
         let freed = self.free[here].lock().pop();
         let index = match freed {
@@ -130,8 +164,8 @@ impl<S: Default> Slots<S> {
             None => self.steal(here).map_or_else(|| self.fresh(kind), Ok)?,
         };
         let (chunk, offset) = Self::place(index);
-        let slots =
-            self.chunks[chunk].get_or_init(|| (0..FIRST << chunk).map(|_| S::default()).collect());
+        let slots = self.chunks[chunk]
+            .get_or_init(|| (0..FIRST << chunk).map(|_| Slot::default()).collect());
         Ok((index, &slots[offset]))
     }
 
@@ -168,7 +202,7 @@ impl<S: Default> Slots<S> {
     }
 
     /// All slots that were ever used.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &S)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<T, U>)> {
         let used = self.used.load(Ordering::Acquire);
         (0..used).filter_map(|index| Some((index, self.get(index)?)))
     }
@@ -180,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_slot_has_a_place_of_its_own() {
-        let place = Slots::<u8>::place;
+        let place = Slots::<u8, ()>::place;
         let mut expected = (0, 0);
         for index in 0..if cfg!(miri) { 100 } else { 10_000 } {
             assert_eq!(place(index), expected, "slot {index}");
@@ -195,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_one_thread_frees_another_uses() {
-        static SLOTS: Slots<u8> = Slots::new();
+        static SLOTS: Slots<u8, ()> = Slots::new();
         let kind = Kind::Table;
         for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             let taken: Vec<u32> = (0..50).map(|_| SLOTS.take(kind).unwrap().0).collect();
