@@ -1,7 +1,7 @@
 //! `braid stat` for machines and for those who watch.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use braid::{Database, Table};
 
@@ -91,12 +91,14 @@ fn an_open_database_is_watched_from_another_process() {
 
     // A process that was killed leaves its file.
     fs::write(place.path().join("STATS"), "braid_poisoned 1\n").unwrap();
-    let old = std::time::SystemTime::now() - Duration::from_secs(60);
-    let file = fs::File::options()
-        .write(true)
-        .open(place.path().join("STATS"))
-        .unwrap();
-    file.set_modified(old).unwrap();
+    let minute = Duration::from_secs(60);
+    let modified_at = |time| {
+        let file = fs::File::options()
+            .write(true)
+            .open(place.path().join("STATS"));
+        file.unwrap().set_modified(time).unwrap();
+    };
+    modified_at(SystemTime::now() - minute);
     let output = watch("1");
     expect_code(&output, 0);
     let text = stdout(&output);
@@ -104,4 +106,8 @@ fn an_open_database_is_watched_from_another_process() {
         text.contains("read-only") && text.contains("no news for 6"),
         "{text}"
     );
+    // One from before the clock was set back.
+    modified_at(SystemTime::now() + minute);
+    let text = stdout(&watch("1"));
+    assert!(text.contains("the clock was set back by 5"), "{text}");
 }

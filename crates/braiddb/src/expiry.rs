@@ -6,7 +6,7 @@
 //! before do not see.
 
 use std::collections::HashMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,8 +38,9 @@ pub(crate) struct Sweeps {
 enum Sweep {
     /// Goes on here.
     At(Bound<Bytes>),
-    /// Begins anew at this time.
-    After(u64),
+    /// Was at the end at the first time, and begins anew at the second. A clock that was set back in between says
+    /// nothing of how long ago that was.
+    Done(Range<u64>),
 }
 
 impl Sweeps {
@@ -64,14 +65,14 @@ impl Inner {
             let from = match self.sweeps.tables.lock().get(&core.id) {
                 None => Bound::Unbounded,
                 Some(Sweep::At(from)) => from.clone(),
-                Some(Sweep::After(time)) if now < *time => continue,
-                Some(Sweep::After(_)) => Bound::Unbounded,
+                Some(Sweep::Done(pause)) if pause.contains(&now) => continue,
+                Some(Sweep::Done(_)) => Bound::Unbounded,
             };
             let (_, next) = self.sweep(&core, from, now, LEAVES_MAX)?;
             let pause = core.codec.map_or(0, |codec| codec.sweep_pause());
             let sweep = match next {
                 Some(next) => Sweep::At(next),
-                None => Sweep::After(now.saturating_add(pause)),
+                None => Sweep::Done(now..now.saturating_add(pause)),
             };
             self.sweeps.tables.lock().insert(core.id, sweep);
         }

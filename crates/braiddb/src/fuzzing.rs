@@ -1,7 +1,15 @@
 //! Ways in for the fuzz targets: the decoders of what lies in log records and beside the trees.
 
+use std::sync::Arc;
+
+use braid_io::Device;
+
+use crate::database::Database;
+use crate::error::Result;
 use crate::meta::Meta;
+use crate::options::Builder;
 use crate::redo;
+use crate::salvage::{Finding, SalvageReport, salvage_device};
 
 /// How many redo records a piece holds; `None` if it is none.
 pub fn redo_records(piece: &[u8]) -> Option<usize> {
@@ -34,4 +42,24 @@ pub fn seal_backup(bytes: &mut [u8], seal_page: fn(&mut [u8])) {
 /// Makes the checksums of an archive's file fit.
 pub fn seal_archive(bytes: &mut [u8]) {
     crate::archive::seal(bytes);
+}
+
+/// As [`salvage`](crate::salvage), from a device to a device. Leaves the new database open, when its trees were
+/// checked.
+///
+/// # Panics
+/// If they are not sound.
+///
+/// # Errors
+/// As [`salvage`](crate::salvage).
+pub fn salvage(
+    from: Arc<dyn Device>,
+    into: Arc<dyn Device>,
+    options: &Builder,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<(SalvageReport, Database)> {
+    let (report, db) = salvage_device(from, || Ok((None, into)), options, sink)?;
+    let store = &db.inner().store;
+    store.verify(&mut |damage| panic!("the new database is damaged: {}", damage.what))?;
+    Ok((report, db))
 }

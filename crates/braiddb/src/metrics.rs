@@ -245,9 +245,10 @@ pub(crate) fn describe(stats: &Stats) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use super::*;
-    use crate::Database;
+    use crate::{Database, MemoryDevice};
 
     /// The names of a struct's fields, from what `derive(Debug)` prints of it.
     fn fields(debug: &str) -> impl Iterator<Item = &str> {
@@ -258,9 +259,16 @@ mod tests {
             .filter(|name| !name.starts_with([' ', '}', ')']))
     }
 
+    /// Small enough for Miri.
+    fn small() -> Database {
+        let builder = Database::builder().background_threads(false);
+        let builder = builder.pool_bytes(1 << 20).segment_bytes(64 << 10);
+        builder.open_on(Arc::new(MemoryDevice::new())).unwrap()
+    }
+
     #[test]
     fn every_statistic_is_a_metric() {
-        let stats = Database::in_memory().unwrap().stats();
+        let stats = small().stats();
         let own = format!("{stats:#?}");
         let (log, store) = (format!("{:#?}", stats.log), format!("{:#?}", stats.store));
         let own = fields(&own).map(str::to_owned);
@@ -278,7 +286,7 @@ mod tests {
     /// The rules that `promtool check metrics` has, as far as they concern what is printed here.
     #[test]
     fn the_text_is_what_prometheus_reads() {
-        let db = Database::in_memory().unwrap();
+        let db = small();
         let text = db.stats().to_prometheus();
         assert!(text.ends_with('\n'));
         let is_name = |name: &str| {

@@ -61,13 +61,30 @@ pub fn salvage(
     into: impl AsRef<Path>,
     sink: &mut dyn FnMut(Finding),
 ) -> Result<SalvageReport> {
-    let (path, into) = (path.as_ref(), into.as_ref());
+    let (_lock, device) = Offline::device(path.as_ref())?;
+    // Small segments: it opens with those of its user's choice, and needs one here.
+    let options = Builder::default()
+        .background_threads(false)
+        .segment_bytes(1 << 20);
+    let into = || new_directory(into.as_ref()).map(|(lock, device)| (Some(lock), device));
+    let (report, db) = salvage_device(device, into, &options, sink)?;
+    db.close()?;
+    Ok(report)
+}
+
+/// As [`salvage`], given the damaged one's device and what makes the new one's once it is needed. Leaves the new
+/// one open.
+pub(crate) fn salvage_device(
+    device: Arc<dyn Device>,
+    into: impl FnOnce() -> Result<(Option<DirectoryLock>, Arc<dyn Device>)>,
+    options: &Builder,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<(SalvageReport, Database)> {
     let mut report = SalvageReport::default();
     let mut tell = |finding: Finding| {
         report.losses += u64::from(matches!(finding, Finding::Lost(_)));
         sink(finding);
     };
-    let (_lock, device) = Offline::device(path)?;
     let source = Salvage::open(device.clone())?;
     for note in source.notes() {
         tell(Finding::Damaged(note.clone()));
@@ -77,17 +94,13 @@ pub fn salvage(
     }
     let (meta, start) = Meta::decode(source.meta())?;
     let log = salvage_log(device, &meta, &start, &mut tell)?;
-    let (lock, new_device) = new_directory(into)?;
-    // Small segments: it opens with those of its user's choice, and needs one here.
-    let options = Builder::default()
-        .background_threads(false)
-        .segment_bytes(1 << 20);
+    let (lock, new_device) = into()?;
     let number = log
         .as_ref()
         .map_or(start.number, |log| log.cut.max(start.number));
     let mut filled = Filled::default();
     let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), number);
-    let inner = recovery::create(new_device, Some(lock), &options, meta, number, fill)?;
+    let inner = recovery::create(new_device, lock, options, meta, number, fill)?;
     let db = Database::from_inner(inner);
     for note in std::mem::take(&mut filled.made_good) {
         tell(Finding::Damaged(note));
@@ -98,8 +111,7 @@ pub fn salvage(
     report.tables = db.table_names()?.len() as u64;
     report.entries = filled.entries;
     report.transactions = filled.transactions;
-    db.close()?;
-    Ok(report)
+    Ok((report, db))
 }
 
 /// A directory for the new database, locked.

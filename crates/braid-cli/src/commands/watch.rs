@@ -192,13 +192,20 @@ pub(crate) fn watch(
                 before: before.as_ref(),
                 now,
             };
-            let age = now.written.elapsed().unwrap_or_default();
-            let stale = (age > STALE).then(|| {
-                format!(
-                    "no news for {} s: the process hangs or was killed",
-                    age.as_secs()
-                )
-            });
+            let stale = match now.written.elapsed() {
+                Ok(age) => (age > STALE).then(|| {
+                    format!(
+                        "no news for {} s: the process hangs or was killed",
+                        age.as_secs()
+                    )
+                }),
+                Err(ahead) => (ahead.duration() > STALE).then(|| {
+                    format!(
+                        "the clock was set back by {} s: until then nobody knows whether the process lives",
+                        ahead.duration().as_secs()
+                    )
+                }),
+            };
             view.show(&rates, stale, output)?;
         }
         shown += 1;

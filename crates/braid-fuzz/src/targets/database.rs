@@ -9,12 +9,13 @@ use braid_io::{Device, MemoryDevice};
 use super::Target;
 use crate::edit::{Image, Input, Outcome};
 
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// An undamaged database, and what it held after each commit.
-struct Base {
-    image: Image,
-    states: Vec<State>,
+pub(super) struct Base {
+    pub(super) image: Image,
+    /// Of the table `rows`.
+    pub(super) states: Vec<State>,
 }
 
 pub(super) const DATABASE: Target = Target {
@@ -24,7 +25,7 @@ pub(super) const DATABASE: Target = Target {
     runs: 400,
 };
 
-fn options() -> Builder {
+pub(super) fn options() -> Builder {
     Database::builder()
         .background_threads(false)
         .pool_bytes(1 << 20)
@@ -62,12 +63,13 @@ fn make() -> Result<Base, Error> {
     Ok(Base { image, states })
 }
 
-fn base() -> &'static Base {
+pub(super) fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| make().expect("a database in memory"))
 }
 
-fn run(script: &[u8]) {
+/// The database after what a script does to it.
+pub(super) fn damaged(script: &[u8]) -> (Image, Outcome) {
     let base = base();
     let mut image = base.image.clone();
     let outcome = image.edit(&mut Input(script));
@@ -79,12 +81,17 @@ fn run(script: &[u8]) {
             }
         }
     }
-    let device = image.device();
-    drop(image);
-    let _ = look(base, device, outcome);
+    (image, outcome)
 }
 
-fn contents(db: &Database, table: &Table<Bytes, Bytes>) -> Result<State, Error> {
+fn run(script: &[u8]) {
+    let (image, outcome) = damaged(script);
+    let device = image.device();
+    drop(image);
+    let _ = look(base(), device, outcome);
+}
+
+pub(super) fn contents(db: &Database, table: &Table<Bytes, Bytes>) -> Result<State, Error> {
     let snapshot = db.snapshot();
     let all = snapshot.iter(table)?;
     all.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))

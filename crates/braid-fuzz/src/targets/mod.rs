@@ -5,6 +5,7 @@ mod database;
 mod decoders;
 mod log;
 mod operations;
+mod salvage;
 mod store;
 
 /// A function of bytes that must not panic, hang, or take much memory.
@@ -21,7 +22,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::PIECES,
@@ -33,6 +34,7 @@ pub const TARGETS: [Target; 13] = [
     store::NODE,
     store::STORE,
     database::DATABASE,
+    salvage::SALVAGE,
     backup::BACKUP,
     operations::OPERATIONS,
 ];

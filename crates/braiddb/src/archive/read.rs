@@ -222,28 +222,32 @@ impl Archive {
                 _ => out_of_reach(format!("number {asked}")),
             },
             Until::Time(time) => {
-                let since = time.duration_since(SystemTime::UNIX_EPOCH);
-                let time = since.unwrap_or(Duration::ZERO);
-                let mut target = (made <= time).then_some(number);
-                for batch in &self.batches {
-                    // The clock may have been set back between two batches: the first one beyond ends it.
-                    if batch.header.time > time {
-                        break;
+                let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+                let (first, last) = self.passed(number, since.unwrap_or(Duration::ZERO));
+                match (first, last) {
+                    (first, Some(last)) if first != Some(last) => Err(BackupError::ClockSetBack {
+                        earliest: first.unwrap_or(number),
+                        latest: last,
                     }
-                    if batch.header.last < number {
-                        continue;
-                    }
-                    if batch.header.after > to {
-                        return hole.map_or(Ok(to), |hole| Err(hole_error(hole)));
-                    }
-                    target = Some(batch.header.last.max(number));
-                }
-                match target {
-                    Some(target) => Ok(target),
-                    None => out_of_reach("a time before the backup".to_owned()),
+                    .into()),
+                    (_, Some(target)) if target <= to => Ok(target),
+                    (_, Some(_)) => hole.map_or(Ok(to), |hole| Err(hole_error(hole))),
+                    (_, None) if since.is_some_and(|since| made <= since) => Ok(number),
+                    (_, None) => out_of_reach("a time before the backup".to_owned()),
                 }
             }
         }
+    }
+
+    /// The numbers behind `number` up to which everything was durable when the clock went past `time` for the first
+    /// time and for the last. They differ if it was set back in between, and then nobody but the one who asks can
+    /// know which was meant. What lies before the backup does not matter.
+    fn passed(&self, number: u64, time: Duration) -> (Option<u64>, Option<u64>) {
+        let behind = || self.batches.iter().filter(|b| b.header.last > number);
+        let is_before = |batch: &&Batch| batch.header.time <= time;
+        let end = |batch: &Batch| batch.header.last;
+        let first = behind().take_while(is_before).last().map(end);
+        (first, behind().rfind(is_before).map(end))
     }
 
     /// Calls `f` for the transactions behind `after`, up to `to`, in the order of their numbers.

@@ -127,6 +127,16 @@ pub enum BackupError {
         /// The database's last number.
         database: u64,
     },
+    /// The clock showed the time that was asked for more than once, since it was set back in between.
+    #[error(
+        "the clock was set back, so that this time came more than once: after number {earliest} and after {latest}; restore up to a number, one of these or between them"
+    )]
+    ClockSetBack {
+        /// What was durable when the time came first.
+        earliest: u64,
+        /// What was durable when the time came last.
+        latest: u64,
+    },
     /// A point in time that neither the backups nor the archive reach.
     #[error("{asked} can't be reached: the backups and the archive go from number {from} to {to}")]
     OutOfReach {

@@ -1,0 +1,102 @@
+//! A whole database with damage, of which as much as possible is saved into a new one.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+
+use braid::{Database, Error, Finding, Table};
+use braid_io::MemoryDevice;
+
+use super::Target;
+use super::database::{State, base, contents, damaged, options};
+use crate::edit::Image;
+
+pub(super) const SALVAGE: Target = Target {
+    name: "salvage",
+    run,
+    corpus,
+    runs: 300,
+};
+
+/// Beside the usual scripts, those that take away a block, a page of two blocks, or the end of a file.
+fn corpus() -> Vec<Vec<u8>> {
+    let mut all = super::scripts();
+    let image = &base().image;
+    for block in 0..(image.len() / image.block) as u16 {
+        let edit =
+            |kind: u8, block: u16| [&[kind << 2 | 3][..], &block.to_le_bytes(), &[0]].concat();
+        let (zero, next) = (edit(14, block), edit(14, block + 1));
+        all.push([&[0], &zero[..]].concat());
+        all.push([&[0], &zero[..], &next].concat());
+        all.push([&[0], &edit(15, block)[..]].concat());
+    }
+    all
+}
+
+/// All that was ever written, by keys and values.
+fn written() -> &'static HashSet<(Vec<u8>, Vec<u8>)> {
+    static WRITTEN: OnceLock<HashSet<(Vec<u8>, Vec<u8>)>> = OnceLock::new();
+    WRITTEN.get_or_init(|| {
+        let base = base();
+        let db = options().open_on(base.image.device());
+        let db = db.expect("the undamaged one opens");
+        let numbers = all_contents(&db).expect("the undamaged one is read");
+        let states = base.states.iter().cloned();
+        states.chain(numbers).flatten().collect()
+    })
+}
+
+/// Of each table.
+fn all_contents(db: &Database) -> Result<Vec<State>, Error> {
+    let mut all = Vec::new();
+    for name in db.table_names()? {
+        let table = db.untyped_table(&name)?.expect("a table that is named");
+        all.push(contents(db, &table)?);
+    }
+    Ok(all)
+}
+
+fn run(script: &[u8]) {
+    let (image, outcome) = damaged(script);
+    let device = image.device();
+    let mut findings = Vec::new();
+    let saved = braid::fuzzing::salvage(
+        device.clone(),
+        Arc::new(MemoryDevice::new()),
+        &options(),
+        &mut |finding| findings.push(finding),
+    );
+    let unchanged = Image::of(&*device, image.block).files == image.files;
+    assert!(unchanged, "the damaged one is only read");
+    let is_whole = image.files == base().image.files;
+    drop((image, device));
+    let (report, db) = match saved {
+        Ok(saved) => saved,
+        Err(error) => {
+            assert!(!is_whole, "{error}");
+            return;
+        }
+    };
+    let losses = findings.iter().filter(|f| matches!(f, Finding::Lost(_)));
+    assert_eq!(report.losses, losses.count() as u64);
+    let all = all_contents(&db).expect("what was saved can be read");
+    if outcome.must_be_noticed() {
+        let made_up = all.iter().flatten().find(|(key, value)| {
+            let entry = (key.to_vec(), value.to_vec());
+            !written().contains(&entry)
+        });
+        assert_eq!(made_up, None, "nobody wrote this");
+    }
+    if outcome.must_be_noticed() && report.losses == 0 {
+        let table = db.untyped_table("rows").expect("the catalog is read");
+        let rows = contents(&db, &table.expect("no table is lost unnoticed"));
+        let rows = rows.expect("it was read before");
+        assert!(base().states.contains(&rows), "a loss was not told");
+        assert!(!is_whole || base().states.last() == Some(&rows));
+    }
+    assert!(!is_whole || findings.is_empty(), "{findings:?}");
+    // It is one to go on with.
+    let table: Table<u64, u64> = db.table("new").expect("a new table");
+    let insert = db.transact(|tx| tx.insert(&table, &1, &1));
+    insert.expect("a database that was saved takes writes");
+    db.close().expect("and closes");
+}
