@@ -6,30 +6,29 @@
 //! and the next checkpoint makes them durable.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use braid_io::AlignedBuf;
 use braid_rt::Mutex;
 use braid_rt::thread::JoinHandle;
 
 use crate::MAX_KEY_LEN;
 use crate::error::StoreError;
+use crate::frames::Frames;
 use crate::node::{
     Contents, Entry, FIRST_SLOT, FLAG_OVERFLOW, INLINE_MAX, KIND_INNER, KIND_LEAF, Node,
     shortest_separator, words_of,
 };
 use crate::overflow;
-use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
+use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
 use crate::store::{Store, StoreInner};
-use crate::sync::AtomicU64;
 use crate::tree::Tree;
 
 /// Pages written at once.
 const BATCH: usize = (2 << 20) / PAGE_SIZE;
 
 /// Batches under way at once: the medium has work while a thread that has ended waits for a processor.
-const IN_FLIGHT: usize = 3;
+const IN_FLIGHT: usize = 6;
 
 /// Pages whose places are known.
 type Placed = Vec<(PageId, u64)>;
@@ -37,21 +36,35 @@ type Placed = Vec<(PageId, u64)>;
 /// Pages that follow each other in a buffer.
 struct Batch {
     ids: Vec<PageId>,
-    buf: AlignedBuf,
+    /// In huge pages, if the system has them: the kernel pins and maps a batch for the device as a few
+    /// pieces, not as hundreds.
+    pages: Frames,
 }
 
 impl Batch {
-    fn new() -> Self {
-        Self {
+    fn new() -> Result<Self, StoreError> {
+        let pages = Frames::new(BATCH).ok_or_else(|| {
+            StoreError::io("buffers of a bulk load", io::ErrorKind::OutOfMemory.into())
+        })?;
+        Ok(Self {
             ids: Vec::with_capacity(BATCH),
-            buf: AlignedBuf::new(BATCH * PAGE_SIZE),
-        }
+            pages,
+        })
+    }
+
+    /// Adds a page that `fill` makes.
+    fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) {
+        let at = self.ids.len();
+        // What it held before must not reach the file between this page's parts.
+        self.pages.bytes_mut(at..at + 1).fill(0);
+        fill(self.pages.page(at));
+        self.ids.push(id);
     }
 
     /// Writes it and empties it.
     fn write(&mut self, store: &StoreInner) -> Result<Placed, StoreError> {
         let ids = std::mem::take(&mut self.ids);
-        let pages = &mut self.buf[..ids.len() * PAGE_SIZE];
+        let pages = self.pages.bytes_mut(0..ids.len());
         let written = store.pool.file.write_run(&ids, pages);
         match written {
             Ok(places) => Ok(ids.into_iter().zip(places).collect()),
@@ -80,19 +93,17 @@ struct Writer {
     /// The oldest first.
     in_flight: VecDeque<InFlight>,
     placed: Placed,
-    scratch: Box<[AtomicU64; WORDS]>,
 }
 
 impl Writer {
-    fn new(store: Arc<StoreInner>, background: bool) -> Self {
-        Self {
+    fn new(store: Arc<StoreInner>, background: bool) -> Result<Self, StoreError> {
+        Ok(Self {
             store,
             background,
-            filling: Batch::new(),
+            filling: Batch::new()?,
             in_flight: VecDeque::new(),
             placed: Vec::new(),
-            scratch: private(),
-        }
+        })
     }
 
     fn take_id(&self) -> Result<PageId, StoreError> {
@@ -101,12 +112,7 @@ impl Writer {
 
     /// Adds a page that `fill` makes. The id is the writer's from now on, whatever happens.
     fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) -> Result<(), StoreError> {
-        let page = Page(&self.scratch);
-        page.0.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        fill(page);
-        let at = self.filling.ids.len() * PAGE_SIZE;
-        page.copy_to(&mut self.filling.buf[at..at + PAGE_SIZE]);
-        self.filling.ids.push(id);
+        self.filling.add(id, fill);
         match self.filling.ids.len() < BATCH {
             true => Ok(()),
             false => self.send(),
@@ -120,10 +126,11 @@ impl Writer {
             self.placed.extend(placed);
             return Ok(());
         }
-        let empty = match self.in_flight.len() < IN_FLIGHT {
-            true => Batch::new(),
-            false => self.wait()?.unwrap_or_else(Batch::new),
+        let waited = match self.in_flight.len() < IN_FLIGHT {
+            true => None,
+            false => self.wait()?,
         };
+        let empty = waited.map_or_else(Batch::new, Ok)?;
         let mut batch = std::mem::replace(&mut self.filling, empty);
         let ids = batch.ids.clone();
         let outcome = Arc::new(Mutex::new(None));
@@ -193,6 +200,8 @@ pub struct TreeLoader {
     /// The words that the leaf's records take if all keys share as much as the leaf's first and last do.
     leaf_words: usize,
     leaf_prefix: usize,
+    /// Entries that were written: their memory serves those that come.
+    spare: Vec<Entry>,
     root: Option<PageId>,
 }
 
@@ -205,22 +214,29 @@ impl TreeLoader {
     /// # Panics
     /// In debug builds, if the key is not above the one before.
     pub fn append(&mut self, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
-        let is_large = value.len() > INLINE_MAX;
-        let (flags, stored) = match is_large {
-            true => (
-                FLAG_OVERFLOW,
-                self.write_overflow(value)?.to_le_bytes().to_vec(),
-            ),
-            false => (0, value.to_vec()),
+        let mut entry = self.spare.pop().unwrap_or_default();
+        entry.stored.clear();
+        let flags = match value.len() > INLINE_MAX {
+            true => {
+                let first = self.write_overflow(value)?;
+                entry.stored.extend_from_slice(&first.to_le_bytes());
+                FLAG_OVERFLOW
+            }
+            false => {
+                entry.stored.extend_from_slice(value);
+                0
+            }
         };
-        let entry = Entry {
-            key: key.to_vec(),
-            head: version,
-            lengths: flags << 32 | value.len() as u64,
-            stored,
-        };
+        entry.key.clear();
+        entry.key.extend_from_slice(key);
+        entry.head = version;
+        entry.lengths = flags << 32 | value.len() as u64;
         let last = self.levels[0].entries.last();
         debug_assert!(last.is_none_or(|last| last.key < entry.key), "keys ascend");
+        if self.fits(&entry) {
+            self.push(entry);
+            return Ok(());
+        }
         self.place(vec![entry])
     }
 
@@ -295,9 +311,11 @@ impl TreeLoader {
             lower: upper.clone(),
             ..Contents::default()
         };
-        let leaf = std::mem::replace(leaf, fresh);
+        let mut leaf = std::mem::replace(leaf, fresh);
         (self.leaf_words, self.leaf_prefix) = (0, 0);
         let id = self.write_node(&leaf)?;
+        self.spare.append(&mut leaf.entries);
+        self.levels[0].entries = leaf.entries;
         self.add_child(1, id, upper)?;
         Ok(carried)
     }
@@ -429,9 +447,12 @@ impl std::fmt::Debug for TreeLoader {
 impl Store {
     /// Begins to build a tree of a new number from ascending records. It is no part of the store before it
     /// is attached. With `background` a thread writes while the caller fills pages.
-    pub fn load(&self, tree: u32, background: bool) -> TreeLoader {
-        TreeLoader {
-            writer: Writer::new(self.inner.clone(), background),
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if there is no memory for the pages on their way.
+    pub fn load(&self, tree: u32, background: bool) -> Result<TreeLoader, StoreError> {
+        Ok(TreeLoader {
+            writer: Writer::new(self.inner.clone(), background)?,
             tree,
             levels: vec![Contents {
                 kind: KIND_LEAF,
@@ -439,7 +460,28 @@ impl Store {
             }],
             leaf_words: 0,
             leaf_prefix: 0,
+            spare: Vec::new(),
             root: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_keeps_nothing_of_what_its_buffer_held() {
+        let mut batch = Batch::new().unwrap();
+        for i in 0..BATCH {
+            let id = i as PageId + 1;
+            batch.add(id, |page| page.write_bytes(0, &[0xab; PAGE_SIZE]));
         }
+        assert!(batch.pages.bytes_mut(0..BATCH).iter().all(|b| *b == 0xab));
+        batch.ids.clear();
+        batch.add(1, |page| page.set_word(10, 7));
+        let page = batch.pages.bytes_mut(0..1);
+        assert_eq!(page.iter().filter(|byte| **byte != 0).count(), 1);
+        assert_eq!(page[80], 7);
     }
 }

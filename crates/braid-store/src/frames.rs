@@ -1,9 +1,9 @@
-//! The memory of the buffer pool.
+//! Memory for pages: that of the buffer pool, and buffers of pages on their way to the medium.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, Page, WORDS};
 use crate::sync::AtomicU64;
 
@@ -21,27 +21,23 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(count: usize) -> Result<Self, StoreError> {
-        let too_large = || StoreError::Options {
-            option: "pool_bytes",
-            reason: "more memory than the system gives".into(),
-        };
-        assert!(count > 0, "a pool has frames");
+    /// `None`: that is more memory than the system gives.
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        assert!(count > 0, "there are frames");
         // Asked for a boundary, the allocator would write all the zeroes itself, and every opening would take
         // the whole pool's memory at once. So the boundary is found here.
-        let size = count.checked_mul(PAGE_SIZE).ok_or_else(too_large)?;
+        let size = count.checked_mul(PAGE_SIZE)?;
         let layout = size
             .checked_add(ALIGN)
-            .and_then(|size| Layout::array::<u64>(size / 8).ok())
-            .ok_or_else(too_large)?;
+            .and_then(|size| Layout::array::<u64>(size / 8).ok())?;
         // SAFETY: the layout's size is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let before = memory.as_ptr().align_offset(ALIGN);
         assert!(before <= ALIGN, "there is a boundary in the first part");
         // SAFETY: the allocation is `ALIGN` longer than the frames, and `before` is no more.
         let start = unsafe { memory.add(before) };
         advise_huge_pages(start, size);
-        Ok(Self {
+        Some(Self {
             start: start.cast(),
             count,
             memory,
@@ -60,6 +56,17 @@ impl Frames {
         // SAFETY: the allocation holds `count` zero-initialised frames and lives as long as `self`; all
         // access to them is atomic.
         Page(unsafe { self.start.add(frame).as_ref() })
+    }
+
+    /// The bytes of some pages, as they go to the medium.
+    pub(crate) fn bytes_mut(&mut self, frames: Range<usize>) -> &mut [u8] {
+        assert!(frames.start <= frames.end && frames.end <= self.count);
+        // SAFETY: the range lies in the allocation, all of which is initialised, and a page's atomic words are
+        // plain memory to who has them for himself, as `&mut self` says.
+        unsafe {
+            let first = self.start.add(frames.start).cast::<u8>();
+            std::slice::from_raw_parts_mut(first.as_ptr(), frames.len() * PAGE_SIZE)
+        }
     }
 }
 

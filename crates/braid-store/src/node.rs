@@ -644,7 +644,7 @@ impl<'a> NewValue<'a> {
 }
 
 /// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     /// Version, or child.

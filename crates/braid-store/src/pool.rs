@@ -140,7 +140,10 @@ impl Pool {
         free.reverse();
         Ok(Self {
             file,
-            frames: Frames::new(count)?,
+            frames: Frames::new(count).ok_or_else(|| StoreError::Options {
+                option: "pool_bytes",
+                reason: "more memory than the system gives".into(),
+            })?,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
             states: PageTable::new(),
             places: table,

@@ -79,7 +79,7 @@ fn a_loaded_tree_holds_what_was_loaded_and_grows_on() {
         let device = Arc::new(MemoryDevice::new());
         let store = Store::create(device.clone(), SMALL_POOL).unwrap();
         let mut model = records(&mut rng);
-        let mut loader = store.load(TREE, seed.is_multiple_of(2));
+        let mut loader = store.load(TREE, seed.is_multiple_of(2)).unwrap();
         for (key, value) in &model {
             loader.append(key, 7, value).unwrap();
         }
@@ -124,7 +124,7 @@ fn a_loaded_tree_holds_what_was_loaded_and_grows_on() {
 #[test]
 fn pages_are_full() {
     let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
-    let mut loader = store.load(TREE, true);
+    let mut loader = store.load(TREE, true).unwrap();
     for i in 0..50_000u64 {
         loader.append(&i.to_be_bytes(), 7, &[1; 84]).unwrap();
     }
@@ -142,7 +142,7 @@ fn what_is_not_attached_leaves_nothing_behind() {
     store.tree(1).unwrap();
     checkpoint(&store).unwrap();
     for finishes in [false, true] {
-        let mut loader = store.load(TREE, true);
+        let mut loader = store.load(TREE, true).unwrap();
         for i in 0..20_000u64 {
             loader.append(&i.to_be_bytes(), 7, &[1; 100]).unwrap();
         }
@@ -172,7 +172,7 @@ fn a_failure_leaves_the_store_as_it_was() {
             0 => device.fail_write_after(seed / 2 % 8),
             _ => device.set_capacity(Some((2 + seed) << 17)),
         }
-        let mut loader = store.load(TREE, false);
+        let mut loader = store.load(TREE, false).unwrap();
         let loaded = (0..4_000u64)
             .try_for_each(|i| loader.append(&i.to_be_bytes(), 7, &[1; 1_000]))
             .and_then(|()| loader.finish());

@@ -347,7 +347,7 @@ impl Database {
         };
         Ok(BulkLoader {
             inner: inner.clone(),
-            tree: inner.store.load(id, inner.background),
+            tree: inner.store.load(id, inner.background)?,
             id,
             name: name.to_owned(),
             type_names,
