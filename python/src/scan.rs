@@ -4,7 +4,6 @@
 //! lock for each entry costs more than the entry. So entries are fetched by the batch, and each batch goes on
 //! behind the last entry that was given out.
 
-use std::collections::VecDeque;
 use std::ops::Bound as KeyBound;
 use std::sync::Mutex;
 
@@ -68,16 +67,46 @@ pub(crate) enum Items {
     Entries,
 }
 
+/// Entries in one piece of memory: each of the engine's is let go of when the next one is read, so that its memory is
+/// used again at once.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Bytes,
+    /// Where each key and each value ends.
+    ends: Vec<(usize, usize)>,
+    /// How many were given out.
+    given: usize,
+}
+
+impl Batch {
+    fn begin_of(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.ends[before].1)
+    }
+
+    fn next(&mut self) -> Option<(Bytes, Bytes)> {
+        let (key_end, end) = *self.ends.get(self.given)?;
+        let begin = self.begin_of(self.given);
+        self.given += 1;
+        Some((
+            self.bytes.slice(begin..key_end),
+            self.bytes.slice(key_end..end),
+        ))
+    }
+
+    /// The last key that was given out.
+    fn last_given(&self) -> Option<&[u8]> {
+        let last = self.given.checked_sub(1)?;
+        Some(&self.bytes[self.begin_of(last)..self.ends[last].0])
+    }
+}
+
 #[derive(Debug)]
 struct Cursor {
     /// What is left.
     bounds: Bounds,
-    batch: VecDeque<(Bytes, Bytes)>,
+    batch: Batch,
     /// Entries of the next batch.
     next_batch: usize,
-    /// The last key given out, if one was since the last batch.
-    given: Vec<u8>,
-    any_given: bool,
     /// The origin's when the batch was fetched.
     generation: u64,
     /// There is nothing behind the batch.
@@ -106,10 +135,8 @@ impl Entries {
     ) -> Self {
         let cursor = Cursor {
             bounds,
-            batch: VecDeque::new(),
+            batch: Batch::default(),
             next_batch: FIRST_BATCH,
-            given: Vec::new(),
-            any_given: false,
             generation: origin.generation(),
             last: false,
             done: false,
@@ -125,37 +152,45 @@ impl Entries {
     }
 
     fn fetch(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<()> {
-        if std::mem::take(&mut cursor.any_given) {
-            let behind = KeyBound::Excluded(cursor.given.clone());
+        if let Some(given) = cursor.batch.last_given() {
+            let behind = KeyBound::Excluded(given.to_vec());
             if self.reverse {
                 cursor.bounds.1 = behind;
             } else {
                 cursor.bounds.0 = behind;
             }
         }
-        cursor.batch.clear();
         let (limit, bounds) = (cursor.next_batch, cursor.bounds.clone());
+        // About as much as the last one.
+        let mut bytes = Vec::with_capacity(cursor.batch.bytes.len());
+        let mut ends = std::mem::take(&mut cursor.batch).ends;
+        ends.clear();
         // Before the read: what is written meanwhile by another thread is seen or makes it fetch again.
         cursor.generation = self.origin.generation();
-        let batch = &mut cursor.batch;
         let reverse = self.reverse;
         cursor.last = self.origin.read(py, |view| {
             let mut range = view.range(&self.table, bounds)?;
-            let mut bytes = 0;
-            while batch.len() < limit && bytes < BATCH_BYTES {
+            while ends.len() < limit && bytes.len() < BATCH_BYTES {
                 let next = if reverse {
                     range.next_back()
                 } else {
                     range.next()
                 };
-                let Some(entry) = next.transpose()? else {
+                let Some((key, value)) = next.transpose()? else {
                     return Ok(true);
                 };
-                bytes += entry.0.len() + entry.1.len();
-                batch.push_back(entry);
+                bytes.extend_from_slice(&key);
+                let key_end = bytes.len();
+                bytes.extend_from_slice(&value);
+                ends.push((key_end, bytes.len()));
             }
             Ok(false)
         })?;
+        cursor.batch = Batch {
+            bytes: bytes.into(),
+            ends,
+            given: 0,
+        };
         cursor.next_batch = (limit * 2).min(LARGEST_BATCH);
         Ok(())
     }
@@ -168,19 +203,11 @@ impl Entries {
             cursor.last = false;
             cursor.next_batch = 1;
             self.fetch(py, cursor)?;
-        } else if cursor.batch.is_empty() && !cursor.last {
+        } else if cursor.batch.given == cursor.batch.ends.len() && !cursor.last {
             self.fetch(py, cursor)?;
         }
-        let entry = cursor.batch.pop_front();
-        match &entry {
-            Some((key, _)) => {
-                // A copy: to share the key costs more than its bytes.
-                cursor.given.clear();
-                cursor.given.extend_from_slice(key);
-                cursor.any_given = true;
-            }
-            None => cursor.done = true,
-        }
+        let entry = cursor.batch.next();
+        cursor.done = entry.is_none();
         Ok(entry)
     }
 }

@@ -210,19 +210,32 @@ fn fill(
     max: usize,
     given: &mut Given,
 ) -> Option<Result<(), Error>> {
-    given.clear();
-    while given.len() < max {
+    let mut count = 0;
+    let mut end = None;
+    while count < max {
         let next = match direction {
             Direction::Forward => range.next(),
             Direction::Reverse => range.next_back(),
         };
         match next {
-            Some(Ok(entry)) => given.push(entry),
-            Some(Err(error)) => return Some(Err(error)),
-            None => return Some(Ok(())),
+            // One goes when another comes: all at once would take the allocator's slow paths.
+            Some(Ok(entry)) => match given.get_mut(count) {
+                Some(place) => *place = entry,
+                None => given.push(entry),
+            },
+            Some(Err(error)) => {
+                end = Some(Err(error));
+                break;
+            }
+            None => {
+                end = Some(Ok(()));
+                break;
+            }
         }
+        count += 1;
     }
-    None
+    given.truncate(count);
+    end
 }
 
 fn over_transaction(
