@@ -76,7 +76,7 @@ pub struct Salvage {
     /// Pages whose place was found by a search, which may be older than they should be.
     searched: HashSet<PageId>,
     notes: Vec<String>,
-    older: Option<String>,
+    lost: Vec<String>,
 }
 
 type Words = Box<[AtomicU64; WORDS]>;
@@ -101,7 +101,7 @@ impl Salvage {
             places: Vec::new(),
             searched: HashSet::new(),
             notes,
-            older,
+            lost: Vec::from_iter(older),
         };
         this.read_map(&mut index)?;
         Ok(this)
@@ -122,9 +122,9 @@ impl Salvage {
         &self.notes
     }
 
-    /// If the newest checkpoint can't be found and an older one was taken: which one.
-    pub fn older_than_newest(&self) -> Option<&str> {
-        self.older.as_deref()
+    /// What is lost besides what [`Salvage::read`] names: pages of which an older version was taken, or may have been.
+    pub fn lost(&self) -> &[String] {
+        &self.lost
     }
 
     /// The page map, its damaged leaves replaced by a search.
@@ -162,6 +162,17 @@ impl Salvage {
                         "{error}; the newest blocks of {found} pages were found by a search instead"
                     ));
                 }
+            }
+        }
+        // Only the map knows which blocks are free, and of when a page is.
+        if let Some(index) = index.as_ref().filter(|_| !self.searched.is_empty()) {
+            let of_map = &self.root.leaf_places;
+            let others = index.damaged.iter().filter(|block| !of_map.contains(block));
+            let others = others.count();
+            if others > 0 {
+                self.lost.push(format!(
+                    "perhaps the newest version of as many as {others} of the pages found by a search, since so many other blocks can't be read"
+                ));
             }
         }
         Ok(())

@@ -89,8 +89,8 @@ pub(crate) fn salvage_device(
     for note in source.notes() {
         tell(Finding::Damaged(note.clone()));
     }
-    if let Some(instead) = source.older_than_newest() {
-        tell(Finding::Lost(instead.to_owned()));
+    for loss in source.lost() {
+        tell(Finding::Lost(loss.clone()));
     }
     let (meta, start) = Meta::decode(source.meta())?;
     let log = salvage_log(device, &meta, &start, &mut tell)?;

@@ -84,13 +84,14 @@ fn run(script: &[u8]) {
             let entry = (key.to_vec(), value.to_vec());
             !written().contains(&entry)
         });
-        assert_eq!(made_up, None, "nobody wrote this");
+        assert_eq!(made_up, None, "nobody wrote this: {findings:?}");
     }
     if outcome.must_be_noticed() && report.losses == 0 {
         let table = db.untyped_table("rows").expect("the catalog is read");
-        let rows = contents(&db, &table.expect("no table is lost unnoticed"));
-        let rows = rows.expect("it was read before");
-        assert!(base().states.contains(&rows), "a loss was not told");
+        let table = table.unwrap_or_else(|| panic!("a lost table was not told: {findings:?}"));
+        let rows = contents(&db, &table).expect("it was read before");
+        let is_known = base().states.contains(&rows);
+        assert!(is_known, "a loss was not told: {findings:?}");
         assert!(!is_whole || base().states.last() == Some(&rows));
     }
     assert!(!is_whole || findings.is_empty(), "{findings:?}");

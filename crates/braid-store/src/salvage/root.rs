@@ -6,8 +6,14 @@ use crate::error::StoreError;
 use crate::file::{BLOB, DataFile, Root, u64_at};
 use crate::space::FIRST_BLOCK;
 
-/// All blocks that are whole: by identity, the low half of the checkpoint's number and the block.
-pub(super) type Index = HashMap<u64, Vec<(u32, u64)>>;
+/// All blocks.
+#[derive(Default)]
+pub(super) struct Index {
+    /// Those that are whole: by identity, the low half of the checkpoint's number and the block.
+    whole: HashMap<u64, Vec<(u32, u64)>>,
+    /// The others.
+    pub(super) damaged: Vec<u64>,
+}
 
 /// A way to the root of a checkpoint.
 struct Candidate {
@@ -46,6 +52,7 @@ pub(super) fn find_root(
         // The lost one may have been the newest. Its root blob bears its number.
         let high = newest.unwrap_or(0) & !u64::from(u32::MAX);
         let mut blobs: Vec<(u32, u64)> = indexed(file, index)?
+            .whole
             .get(&BLOB)
             .cloned()
             .unwrap_or_default();
@@ -123,11 +130,15 @@ pub(super) fn indexed<'a>(
     index: &'a mut Option<Index>,
 ) -> Result<&'a Index, StoreError> {
     if index.is_none() {
-        let mut found = Index::new();
+        let mut found = Index::default();
         let mut buf = file.buffer();
         for block in FIRST_BLOCK..file.len_blocks()? {
-            if let Some((identity, stamp)) = file.read_any_block(block, &mut buf) {
-                found.entry(identity).or_default().push((stamp, block));
+            match file.read_any_block(block, &mut buf) {
+                Some((identity, stamp)) => {
+                    let blocks = found.whole.entry(identity).or_default();
+                    blocks.push((stamp, block));
+                }
+                None => found.damaged.push(block),
             }
         }
         *index = Some(found);
@@ -137,7 +148,7 @@ pub(super) fn indexed<'a>(
 
 /// The newest block of an identity that is no newer than a checkpoint.
 pub(super) fn newest(index: &Index, identity: u64, sequence: u64) -> Option<u64> {
-    let blocks = index.get(&identity)?.iter();
+    let blocks = index.whole.get(&identity)?.iter();
     let known = blocks.filter(|(stamp, _)| *stamp <= sequence as u32);
     known.max().map(|(_, block)| *block)
 }

@@ -96,6 +96,19 @@ impl<'a> Trial<'a> {
     }
 }
 
+/// This program, behind an emulator if it runs in one: the kernel knows nothing of that.
+fn this_program() -> Command {
+    let runner = std::env::var("BRAID_RUNNER").unwrap_or_default();
+    let program = std::env::current_exe().unwrap();
+    let mut words = runner.split_whitespace();
+    let Some(emulator) = words.next() else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(emulator);
+    command.args(words).arg(program);
+    command
+}
+
 /// A child that runs.
 pub(crate) struct Running {
     child: Child,
@@ -110,7 +123,7 @@ pub(crate) struct Running {
 impl Running {
     fn start(trial: &Trial<'_>, order: &str) -> Self {
         let dir = trial.dir.to_str().unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = this_program()
             .args(["--exact", "child", "--ignored", "--nocapture"])
             .env(
                 VARIABLE,

@@ -201,6 +201,21 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
     saved.expect_damage("map leaf 0");
 }
 
+/// The search finds an older version of the catalog, in which there is no table, and nothing in it says so.
+#[test]
+fn a_search_tells_that_what_it_found_may_be_old() {
+    let victim = Victim::new(&["books"]);
+    let (page, block, ..) = victim.pages()[&1][0];
+    let versions = victim.blocks(|identity| identity == page);
+    assert!(versions.len() > 1, "there is an older one");
+    let map = victim.blocks(|identity| identity >> 62 == 1);
+    victim.damage_block(*map.last().unwrap());
+    victim.damage_block(block);
+    let saved = victim.salvage();
+    let is_told = |loss: &&str| loss.contains("the newest version");
+    assert!(saved.losses().iter().any(is_told), "{:?}", saved.findings);
+}
+
 #[test]
 fn a_damaged_part_of_a_large_value_costs_that_value() {
     let victim = Victim::new(&["books"]);
