@@ -18,6 +18,9 @@ use crate::types::{Key, Value};
 /// The catalog's own number, and its tree's.
 pub(crate) const CATALOG_ID: u32 = 1;
 
+/// Tables' numbers are below this: the redo records keep 31 bits for one.
+pub(crate) const ID_END: u32 = u32::MAX >> 1;
+
 /// The longest name of a table, in bytes.
 ///
 /// ```
@@ -241,8 +244,7 @@ impl Inner {
                 u32::from_le_bytes(bytes)
             }
         };
-        // The redo records keep 31 bits for a table's number.
-        if id >= u32::MAX >> 1 {
+        if id >= ID_END {
             return Err(Error::OutOfSpace {
                 what: "the numbers for tables are used up".into(),
             });

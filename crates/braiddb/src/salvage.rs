@@ -12,7 +12,7 @@ use braid_io::{Device, DirectoryLock};
 use braid_log::{Log, LogOptions, LogStart, Piece, Recovered};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
-use crate::catalog::CATALOG_ID;
+use crate::catalog::{CATALOG_ID, ID_END};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::meta::Meta;
@@ -193,7 +193,14 @@ impl Filled {
             }
         };
         let used = inner.store.tree_ids().into_iter().chain(source.tree_ids());
-        let mut next = used.max().unwrap_or(CATALOG_ID) + 1;
+        let last = used.max().unwrap_or(CATALOG_ID);
+        if last >= ID_END {
+            return Err(Error::Corrupted {
+                what: format!("the number of a table, {last}"),
+                location: "the checkpoint's trees, or the log".into(),
+            });
+        }
+        let mut next = last + 1;
         let Self {
             entries,
             losses,
