@@ -3,7 +3,8 @@
 #
 #     scripts/memory.sh ci|miri|asan|valgrind|all
 #
-# `ci` is the part of Miri that takes a minute; `all` is everything that this machine has.
+# `ci` is what takes a minute or two: a part of Miri, and the smallest tests under valgrind; `all` is everything
+# that this machine has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -61,11 +62,18 @@ asan() {
         --lib --tests "$@"
 }
 
-valgrind_runs() {
+need_valgrind() {
     command -v valgrind >/dev/null || skip "no valgrind"
     local options="--quiet --error-exitcode=9 --fair-sched=yes --leak-check=full"
     options+=" --errors-for-leak-kinds=definite --show-leak-kinds=definite"
     export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind $options"
+}
+
+valgrind_ci() {
+    cargo test -p braid-io -p braiddb --test devices --test small
+}
+
+valgrind_all() {
     # It runs one thread at a time, ten to fifty times slower: without what only counts to many.
     PROPTEST_CASES=${PROPTEST_CASES:-4} cargo test "${crates[@]}" --lib -- \
         --skip a_leaf_is_a_map --skip contended --skip quiesce_sees
@@ -73,13 +81,20 @@ valgrind_runs() {
 }
 
 case "${1:-}" in
-    ci) need_nightly; miri_ci ;;
+    # Each is skipped by itself.
+    ci)
+        (need_nightly; miri_ci)
+        (need_valgrind; valgrind_ci)
+        ;;
     miri) need_nightly; miri_all ;;
     asan) need_nightly; asan "${@:2}" ;;
-    valgrind) valgrind_runs ;;
-    all) need_nightly; miri_all; asan; valgrind_runs ;;
+    valgrind) need_valgrind; valgrind_all ;;
+    all)
+        (need_nightly; miri_all; asan)
+        (need_valgrind; valgrind_all)
+        ;;
     *)
-        sed -n '2,6s/^# \?//p' "$0" >&2
+        sed -n '2,7s/^# \?//p' "$0" >&2
         exit 2
         ;;
 esac

@@ -78,7 +78,14 @@ fn run(script: &[u8]) {
     };
     let losses = findings.iter().filter(|f| matches!(f, Finding::Lost(_)));
     assert_eq!(report.losses, losses.count() as u64);
-    let all = all_contents(&db).expect("what was saved can be read");
+    let all = match all_contents(&db) {
+        Ok(all) => all,
+        Err(error) => {
+            // Of what is nonsense under a good checksum.
+            assert!(outcome.seals(), "{error}");
+            return;
+        }
+    };
     if outcome.must_be_noticed() {
         let made_up = all.iter().flatten().find(|(key, value)| {
             let entry = (key.to_vec(), value.to_vec());
