@@ -104,10 +104,12 @@ impl File for MemoryFile {
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         let mut bytes = self.bytes.write();
-        if (bytes.len() as u64) < range.end {
-            bytes.resize(range.end as usize, 0);
+        let (start, end) = (range.start as usize, range.end as usize);
+        let before = bytes.len();
+        bytes[start.min(before)..end.min(before)].fill(0);
+        if before < end {
+            bytes.resize(end, 0);
         }
-        bytes[range.start as usize..range.end as usize].fill(0);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Parts are handed out one behind the other, so no two overlap. That makes it sound to write them without
 //! a latch. The whole is looked at only when all parts are filled.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use braid_io::AlignedBuf;
@@ -17,8 +18,8 @@ pub(crate) struct FillBuf {
     size: usize,
     /// The bytes from here on are nobody's yet.
     end: usize,
-    /// The bytes from here on, if they are nobody's, are zeroes.
-    clean: usize,
+    /// Bytes that were zeroes when [`FillBuf::pad`] or [`FillBuf::reset`] was here last.
+    zeroes: Range<usize>,
 }
 
 /// A part of the buffer, to be filled by its owner.
@@ -30,12 +31,14 @@ pub(crate) struct Part {
 }
 
 impl FillBuf {
+    /// `buf` is zeroed, as those of a device are.
     pub(crate) fn new(buf: AlignedBuf) -> Self {
+        let zeroes = 0..buf.len();
         Self {
             size: buf.len(),
             buf: Arc::new(buf),
             end: 0,
-            clean: 0,
+            zeroes,
         }
     }
 
@@ -55,7 +58,7 @@ impl FillBuf {
             Arc::get_mut(&mut self.buf).is_some() && end <= self.size,
             "a buffer is used again when it is finished"
         );
-        self.clean = self.clean.max(self.end);
+        self.zeroes.start = self.zeroes.start.max(self.end);
         self.end = end;
     }
 
@@ -87,14 +90,18 @@ impl FillBuf {
         }
     }
 
-    /// Makes the bytes behind those that are handed out zeroes, up to `to`.
+    /// Makes the bytes behind those that are handed out zeroes, up to `to`, as far as they are not.
     pub(crate) fn pad(&mut self, to: usize) {
-        let (end, clean) = (self.end, self.clean);
-        if clean > end {
-            self.finished()[end..clean.min(to)].fill(0);
-            if clean <= to {
-                self.clean = end;
-            }
+        let end = self.end;
+        let known = self.zeroes.start.clamp(end, to)..self.zeroes.end.clamp(end, to);
+        let whole = self.finished();
+        if known.is_empty() {
+            whole[end..to].fill(0);
+            self.zeroes = end..to;
+        } else {
+            whole[end..known.start].fill(0);
+            whole[known.end..to].fill(0);
+            self.zeroes = end..to.max(self.zeroes.end);
         }
     }
 
@@ -144,6 +151,31 @@ impl Part {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_behind_is_padded_with_zeroes() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut buf = FillBuf::new(AlignedBuf::new(1024));
+        for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
+            buf.reset(8);
+            for _ in 0..rng.usize(..4) {
+                let len = rng.usize(..=buf.room().min(200));
+                buf.append_with(len, |free| {
+                    free.fill(7);
+                    len
+                });
+            }
+            if rng.bool() {
+                let to = rng.usize(buf.len()..=1024);
+                buf.pad(to);
+                let end = buf.len();
+                assert!(buf.finished()[8..end].iter().all(|&byte| byte == 7));
+                assert!(buf.finished()[end..to].iter().all(|&byte| byte == 0));
+            }
+        }
+    }
 
     #[test]
     fn parts_are_filled_by_their_threads() {

@@ -154,6 +154,7 @@ impl Core {
         self.refresh_space(lane);
         let segment = seal.segment.clone();
         let group = FlushGroup {
+            lane: lane.index,
             group,
             segment,
             offset: start,
@@ -265,36 +266,34 @@ impl Core {
     /// A flush is durable: lets the next one start, then acknowledges.
     fn complete(&self, lane: &Lane, group: FlushGroup) {
         // A group behind one that is not finished waits for it: acknowledgement is by prefix.
-        let ready = {
+        let mut ready = {
             let mut completion = lane.completion.lock();
             let ready = completion.finish(group);
             match &self.flush_order {
                 // Under the latch: the order within the lane must last.
-                Some(order) => order.finish(lane.index, ready),
-                None => ready.into_iter().map(|group| (lane.index, group)).collect(),
+                Some(order) => order.finish(ready),
+                None => ready,
             }
         };
-        let mut groups = Vec::with_capacity(ready.len());
-        for (lane, group) in ready {
+        for group in &mut ready {
             // Release: pairs with `publish`.
             self.flushed.fetch_max(group.last, Ordering::Release);
-            for chunk in group.chunks {
+            for chunk in group.chunks.drain(..) {
                 self.strands[chunk.strand].give_back(chunk.slot);
             }
-            groups.push((lane, group.group));
         }
         // The device first: whoever leads the next flush starts while we notify.
         lane.release();
         self.hand_on(lane);
-        if groups.is_empty() {
+        if ready.is_empty() {
             return;
         }
-        for &(lane, _) in &groups {
-            self.lanes[lane].space.notify();
+        for group in &ready {
+            self.lanes[group.lane].space.notify();
         }
         self.publish();
-        for (lane, group) in groups {
-            self.lanes[lane].acknowledge(group);
+        for group in &ready {
+            self.lanes[group.lane].acknowledge(group.group);
         }
     }
 
@@ -369,26 +368,28 @@ impl FlushOrder {
         self.newest.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Adds groups that a lane finished; returns those that may now be acknowledged, with their lanes.
-    pub(crate) fn finish(&self, lane: usize, groups: Vec<FlushGroup>) -> Vec<(usize, FlushGroup)> {
+    /// Adds groups that a lane finished; returns those, of any lane, that may now be acknowledged.
+    pub(crate) fn finish(&self, groups: Vec<FlushGroup>) -> Vec<FlushGroup> {
         let mut finished = self.finished.lock();
         let Finished {
             acknowledged,
             waiting,
         } = &mut *finished;
-        waiting[lane].extend(groups);
+        for group in groups {
+            waiting[group.lane].push_back(group);
+        }
         let mut ready = Vec::new();
         let mut again = true;
         while again {
             again = false;
-            for (lane, waiting) in waiting.iter_mut().enumerate() {
+            for waiting in waiting.iter_mut() {
                 while let Some(group) = waiting.front() {
                     // A group without chunks has no number.
                     if group.flush != 0 && group.flush != *acknowledged + 1 {
                         break;
                     }
                     *acknowledged = (*acknowledged).max(group.flush);
-                    ready.extend(waiting.pop_front().map(|group| (lane, group)));
+                    ready.extend(waiting.pop_front());
                     again = true;
                 }
             }

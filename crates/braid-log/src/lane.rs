@@ -40,6 +40,7 @@ pub(crate) struct SealedChunk {
 /// The chunks of one flush.
 #[derive(Debug)]
 pub(crate) struct FlushGroup {
+    pub(crate) lane: usize,
     pub(crate) group: u64,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
@@ -60,6 +61,7 @@ impl FlushGroup {
         use braid_io::{Device, MemoryDevice, OpenMode};
         let file = MemoryDevice::new().open("x", OpenMode::CreateNew);
         Self {
+            lane: 0,
             group,
             segment: Segment {
                 sequence: 1,
@@ -110,18 +112,26 @@ impl Completion {
 
     /// Adds a finished group; returns those that may now be acknowledged, in order.
     pub(crate) fn finish(&mut self, group: FlushGroup) -> Vec<FlushGroup> {
+        assert!(
+            group.group > self.acknowledged,
+            "a flush group finishes once"
+        );
         let mut ready = Vec::new();
-        let replaced = self.waiting.insert(group.group, group);
-        assert!(replaced.is_none(), "a flush group finishes once");
-        while let Some(next) = self.waiting.remove(&(self.acknowledged + 1)) {
-            self.acknowledged = next.group;
-            if !next.chunks.is_empty() {
+        let mut next = Some(group);
+        if let Some(early) = next.take_if(|group| group.group > self.acknowledged + 1) {
+            let replaced = self.waiting.insert(early.group, early);
+            assert!(replaced.is_none(), "a flush group finishes once");
+        }
+        while let Some(group) = next {
+            self.acknowledged = group.group;
+            if !group.chunks.is_empty() {
                 self.end = DurableEnd {
-                    segment: next.segment.sequence,
-                    offset: next.end,
+                    segment: group.segment.sequence,
+                    offset: group.end,
                 };
             }
-            ready.push(next);
+            ready.push(group);
+            next = self.waiting.remove(&(self.acknowledged + 1));
         }
         ready
     }

@@ -522,7 +522,8 @@ fn flushes_are_acknowledged_by_their_numbers() {
                 for group in 1..=2 {
                     let flush = order.draw();
                     durable[flush as usize - 1].store(true, Relaxed);
-                    for (_, group) in order.finish(lane, vec![FlushGroup::empty(group, flush)]) {
+                    let empty = FlushGroup::empty(group, flush);
+                    for group in order.finish(vec![FlushGroup { lane, ..empty }]) {
                         let below = &durable[..group.flush as usize];
                         assert!(below.iter().all(|durable| durable.load(Relaxed)));
                         acknowledged.fetch_add(1, Relaxed);

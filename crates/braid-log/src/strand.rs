@@ -336,26 +336,45 @@ impl Strand {
         group
     }
 
+    #[inline]
     fn obtain(
         &self,
         hint: usize,
         request: Request,
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> Share {
-        let or_wait = |mut reserved: Share, requests: &[Request]| {
-            if reserved.is_none() {
-                wait(&mut || {
-                    reserved = self.reserve(&mut self.state.lock(), requests);
-                    reserved.is_some()
-                });
-            }
-            reserved
-        };
         if let Some(mut state) = self.try_lock() {
             let reserved = self.reserve(&mut state, &[request]);
             drop(state);
-            return or_wait(reserved, &[request]);
+            return self.reserve_or_wait(reserved, &[request], wait);
         }
+        self.obtain_together(hint, request, wait)
+    }
+
+    /// What was reserved; waits for buffer space if nothing was.
+    #[inline]
+    fn reserve_or_wait(
+        &self,
+        mut reserved: Share,
+        requests: &[Request],
+        wait: impl Fn(&mut dyn FnMut() -> bool),
+    ) -> Share {
+        if reserved.is_none() {
+            wait(&mut || {
+                reserved = self.reserve(&mut self.state.lock(), requests);
+                reserved.is_some()
+            });
+        }
+        reserved
+    }
+
+    #[inline(never)]
+    fn obtain_together(
+        &self,
+        hint: usize,
+        request: Request,
+        wait: impl Fn(&mut dyn FnMut() -> bool),
+    ) -> Share {
         let limit = (self.slot_bytes - CHUNK_HEADER) as u32;
         let joined = self.consolidation.as_ref().map_or(Err(request), |array| {
             array.join(hint, request, request.bytes as u32, limit)
@@ -364,7 +383,7 @@ impl Strand {
             Ok(member) => member,
             Err(request) => {
                 let reserved = self.reserve(&mut self.state.lock(), &[request]);
-                return or_wait(reserved, &[request]);
+                return self.reserve_or_wait(reserved, &[request], wait);
             }
         };
         if member.leads() {
@@ -376,7 +395,7 @@ impl Strand {
                 let count = requests.len() as u64;
                 self.consolidated.fetch_add(count, Ordering::Relaxed);
             }
-            let mut reserved = or_wait(reserved, &requests);
+            let mut reserved = self.reserve_or_wait(reserved, &requests, wait);
             member.serve(requests.iter().map(|request| {
                 let (part, group) = reserved.as_mut()?;
                 Some((part.split_front(request.bytes), *group))
@@ -398,6 +417,7 @@ impl Strand {
     }
 
     /// Reserves room for the pieces of several threads in the active slot; `None` if there is none.
+    #[inline]
     fn reserve(&self, state: &mut StrandState, requests: &[Request]) -> Share {
         let bytes = requests.iter().map(|request| request.bytes).sum();
         if !state.make_room(bytes) {

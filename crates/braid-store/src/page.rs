@@ -100,23 +100,16 @@ impl<'a> Page<'a> {
         let (whole, rest) = bytes.as_chunks::<8>();
         let words = &self.0[index % WORDS..];
         debug_assert!(bytes.len().div_ceil(8) <= words.len(), "the bytes fit");
-        // Four at a time: the compiler does not unroll loops of atomic stores.
-        let (words, last_words) = words[..whole.len()].as_chunks::<4>();
-        let (chunks, last_chunks) = whole.as_chunks::<4>();
-        let set = |word: &AtomicU64, chunk: &[u8; 8]| {
+        for (word, chunk) in words.iter().zip(whole) {
             word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
-        };
-        for (words, chunks) in words.iter().zip(chunks) {
-            set(&words[0], &chunks[0]);
-            set(&words[1], &chunks[1]);
-            set(&words[2], &chunks[2]);
-            set(&words[3], &chunks[3]);
-        }
-        for (word, chunk) in last_words.iter().zip(last_chunks) {
-            set(word, chunk);
         }
         if !rest.is_empty() {
-            self.set_word(index + whole.len(), head8(rest).swap_bytes());
+            let last = match bytes.last_chunk() {
+                // The last eight bytes, less those that are in the word before.
+                Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+                None => head8(rest).swap_bytes(),
+            };
+            self.set_word(index + whole.len(), last);
         }
     }
 

@@ -207,6 +207,29 @@ fn astray(id: PageId) -> StoreError {
     StoreError::damaged_page(id, "its fences do not fit its parent")
 }
 
+/// The way down the tree, from a node to a child.
+trait Way {
+    fn child(&self, node: Node<'_>) -> PageId;
+}
+
+/// The way to the leaf of a key.
+struct ToKey<'k>(&'k [u8]);
+
+impl Way for ToKey<'_> {
+    // It is all of the work.
+    #[inline(always)]
+    fn child(&self, node: Node<'_>) -> PageId {
+        node.child_of(self.0)
+    }
+}
+
+impl<F: Fn(Node<'_>) -> PageId> Way for F {
+    #[inline]
+    fn child(&self, node: Node<'_>) -> PageId {
+        self(node)
+    }
+}
+
 /// More levels than any tree has: one that goes on leads in circles.
 const LEVELS_MAX: usize = 64;
 
@@ -236,7 +259,7 @@ impl Tree {
         let value = overflow::read(&self.pool, first, record.value_len, None)?;
         let mut waits = Waits::default();
         let unchanged = loop {
-            if let Some(leaf) = self.try_descend(|node| node.child_of(key))? {
+            if let Some(leaf) = self.try_descend(&ToKey(key))? {
                 let node = Node(leaf.page());
                 let same = node.search(key).is_ok_and(|i| {
                     let now = node.leaf_record(i);
@@ -255,13 +278,9 @@ impl Tree {
         }
     }
 
-    /// Goes down to the leaf that `choose`, from a node to its child, leads to; `None` if something
-    /// changed on the way.
+    /// Goes down to the leaf that the way leads to; `None` if something changed on it.
     #[inline(always)]
-    fn try_descend(
-        &self,
-        choose: impl Fn(Node<'_>) -> PageId,
-    ) -> Result<Option<ReadPage<'_>>, StoreError> {
+    fn try_descend(&self, way: &impl Way) -> Result<Option<ReadPage<'_>>, StoreError> {
         let mut page = match self.pool.read_resident(self.root) {
             Some(page) => page,
             None => self.read_existing(self.root)?,
@@ -274,7 +293,7 @@ impl Tree {
                 _ if page.validate() => return Err(broken(page.id)),
                 _ => return Ok(None),
             }
-            let child = choose(node);
+            let child = way.child(node);
             let resident = self.pool.read_resident(child);
             // The child was this page's child when its version was taken: else it may be anything. (Before
             // a page is read from the medium, too: nothing is for a reference that is nonsense.)
@@ -305,10 +324,10 @@ impl Tree {
     }
 
     #[inline(always)]
-    fn descend(&self, choose: impl Fn(Node<'_>) -> PageId) -> Result<ReadPage<'_>, StoreError> {
+    fn descend(&self, key: &[u8]) -> Result<ReadPage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
-            if let Some(page) = self.try_descend(&choose)? {
+            if let Some(page) = self.try_descend(&ToKey(key))? {
                 return Ok(page);
             }
             waits.wait();
@@ -359,7 +378,7 @@ impl Tree {
         want_value: impl Fn(RecordMeta) -> bool,
         take: &mut impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<(Option<Taken<T>>, Stamp)>, StoreError> {
-        let Some(leaf) = self.try_descend(|node| node.child_of(key))? else {
+        let Some(leaf) = self.try_descend(&ToKey(key))? else {
             return Ok(None);
         };
         let node = Node(leaf.page());
@@ -400,7 +419,7 @@ impl Tree {
     /// # Errors
     /// What reading pages can fail with.
     pub fn prefetch(&self, key: &[u8]) -> Result<(), StoreError> {
-        self.descend(|node| node.child_of(key)).map(drop)
+        self.descend(key).map(drop)
     }
 
     /// Changes one record. `decide` is called exactly once, with the present record, while nobody else
@@ -446,7 +465,7 @@ impl Tree {
     fn latch_leaf(&self, key: &[u8]) -> Result<WritePage<'_>, StoreError> {
         let mut waits = Waits::default();
         loop {
-            let leaf = self.descend(|node| node.child_of(key))?;
+            let leaf = self.descend(key)?;
             if let Some(leaf) = leaf.upgrade() {
                 return Ok(leaf);
             }
@@ -743,7 +762,7 @@ impl Tree {
         direction: Direction,
         replaced: &mut Option<(Vec<u8>, u64)>,
     ) -> Result<Option<LeafScan>, StoreError> {
-        let leaf = self.try_descend(|node| match (from, direction) {
+        let leaf = self.try_descend(&|node: Node<'_>| match (from, direction) {
             (Bound::Unbounded, Direction::Forward) => node.child_at(0),
             (Bound::Unbounded, Direction::Reverse) => node.child_at(node.len()),
             // What lies before a separator is in the child to its left.
