@@ -88,6 +88,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
         let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
             continue;
         };
+        // A segment has its name once it is whole, so others are none of ours.
         if lane < lanes && entry.len >= BLOCK as u64 && entry.len.is_multiple_of(BLOCK as u64) {
             let file = device
                 .open(&entry.name, OpenMode::Existing)
@@ -217,6 +218,7 @@ impl Recovered {
     ) -> Result<Self, LogError> {
         let id = lanes[0].id;
         if lanes.iter().any(|lane| lane.id != id) {
+            // Files of another log, moved here: no crash does that.
             return Err(LogError::Incompatible {
                 what: "the lanes' segments are of different logs".to_owned(),
             });
@@ -271,6 +273,7 @@ impl Recovered {
         let base = if uniform {
             start.number
         } else {
+            braid_rt::reach("recovery: incarnations that do not count as one");
             start.number.max(newest_base)
         };
         let mut horizon = if damage.is_some() {
@@ -283,6 +286,7 @@ impl Recovered {
                 // What a later incarnation discarded was never acknowledged.
                 let next = begun.range(of + 1..).next();
                 if next.is_some_and(|(_, next)| found.horizon > next.base) {
+                    // Chunks of two logs: no crash, nor any one damaged block.
                     return Err(LogError::corrupted(
                         format!(
                             "a chunk of incarnation {of} acknowledges number {}, which a later one discarded",
@@ -299,6 +303,12 @@ impl Recovered {
             .lanes
             .iter()
             .all(|lane| lane.incarnation == incarnation);
+        if !in_newest {
+            braid_rt::reach("recovery: begins in an older incarnation");
+        }
+        if lanes.iter().any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
+            braid_rt::reach("recovery: a lane without chunks beside one with some");
+        }
         let mut scanned = Scanned {
             base,
             horizon,
@@ -371,6 +381,7 @@ impl Recovered {
         } else if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
             // A draw takes as many numbers as there are lanes and uses one: the horizon may have been
             // anywhere before the next one used.
+            braid_rt::reach("recovery: the cut goes up to a whole draw");
             let stride = lanes.len() as u64;
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
         }
@@ -381,6 +392,7 @@ impl Recovered {
                 && behind.horizon > cut
             {
                 let horizon = behind.horizon;
+                braid_rt::reach("damage: a chunk behind the end names what is missing");
                 return Err(LogError::corrupted(
                     format!(
                         "the log ends at number {cut} before this chunk, which says that {horizon} was durable"
@@ -392,8 +404,10 @@ impl Recovered {
             for (name, header) in &lane.beyond {
                 // Chunks in flight together may be lost in any order; that leaves segments behind the end.
                 // But none of a later incarnation, and none begun with a horizon behind the cut.
+                braid_rt::reach("recovery: a segment behind the end");
                 let later = header.incarnation > lane.end.incarnation;
                 if later || (header.incarnation == incarnation && header.horizon > cut) {
+                    braid_rt::reach("damage: a segment behind the end shows that log is missing");
                     return Err(LogError::corrupted(
                         format!("the log ends before this segment, at number {cut}"),
                         name,
@@ -468,6 +482,7 @@ impl Recovered {
                     _ => return,
                 };
                 if let Err(error) = done {
+                    braid_rt::reach("recovery: replay fails");
                     stop.store(true, Ordering::Relaxed);
                     failure.lock().get_or_insert(error);
                 }
@@ -553,8 +568,10 @@ impl Recovered {
             ..
         } = *streamed;
         if !self.counts(lane, incarnation, number, flush) {
+            braid_rt::reach("recovery: a large piece that does not count");
             return Ok(());
         }
+        braid_rt::reach("recovery: a large piece");
         let mut payload = Vec::with_capacity(streamed.total as usize);
         for part in &streamed.parts {
             let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
@@ -653,6 +670,7 @@ fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
         .iter()
         .filter(|entry| is_unfinished_name(&entry.name))
     {
+        braid_rt::reach("recovery: an unfinished segment goes");
         device
             .remove(&entry.name)
             .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
@@ -691,11 +709,14 @@ fn lane_start(
             })?;
             lane_start.live.push_back(segment);
         } else if sequence == next_ready && fits {
+            braid_rt::reach("recovery: the next segment is ready");
             // Old contents are told from new by incarnation, sequence number and link.
             lane_start.ready.push_back(segment);
         } else if sequence < start.segment && fits && !options.discard {
+            braid_rt::reach("recovery: an old segment is kept for use");
             lane_start.free.push(segment);
         } else {
+            braid_rt::reach("recovery: a segment goes");
             let name = segment_name(lane, sequence);
             device
                 .remove(&name)

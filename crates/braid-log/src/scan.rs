@@ -13,11 +13,23 @@ use crate::reader::{Expected, SegmentReader};
 use crate::segment::{Segment, SegmentHeader, segment_name};
 use crate::start::LanePosition;
 
-/// Runs kept before those below the horizon are folded into a count.
-const FOLD_AT: usize = 1 << 16;
+/// Runs kept before those below the horizon are folded into a count. Simulated logs are short.
+fn fold_at() -> usize {
+    if braid_rt::simulation::is_on() {
+        8
+    } else {
+        1 << 16
+    }
+}
 
 /// Log bytes after which replay hands out the next piece of work.
-const EXTENT: u64 = 4 << 20;
+fn extent_bytes() -> u64 {
+    if braid_rt::simulation::is_on() {
+        32 << 10
+    } else {
+        4 << 20
+    }
+}
 
 /// Bytes behind a lane's end that are searched for chunks which show that it is no crash's doing.
 const LOOK_BEHIND: u64 = 1 << 20;
@@ -79,7 +91,8 @@ pub(crate) struct Found {
 impl Found {
     fn add(&mut self, run: Run) {
         self.runs.push(run);
-        if self.runs.len() >= self.fold_at.max(FOLD_AT) {
+        if self.runs.len() >= self.fold_at.max(fold_at()) {
+            braid_rt::reach("scan: numbers up to the horizon are folded");
             let horizon = self.horizon;
             self.folded += count_up_to(&mut self.runs, horizon);
             self.fold_at = 2 * self.runs.len();
@@ -163,6 +176,7 @@ pub(crate) fn scan_lane(
     let name = segment_name(lane, start.segment);
     let first = segments.get(&start.segment);
     let Some(first) = first else {
+        // No crash takes it away: it goes only behind a durable checkpoint that begins later.
         return Err(LogError::corrupted(
             "the segment where recovery starts is missing",
             &name,
@@ -177,6 +191,7 @@ pub(crate) fn scan_lane(
             && h.len == first.len
     });
     let Some(header) = header else {
+        braid_rt::reach("damage: the header of the segment where recovery begins");
         return Err(LogError::corrupted(
             "the header is not that of the start position",
             &name,
@@ -225,9 +240,11 @@ pub(crate) fn scan_lane(
         }
         let sequence = segment.sequence + 1;
         let Some(next) = segments.get(&sequence) else {
+            braid_rt::reach("scan: ends with the last segment");
             break;
         };
         let Some(header) = scan.continues(device, lane, next)? else {
+            braid_rt::reach("scan: ends before a segment that does not go on");
             break;
         };
         if mode.salvage && (header.first_chunk != scan.end.sequence || header.link != scan.end.link)
@@ -236,7 +253,10 @@ pub(crate) fn scan_lane(
             scan.broken = Some(format!("chunks before {name} are damaged"));
             break;
         }
-        braid_rt::reach("scan: on to the next segment");
+        braid_rt::reach(match header.incarnation > scan.end.incarnation {
+            true => "scan: on to a later incarnation",
+            false => "scan: on to the next segment",
+        });
         scan.begin(&header);
         scan.end.incarnation = header.incarnation;
         scan.end.sequence = header.first_chunk;
@@ -327,6 +347,7 @@ impl LaneScan {
                 open.insert(streamed.number, at);
             }
         }
+        let extent_bytes = extent_bytes();
         let mut reported = 0;
         // Chunks of a flush whose last one was not seen yet. A flush counts as a whole: nothing of one that
         // was torn can have been acknowledged.
@@ -363,12 +384,16 @@ impl LaneScan {
                     if piece.number > number {
                         let at = offset + (CHUNK_HEADER + pieces.position()) as u64;
                         self.piece(lane, segment, &header, piece, at, &mut open);
+                    } else {
+                        braid_rt::reach("scan: a piece that the checkpoint has");
                     }
                 }
                 let size = header.size() as u64;
                 match &mut extent {
                     // A torn flush may lie in between.
-                    Some(extent) if extent.end == offset && extent.end - extent.offset < EXTENT => {
+                    Some(extent)
+                        if extent.end == offset && extent.end - extent.offset < extent_bytes =>
+                    {
                         extent.end += size;
                     }
                     _ => {
@@ -379,6 +404,9 @@ impl LaneScan {
                             end: offset + size,
                             expected,
                         };
+                        if extent.is_some() {
+                            braid_rt::reach("scan: the next part to be replayed");
+                        }
                         self.extents.extend(extent.replace(next));
                     }
                 }
@@ -475,7 +503,8 @@ impl LaneScan {
                     streamed.parts.push(part());
                     streamed.found == streamed.total
                 }
-                // A part whose beginning is not there: its number is missing.
+                // A part whose beginning is not there: its number is missing. A lane's chunks follow each other, so no
+                // crash leaves that.
                 _ => false,
             },
         };

@@ -237,6 +237,7 @@ impl DataFile {
         if root.next_page == 0
             || root.leaf_places.len() as u64 != root.next_page.div_ceil(LEAF_PLACES as u64)
         {
+            // Only of a root whose checksum fits and that no checkpoint wrote, as what else is refused below.
             let what = "the page map has too many or too few leaves";
             return Err(damaged(what, "data.braid".into()));
         }
@@ -390,6 +391,7 @@ impl DataFile {
         }
         let mut unsettled = self.unsettled.lock();
         if let Some((offset, superblock)) = &*unsettled {
+            braid_rt::reach("store: the superblock that was found is made durable");
             let written = self.file.write_durable_at(&[superblock], *offset);
             written.map_err(|e| StoreError::io("rewriting the superblock of data.braid", e))?;
         }
@@ -416,6 +418,7 @@ impl DataFile {
         let place = self.space.lock().allocate();
         let offset = place * PAGE_SIZE as u64;
         if let Err(error) = self.file.write_at(&[buf], offset) {
+            braid_rt::reach("store: an evicted page can't be written");
             self.space.lock().free(place);
             return Err(StoreError::io("writing a page to data.braid", error));
         }
@@ -445,6 +448,7 @@ impl DataFile {
             })
             .collect();
         if let Err(error) = self.file.write_batch(&ops) {
+            braid_rt::reach("store: a checkpoint's pages can't be written");
             let mut space = self.space.lock();
             places.iter().for_each(|&place| space.free(place));
             return Err(StoreError::io("writing pages to data.braid", error));
@@ -470,6 +474,7 @@ impl DataFile {
             let (bytes, behind) = rest.split_at(run.len() * PAGE_SIZE);
             rest = behind;
             if let Err(error) = self.file.write_at(&[bytes], run[0] * PAGE_SIZE as u64) {
+                braid_rt::reach("store: loaded pages can't be written");
                 self.free(&places);
                 return Err(StoreError::io("writing pages to data.braid", error));
             }
@@ -499,6 +504,7 @@ impl DataFile {
             match self.write_blocks(&mut [(BLOB | i as u64, buf)]) {
                 Ok(places) => next = places[0],
                 Err(error) => {
+                    braid_rt::reach("store: the root can't be written");
                     let mut space = self.space.lock();
                     root.blob_blocks
                         .drain(..)
@@ -522,6 +528,7 @@ impl DataFile {
     ) -> Result<(), StoreError> {
         if !braid_rt::mutant!("superblock_before_pages") {
             let synced = self.file.sync().map_err(|error| {
+                braid_rt::reach("store: poisoned by a sync");
                 let error = StoreError::io("syncing data.braid", error);
                 self.poison(&error);
                 error
@@ -538,6 +545,7 @@ impl DataFile {
         seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
         self.file.write_durable_at(&[&buf], slot).map_err(|error| {
+            braid_rt::reach("store: poisoned by a superblock's write");
             let error = StoreError::io("writing the superblock of data.braid", error);
             self.poison(&error);
             error
@@ -588,6 +596,9 @@ impl DataFile {
                     first_error = first_error.or(Some(error));
                 }
             }
+        }
+        if candidates.len() == 2 {
+            braid_rt::reach("store: the newer of two superblocks");
         }
         candidates.sort_unstable_by_key(|(sequence, ..)| *sequence);
         // Only the newest counts: its write was made durable after everything that it leads to, and the
@@ -653,6 +664,7 @@ impl DataFile {
         let mut space = self.space.lock();
         let blocks = space.trim();
         if blocks < self.len_blocks()? {
+            braid_rt::reach("store: the data file's end is cut off");
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
             cut.map_err(|e| StoreError::io("shortening data.braid", e))?;
         }
@@ -696,6 +708,21 @@ mod tests {
     fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
         let opened = Store::open(device, StoreOptions::default());
         opened.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_block_is_whole_in_its_place_and_not_newer_than_what_leads_to_it() {
+        let mut block = vec![3; PAGE_SIZE];
+        seal(&mut block, 7, 5);
+        assert_eq!(check(&block, 7, 5), Ok(()));
+        assert!(
+            check(&block, 7, 4)
+                .unwrap_err()
+                .contains("newest one is lost")
+        );
+        assert!(check(&block, 8, 5).unwrap_err().contains("another block's"));
+        block[100] ^= 1;
+        assert!(check(&block, 7, 5).unwrap_err().contains("checksum"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
-use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece};
 use braid_store::{Store, StoreOptions};
 
 use crate::archive::Archiver;
@@ -161,6 +161,7 @@ impl Database {
                 });
             }
             Contents::Unfinished => {
+                braid_rt::reach("opening: an unfinished creation goes");
                 remove_unfinished(&*device)?;
                 true
             }
@@ -431,6 +432,9 @@ fn recover(
                 reason: format!("the database has {} lanes and needs as many", meta.lanes),
             });
         }
+        if usize::from(meta.strands) != strands {
+            braid_rt::reach("opening: another number of strands");
+        }
         meta.strands = strands as u16;
     }
     let report = |progress: RecoveryProgress| {
@@ -476,12 +480,15 @@ fn recover(
     let removals = replay.finish(threads)?;
     let discarded = recovered.discarded_pieces();
     let opened_at = recovered.cut;
-    if let Some(kept_from) = &kept_from {
+    if let Some(kept_from) = kept_from
+        .as_ref()
+        .filter(|_| !braid_rt::mutant!("forget_kept_log"))
+    {
+        braid_rt::reach("opening: log is kept for an archive or a feed");
         recovered.retain(kept_from.clone())?;
     }
     let log = recovered.into_log()?;
-    // Perhaps it is not there any more: somebody tidied up. Then it is lost to feeds, and to nobody else.
-    let kept_from = kept_from.filter(|kept_from| log.follow(kept_from).is_ok());
+    let kept_from = still_there(&log, kept_from)?;
     let starts = kept_from.into_iter().chain([start.clone()]).collect();
     let retention = retention(options, starts);
     let archiver = open_archive(options, &log, &retention)?;
@@ -522,11 +529,28 @@ fn recover(
     retire_tombstones(&inner, removals);
     inner.load_feeds().inspect_err(|_| inner.abandon())?;
     if switched {
+        braid_rt::reach("opening: another protocol");
         // The new incarnation of the log follows the new protocol already; from here on so does the database,
         // however it is opened.
         inner.checkpoint().inspect_err(|_| inner.abandon())?;
     }
     Ok(inner)
+}
+
+/// The position from which log was kept, if there still is some.
+fn still_there(log: &Log, kept_from: Option<LogStart>) -> Result<Option<LogStart>> {
+    let Some(kept_from) = kept_from else {
+        return Ok(None);
+    };
+    match log.follow(&kept_from) {
+        Ok(_) => Ok(Some(kept_from)),
+        // The next opening may find it: whoever opened without it would release it.
+        Err(error @ LogError::Io { .. }) if !braid_rt::mutant!("an_error_is_an_absence") => {
+            Err(error.into())
+        }
+        // Somebody tidied up, or it is damaged. Then it is lost to feeds, and to nobody else.
+        Err(_) => Ok(None),
+    }
 }
 
 /// Takes the protocol that was asked for; says whether it is another one.
@@ -559,6 +583,7 @@ fn remove_dead_tables(inner: &Arc<Inner>) -> Result<()> {
     alive.insert(CATALOG_ID);
     for id in inner.store.tree_ids() {
         if !alive.contains(&id) {
+            braid_rt::reach("opening: a tree that no table refers to");
             inner.store.drop_tree(id)?;
         }
     }
@@ -579,7 +604,11 @@ fn retire_tombstones(inner: &Arc<Inner>, removals: Vec<Removal>) {
             cores.push(Arc::new(core));
             cores.last().cloned()
         });
+        if core.is_none() {
+            braid_rt::reach("opening: a removal from a table that is dropped");
+        }
         if let Some(core) = core {
+            braid_rt::reach("opening: a tombstone to be purged");
             inner
                 .garbage
                 .lock_shard()

@@ -21,7 +21,14 @@ use crate::redo::{self, Redo};
 const PARTITIONS: usize = 64;
 
 /// All partitions together hold about this many bytes of keys and values.
-const GATHERED_BYTES_MAX: usize = 64 << 20;
+fn gathered_bytes_max() -> usize {
+    // Simulated logs are short.
+    if braid_rt::simulation::is_on() {
+        32 << 10
+    } else {
+        64 << 20
+    }
+}
 
 /// The newest write of a key so far.
 struct Write {
@@ -85,7 +92,8 @@ impl<'a> Replay<'a> {
             let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
             let mut partition = partition.lock();
             self.gather(&mut partition, hash, redo, piece.number);
-            if partition.bytes > GATHERED_BYTES_MAX / PARTITIONS {
+            if partition.bytes > gathered_bytes_max() / PARTITIONS {
+                braid_rt::reach("replay: a batch before the end");
                 self.apply(&mut partition)?;
             }
         }
@@ -135,7 +143,10 @@ impl<'a> Replay<'a> {
         self.with_tree(write.table, |tree| {
             Ok(tree.modify(key, |old| {
                 let change = match old {
-                    Some(old) if old.meta().version >= version => Change::Keep,
+                    Some(old) if old.meta().version >= version => {
+                        braid_rt::reach("replay: an older write in a later batch");
+                        Change::Keep
+                    }
                     // Even if the key is not there: an older write of it may come in a later batch.
                     _ if write.removes && braid_rt::mutant!("replay_keeps_removed") => Change::Keep,
                     _ if write.removes => Change::Tombstone { version },

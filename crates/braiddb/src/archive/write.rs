@@ -81,7 +81,10 @@ impl Archiver {
         Ok(Self {
             device,
             // What is missing in between is gone: a hole.
-            archived: AtomicU64::new(last.unwrap_or(0).max(oldest)),
+            archived: AtomicU64::new(match braid_rt::mutant!("archive_begins_anew") {
+                true => log.horizon(),
+                false => last.unwrap_or(0).max(oldest),
+            }),
             state: Mutex::default(),
         })
     }
@@ -152,6 +155,9 @@ impl Archiver {
                 identity: log.identity(),
             };
             header.encode(&mut batch);
+            if braid_rt::mutant!("archived_before_written") {
+                self.archived.store(last, Ordering::Release);
+            }
             self.write(state, header, &batch)?;
             // Release: who releases log for it finds it durable.
             self.archived.store(last, Ordering::Release);
