@@ -964,6 +964,7 @@ mod tests {
                 let options = simulation::Options {
                     seed,
                     steps_max: 10_000,
+                    stalls: 0,
                 };
                 let (outcome, _) = simulation::run(&options, move || {
                     let device = SimDevice::new(seed);

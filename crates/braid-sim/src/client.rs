@@ -3,12 +3,15 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+
 use braid::{
-    Bytes, Database, Durability, Error, Health, Isolation, Readable, Result, Table, Ticket,
-    Transaction, TransactionOptions,
+    Bytes, Compression, Database, Durability, Error, Health, Isolation, Readable, Result, Snapshot,
+    Table, TableOptions, Ticket, Transaction, TransactionOptions,
 };
 use fastrand::Rng;
 
+use crate::beside::{Beside, Checked};
 use crate::plan::Plan;
 use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, View};
 
@@ -24,24 +27,61 @@ pub(crate) struct Tables {
     values: Table<u8, Bytes>,
     /// A key for each transaction that wrote.
     marks: Table<u64, Bytes>,
+    /// Entries with a time to live, see [`crate::beside`].
+    leases: Option<Table<u64, Bytes>>,
 }
 
 impl Tables {
-    pub(crate) fn open(db: &Database) -> Result<Self> {
+    pub(crate) fn open(db: &Database, plan: &Plan) -> Result<Self> {
+        let compression = match plan.compressed {
+            true => Compression::Lz4,
+            false => Compression::None,
+        };
+        let options = TableOptions {
+            compression,
+            time_to_live: None,
+        };
+        let timed = TableOptions {
+            compression,
+            time_to_live: Some(Duration::from_millis(1 << (plan.seed % 7))),
+        };
+        let leases = plan.leases.then(|| db.table_with("leases", timed));
         Ok(Self {
-            values: db.table("values")?,
+            values: db.table_with("values", options)?,
             marks: db.table("marks")?,
+            leases: leases.transpose()?,
         })
+    }
+
+    /// Those of a copy.
+    pub(crate) fn existing(db: &Database) -> Result<Self> {
+        let missing = |name: &str| Error::TableMissing { name: name.into() };
+        let values = db.existing_table("values")?;
+        let marks = db.existing_table("marks")?;
+        Ok(Self {
+            values: values.ok_or_else(|| missing("values"))?,
+            marks: marks.ok_or_else(|| missing("marks"))?,
+            leases: None,
+        })
+    }
+
+    pub(crate) fn leases(&self) -> Option<&Table<u64, Bytes>> {
+        self.leases.as_ref()
+    }
+
+    /// The transactions that are there.
+    pub(crate) fn marks(&self, reader: &impl Readable) -> Result<BTreeSet<TxId>> {
+        let marks = reader.iter(&self.marks)?.map(|entry| Ok(entry?.0));
+        marks.collect()
     }
 
     /// All that there is.
     pub(crate) fn found(&self, db: &Database) -> Result<Found> {
         let snapshot = db.snapshot();
         let state = scan(&snapshot, &self.values, 0, u8::MAX)?;
-        let marks = snapshot.iter(&self.marks)?.map(|entry| Ok(entry?.0));
         Ok(Found {
             state: state.into_iter().collect::<State>(),
-            marks: marks.collect::<Result<_>>()?,
+            marks: self.marks(&snapshot)?,
         })
     }
 }
@@ -125,6 +165,7 @@ pub(crate) struct Client {
     tables: Tables,
     plan: Plan,
     notes: Notes,
+    beside: Beside,
     rng: Rng,
     /// Names the next transaction; the lowest bits are the client's.
     next: TxId,
@@ -144,6 +185,7 @@ impl Client {
         tables: Tables,
         plan: &Plan,
         notes: Notes,
+        beside: Beside,
         seed: u64,
         first: TxId,
     ) -> Self {
@@ -152,6 +194,7 @@ impl Client {
             tables,
             plan: plan.clone(),
             notes,
+            beside,
             rng: Rng::with_seed(seed),
             next: first,
             errors: 0,
@@ -165,6 +208,22 @@ impl Client {
                 0..3 => self.view(),
                 3 => self.sync(),
                 4 if self.plan.checkpoints => self.checkpoint(),
+                5 | 6 if self.plan.named => self.named(),
+                7 if self.plan.loads => self.load(),
+                8 if self.plan.loads => {
+                    let looked = self.beside.loads.look(&self.db, &mut self.rng);
+                    self.or_complain(looked)
+                }
+                9 | 10 if self.plan.leases => self.look_at_leases(),
+                11 if self.plan.leases => {
+                    let removed = self.db.remove_expired();
+                    self.or_failed(removed)
+                }
+                12 if self.plan.copies => self.copy(),
+                13 if self.plan.archive => {
+                    let archived = self.db.archive_now();
+                    self.or_failed(archived)
+                }
                 _ => self.transaction(),
             };
             if matches!(next, Next::End) {
@@ -201,11 +260,77 @@ impl Client {
         }
     }
 
+    fn or_failed<T>(&mut self, result: Result<T>) -> Next {
+        match result {
+            Ok(_) => Next::Go,
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn or_complain(&mut self, checked: Checked) -> Next {
+        match checked {
+            Ok(Ok(())) => Next::Go,
+            Ok(Err(violation)) => {
+                self.beside.complain(violation);
+                Next::End
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
     fn view(&mut self) -> Next {
         let snapshot = self.db.snapshot();
+        self.look(&snapshot)
+    }
+
+    /// Looks at a snapshot that others may look at, too, for as long as it has its name.
+    fn named(&mut self) -> Next {
+        let name = ["monday", "tuesday"][self.rng.usize(..2)];
+        let snapshot = match self.rng.u32(..8) {
+            0 => {
+                self.db.drop_snapshot(name);
+                return Next::Go;
+            }
+            1..3 => self.db.create_snapshot(name),
+            _ => self.db.open_snapshot(name),
+        };
+        match snapshot {
+            Ok(snapshot) => self.look(&snapshot),
+            Err(Error::SnapshotExists { .. } | Error::SnapshotMissing { .. }) => Next::Go,
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn load(&mut self) -> Next {
+        let id = self.next;
+        self.next += 16;
+        let loaded = self.beside.loads.load(&self.db, id, &mut self.rng);
+        self.or_failed(loaded)
+    }
+
+    fn look_at_leases(&mut self) -> Next {
+        let Some(table) = self.tables.leases() else {
+            return Next::Go;
+        };
+        let snapshot = self.db.snapshot();
+        let checked = self.beside.leases.check(&snapshot, &self.tables, table);
+        self.or_complain(checked)
+    }
+
+    fn copy(&mut self) -> Next {
+        match self.beside.copies.make(&self.db, &mut self.rng) {
+            Ok(view) => {
+                self.notes.lock().round.views.push(view);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn look(&mut self, snapshot: &Snapshot) -> Next {
         let mut ops = Vec::new();
         for _ in 0..self.rng.u32(1..4) {
-            match self.read(&snapshot) {
+            match self.read(snapshot) {
                 Ok(op) => ops.push(op),
                 Err(error) => return self.failed(&error),
             }
@@ -262,6 +387,10 @@ impl Client {
 
     /// A transaction's reads and writes, until it is ready to commit.
     fn body(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
+        let begun = braid_rt::wall_clock();
+        if self.plan.seesaw {
+            return self.seesaw(tx, id, ops);
+        }
         let table = self.tables.values.clone();
         let reads_only = self.rng.u32(..6) == 0;
         for _ in 0..self.rng.u32(1..6) {
@@ -330,8 +459,42 @@ impl Client {
                 }
             }
             tx.insert(&self.tables.marks, &id, &b""[..])?;
+            if let Some(leases) = self.tables.leases()
+                && self.rng.bool()
+            {
+                self.beside.leases.write(tx, leases, id, begun)?;
+            }
         }
         Ok(())
+    }
+
+    /// The key 1 comes with a new 2 and goes with a new 0. So who saw it absent, with an old 0 and a new 2, saw what never
+    /// was; and a removal that was purged leaves nothing that could tell so.
+    fn seesaw(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
+        let table = self.tables.values.clone();
+        match self.rng.u32(..6) {
+            0..3 => {
+                for key in 0..3 {
+                    let seen = tx.get(&table, &key)?;
+                    ops.push(Op::Get(key, seen.map(|bytes| decode(&bytes))));
+                    braid_rt::point();
+                }
+                return Ok(());
+            }
+            3 => {
+                self.put(tx, 1, vec![id], ops)?;
+                self.put(tx, 2, vec![id], ops)?;
+            }
+            _ => {
+                self.put(tx, 0, vec![id], ops)?;
+                if tx.remove(&table, &1)? {
+                    ops.push(Op::Remove(1));
+                } else {
+                    ops.push(Op::Get(1, None));
+                }
+            }
+        }
+        tx.insert(&self.tables.marks, &id, &b""[..]).map(drop)
     }
 
     /// Writes and takes the writes back: nobody may ever see them.
@@ -357,7 +520,7 @@ impl Client {
     ) -> Result<()> {
         let version = Version {
             writers,
-            intermediate: self.rng.u32(..5) == 0,
+            intermediate: !self.plan.seesaw && self.rng.u32(..5) == 0,
         };
         tx.insert(&self.tables.values, &key, &version.encode()[..])?;
         ops.push(Op::Put(key, version));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use braid_io::{Decay, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
+use crate::beside::{Archive, Beside};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
 use crate::graph;
@@ -54,6 +56,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
     let options = simulation::Options {
         seed: plan.seed,
         steps_max: STEPS_MAX,
+        stalls: plan.stalls,
     };
     let own = plan.clone();
     let (result, report) = simulation::run(&options, move || {
@@ -101,6 +104,8 @@ struct History {
     decayed: bool,
     /// The round in which a rule was broken.
     told: String,
+    beside: Beside,
+    archive: Option<Archive>,
 }
 
 /// How an opening ended.
@@ -111,7 +116,8 @@ enum Opened {
 }
 
 impl History {
-    fn new(plan: Plan) -> Self {
+    fn new(mut plan: Plan) -> Self {
+        plan.loads &= !plan.archive;
         let device = SimDevice::new(plan.seed);
         if plan.decay {
             device.remember_stale();
@@ -120,6 +126,8 @@ impl History {
             device.lie();
         }
         Self {
+            archive: plan.archive.then(|| Archive::new(plan.seed ^ 0x00a2_c417e)),
+            beside: Beside::default(),
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
             next: if plan.large { LARGE } else { 0 },
@@ -143,12 +151,16 @@ impl History {
     /// Lets the power go after some time, whatever is done then.
     fn arm(&mut self, within: Duration) -> thread::JoinHandle {
         let device = self.device.clone();
+        let archive = self.archive.as_ref().map(Archive::medium);
         let phase = self.phase.clone();
         let after = within.mul_f64(self.rng.f64());
         thread::spawn("power", move || {
             braid_rt::sleep(after);
             if !device.has_crashed() {
                 device.power_off();
+                if let Some(archive) = archive {
+                    archive.power_off();
+                }
                 // Nobody may be interrupted while it has this lock, which knows nothing of tasks.
                 let mut phase = phase.lock().expect("nobody panics with it");
                 phase.1 = Some(phase.0);
@@ -176,6 +188,9 @@ impl History {
         } else {
             self.device.after_crash()
         };
+        if let Some(archive) = &mut self.archive {
+            archive.restart(self.kill);
+        }
         self.kill = self.rng.u32(..4) == 0;
     }
 
@@ -204,13 +219,22 @@ impl History {
                     }
                 }
             }
-            let builder = self.plan.builder(&mut self.rng);
+            let mut builder = self.plan.builder(&mut self.rng);
+            if let Some(archive) = &self.archive {
+                builder = archive.ask_for(builder, &mut self.rng);
+            }
             let opened = builder.open_on(Arc::new(self.device.clone()));
+            let mut broken = Ok(());
             let opened = opened.and_then(|db| {
-                let tables = Tables::open(&db)?;
+                let tables = Tables::open(&db, &self.plan)?;
                 let found = tables.found(&db)?;
+                if !self.decayed {
+                    let beside = &self.beside;
+                    broken = beside.check_opened(&self.plan, &db, &tables, &found)?;
+                }
                 Ok((db, tables, found))
             });
+            broken?;
             if let Some(power) = power {
                 if opened.is_ok() && self.rng.bool() {
                     // It may still be to come; then it comes early.
@@ -235,6 +259,9 @@ impl History {
                 // The process ends, and a new one tries again.
                 self.device.mend();
                 self.device = self.device.after_kill();
+                if let Some(archive) = &mut self.archive {
+                    archive.restart(true);
+                }
                 continue;
             }
             if self.decayed {
@@ -268,6 +295,10 @@ impl History {
             }
             if self.decayed {
                 self.count("opened in spite of decay");
+            } else if self.archive.is_some() && self.beside.copies.ends().is_none() {
+                // Archives begin with a backup.
+                let made = self.beside.copies.make(&db, &mut self.rng);
+                made.map_err(|error| format!("no backup of a working database: {error}"))?;
             }
             let protocol = self.plan.protocol;
             let round = self.work(db, tables, found)?;
@@ -277,6 +308,12 @@ impl History {
             if let Some((round, protocol)) = before {
                 self.check(&round, Some(&found), protocol)?;
                 self.count("states recovered");
+            }
+            if let Some(archive) = self.archive.as_ref().filter(|_| !self.decayed) {
+                let archived = db.archive_now();
+                archived.map_err(|error| format!("a working archive fails: {error}"))?;
+                archive.check(&self.beside.copies, &found)?;
+                self.count("archives restored");
             }
             self.enter(Phase::Closing);
             db.close()
@@ -330,6 +367,7 @@ impl History {
                     tables.clone(),
                     &self.plan,
                     notes.clone(),
+                    self.beside.clone(),
                     seed,
                     first,
                 );
@@ -340,10 +378,22 @@ impl History {
                 (handle.expect("a task can be started"), next)
             })
             .collect();
+        let over = Arc::new(AtomicBool::new(false));
+        let consumer = (self.plan.feed && !self.decayed).then(|| {
+            let (consumer, db, over) = (self.beside.consumer.clone(), db.clone(), over.clone());
+            let seed = self.rng.u64(..);
+            let work = move || consumer.run(&db, seed, &over);
+            thread::spawn("consumer", work).expect("a task can be started")
+        });
         for (client, next) in clients {
             client.join().expect("the simulation ends with a panic");
             let next = *next.lock().expect("one writes it");
             self.next = self.next.max(next / 16 * 16);
+        }
+        // Relaxed: late is good, too.
+        over.store(true, Ordering::Relaxed);
+        if let Some(consumer) = consumer {
+            consumer.join().expect("the simulation ends with a panic");
         }
         self.enter(Phase::Closing);
         self.device.set_capacity(None);
@@ -369,6 +419,10 @@ impl History {
             .count() as u64;
         // What the clients saw must be right whatever comes later.
         self.check(&round, None, self.plan.protocol)?;
+        if let Err(violation) = self.beside.check_round(&self.plan, &round) {
+            self.told = round.to_string();
+            return Err(violation);
+        }
         self.restart();
         self.between();
         Ok(round)
@@ -380,6 +434,12 @@ impl History {
             return;
         }
         let n = self.rng.u64(1..60);
+        if let Some(archive) = self.archive.as_ref().map(Archive::medium)
+            && self.rng.u32(..3) == 0
+        {
+            self.count("write error in the archive");
+            archive.fail_write_after(self.rng.u64(1..10));
+        }
         match self.rng.u32(..8) {
             0 => {
                 self.count("write error");
@@ -415,6 +475,12 @@ impl History {
             let pick = |name: &str| name.ends_with(".braid") != log;
             if self.device.decay(decay, pick).is_some() {
                 self.decayed = true;
+                // What is there and what should be are two things now.
+                self.plan.leases = false;
+                self.plan.loads = false;
+                self.plan.feed = false;
+                self.plan.copies = false;
+                self.archive = None;
                 self.count(match (decay, log) {
                     (Decay::FlippedBit, true) => "flipped bit in the log",
                     (Decay::FlippedBit, false) => "flipped bit in the data file",
@@ -435,6 +501,10 @@ impl History {
         if self.rng.u32(..10) == 0 {
             self.plan.protocol = others[self.rng.usize(..others.len())];
             self.count("protocol switched");
+        }
+        if self.rng.u32(..8) == 0 && self.plan.protocol.forced_strands().is_none() {
+            self.plan.strands = self.plan.lanes + self.rng.usize(..3);
+            self.count("number of strands changed");
         }
     }
 }

@@ -9,8 +9,10 @@
 //!
 //! The same [`Plan`] does the same again, and [`shrink`] finds a simpler one that fails, too.
 
+mod beside;
 pub mod check;
 mod client;
+pub mod coverage;
 pub mod graph;
 mod history;
 mod memory;

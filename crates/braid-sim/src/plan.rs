@@ -38,6 +38,24 @@ pub struct Plan {
     pub decay: bool,
     /// Whether transactions take back some of their writes.
     pub savepoints: bool,
+    /// Whether the table is compressed.
+    pub compressed: bool,
+    /// Whether transactions write entries with a time to live, too.
+    pub leases: bool,
+    /// Whether clients look at named snapshots.
+    pub named: bool,
+    /// Whether tables are loaded past the log.
+    pub loads: bool,
+    /// Whether a consumer follows a change feed.
+    pub feed: bool,
+    /// Whether clients make backups, which are restored.
+    pub copies: bool,
+    /// Whether the log is archived. Then nothing is loaded past it, since no archive leads beyond that.
+    pub archive: bool,
+    /// Whether clients do no more than what shows absences that were none: see `Client::seesaw`.
+    pub seesaw: bool,
+    /// One in so many steps leaves its thread without a processor for a while; 0 for none.
+    pub stalls: u32,
     /// Whether the device lies about what is durable: then the checker should complain.
     pub lies: bool,
 }
@@ -48,7 +66,7 @@ impl Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let one = protocol.forced_strands().is_some();
         let lanes = if one { 1 } else { [1, 1, 2, 3][rng.usize(..4)] };
-        Self {
+        let mut plan = Self {
             seed,
             protocol,
             rounds: rng.u32(1..4),
@@ -64,8 +82,34 @@ impl Plan {
             errors: rng.u32(..3) == 0,
             decay: rng.u32(..8) == 0,
             savepoints: rng.u32(..4) == 0,
+            compressed: rng.u32(..6) == 0,
+            leases: rng.u32(..8) == 0,
+            named: rng.u32(..8) == 0,
+            loads: rng.u32(..12) == 0,
+            feed: rng.u32(..8) == 0,
+            copies: rng.u32(..20) == 0,
+            archive: rng.u32(..20) == 0,
+            seesaw: rng.u32(..16) == 0,
+            stalls: [0, 0, 0, 0, 0, 0, 64, 512][rng.usize(..8)],
             lies: false,
+        };
+        // Together they are too much for the pool.
+        plan.loads |= plan.large && rng.bool();
+        if plan.seesaw {
+            plan = Self {
+                rounds: 1,
+                clients: 4,
+                transactions: 60,
+                keys: 3,
+                stalls: 8,
+                snapshot: false,
+                large: false,
+                crashes: false,
+                errors: false,
+                ..plan
+            };
         }
+        plan
     }
 
     /// Replaces what the seed says of a field, by its name.
@@ -93,6 +137,15 @@ impl Plan {
             "errors" => self.errors = parse(name, value)?,
             "decay" => self.decay = parse(name, value)?,
             "savepoints" => self.savepoints = parse(name, value)?,
+            "compressed" => self.compressed = parse(name, value)?,
+            "leases" => self.leases = parse(name, value)?,
+            "named" => self.named = parse(name, value)?,
+            "loads" => self.loads = parse(name, value)?,
+            "feed" => self.feed = parse(name, value)?,
+            "copies" => self.copies = parse(name, value)?,
+            "archive" => self.archive = parse(name, value)?,
+            "seesaw" => self.seesaw = parse(name, value)?,
+            "stalls" => self.stalls = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -147,6 +200,15 @@ impl Plan {
         add(&|p| p.keys = (p.keys / 2).max(2));
         add(&|p| p.decay = false);
         add(&|p| p.savepoints = false);
+        add(&|p| p.compressed = false);
+        add(&|p| p.leases = false);
+        add(&|p| p.named = false);
+        add(&|p| p.loads = false);
+        add(&|p| p.feed = false);
+        add(&|p| p.copies = false);
+        add(&|p| p.archive = false);
+        add(&|p| p.seesaw = false);
+        add(&|p| p.stalls = 0);
         add(&|p| p.errors = false);
         add(&|p| p.large = false);
         add(&|p| p.checkpoints = false);
@@ -177,6 +239,15 @@ impl fmt::Display for Plan {
             errors,
             decay,
             savepoints,
+            compressed,
+            leases,
+            named,
+            loads,
+            feed,
+            copies,
+            archive,
+            seesaw,
+            stalls,
             lies,
         } = self;
         write!(
@@ -184,7 +255,8 @@ impl fmt::Display for Plan {
             "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
              crashes={crashes},errors={errors},decay={decay},\
-             savepoints={savepoints},lies={lies}"
+             savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
+             feed={feed},copies={copies},archive={archive},seesaw={seesaw},stalls={stalls},lies={lies}"
         )
     }
 }

@@ -37,7 +37,10 @@ impl Version {
             1..6 => rng.usize(500..3_000),
             _ => rng.usize(..60),
         };
-        std::iter::repeat_with(move || rng.u8(..)).take(len)
+        // Of every other writer they can be compressed.
+        let same = self.writer() & 16 != 0;
+        let byte = rng.u8(..);
+        std::iter::repeat_with(move || if same { byte } else { rng.u8(..) }).take(len)
     }
 
     /// As the database stores it.

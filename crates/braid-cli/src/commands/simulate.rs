@@ -124,6 +124,14 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
     let summary = summary?;
     report(&summary, jobs, output)?;
     let Some(failed) = &summary.failed else {
+        let is_plain = args.protocol == "all" && args.with.is_empty();
+        let missing = summary.missing();
+        if is_plain && !missing.is_empty() {
+            return Err(Failure::Failed(format!(
+                "no rule was broken, but in so many histories these should have happened: {}",
+                missing.join("; ")
+            )));
+        }
         return Ok(());
     };
     show(failed, output)?;

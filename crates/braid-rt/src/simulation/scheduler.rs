@@ -36,6 +36,8 @@ pub struct Options {
     pub seed: u64,
     /// Steps after which the run counts as one that does not end.
     pub steps_max: u64,
+    /// One in so many [points](point) leaves its task without a processor for up to two milliseconds; 0 for none.
+    pub stalls: u32,
 }
 
 /// What a simulation did.
@@ -123,6 +125,8 @@ struct Scheduler {
     policy: Policy,
     /// Sleepers wake for no reason at one of so many steps, on average; 0 for never.
     spurious: u32,
+    /// One in so many points stalls its task.
+    stalls: u32,
     base: Instant,
     /// Nanoseconds since `base`.
     now: Cell<u64>,
@@ -164,7 +168,10 @@ pub fn point() {
 fn at_point() {
     let scheduler = scheduler();
     scheduler.step();
-    if scheduler.wants_switch() {
+    if let Some(until) = scheduler.stall() {
+        let deadline = Some(until);
+        scheduler.switch(State::Blocked { key: 0, deadline });
+    } else if scheduler.wants_switch() {
         scheduler.switch(State::Ready);
     }
 }
@@ -307,7 +314,8 @@ impl Scheduler {
         let mut rng = Rng::with_seed(options.seed);
         let every = [1, 2, 8, 32, 128][rng.usize(..5)];
         let policy = match rng.u32(..3) {
-            0 => Policy::Priority(every * 8),
+            // With stalls, what others spin for may be held by one of low priority, for longer than a run.
+            0 if options.stalls == 0 => Policy::Priority(every * 8),
             _ => Policy::Uniform(every),
         };
         let spurious = if rng.u32(..8) == 0 { 50 } else { 0 };
@@ -315,6 +323,7 @@ impl Scheduler {
             rng: RefCell::new(rng),
             policy,
             spurious,
+            stalls: options.stalls,
             base: Instant::now(),
             now: Cell::new(0),
             current: Cell::new(0),
@@ -416,6 +425,16 @@ impl Scheduler {
             generator::yield_with(());
         }
         ON.set(true);
+    }
+
+    /// Until when the task is not given a processor, if that is so from here on: other tasks' I/O gets on meanwhile.
+    fn stall(&self) -> Option<u64> {
+        if self.stalls == 0 {
+            return None;
+        }
+        let mut rng = self.rng.borrow_mut();
+        let stalls = rng.u32(..self.stalls) == 0;
+        stalls.then(|| self.now.get() + rng.u64(1_000..2_000_000))
     }
 
     /// The task that goes on, if there is one.
@@ -591,6 +610,7 @@ mod tests {
         Options {
             seed,
             steps_max: 100_000,
+            stalls: 0,
         }
     }
 

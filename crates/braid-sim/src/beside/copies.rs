@@ -1,0 +1,131 @@
+//! Backups, made under load: restored, each is the state at its number.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use braid::{Database, MemoryDevice, Restore, Result};
+use fastrand::Rng;
+
+use super::{Shared, exactly_up_to};
+use crate::check::Violation;
+use crate::client::Tables;
+use crate::record::{Found, Op, Round, State, TxId, View};
+
+/// A backup, with those that it builds on.
+#[derive(Clone)]
+pub(crate) struct Copy {
+    pub(crate) number: u64,
+    /// From the full one to itself.
+    pub(crate) chain: Vec<Arc<Vec<u8>>>,
+    pub(crate) found: Found,
+}
+
+#[derive(Default)]
+struct Made {
+    /// Of all rounds.
+    copies: Vec<Copy>,
+    /// Those of this round, with the transactions in them.
+    of_round: Vec<(u64, BTreeSet<TxId>)>,
+    /// The first that could not be restored.
+    broken: Option<Violation>,
+}
+
+/// The backups of a history.
+#[derive(Clone, Default)]
+pub(crate) struct Copies(Shared<Made>);
+
+/// Opens what was restored, and looks at it.
+pub(crate) fn look(device: MemoryDevice) -> Result<Found> {
+    let builder = Database::builder()
+        .pool_bytes(1 << 20)
+        .segment_bytes(512 << 10)
+        .background_threads(false);
+    let db = builder.open_on(Arc::new(device))?;
+    let found = Tables::existing(&db)?.found(&db)?;
+    db.close()?;
+    Ok(found)
+}
+
+fn in_file(backup: &[u8]) -> io::Result<tempfile::NamedTempFile> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), backup)?;
+    Ok(file)
+}
+
+impl Copies {
+    /// Makes a backup, full or of what changed since another one, restores it, and notes what is in it as what a
+    /// snapshot showed.
+    pub(crate) fn make(&self, db: &Database, rng: &mut Rng) -> Result<View> {
+        let parent = {
+            let made = self.0.lock();
+            let any = rng.usize(..made.copies.len() + 1);
+            made.copies.get(any).cloned()
+        };
+        let mut bytes = Vec::new();
+        let (report, mut chain) = match parent {
+            None => (db.backup_to(&mut bytes)?, Vec::new()),
+            Some(parent) => {
+                let newest = parent.chain.last().expect("a chain has a full backup");
+                let file = in_file(newest).expect("a temporary file can be written");
+                let backup = db.backup_options().incremental_from(file.path());
+                (backup.to_writer(&mut bytes)?, parent.chain)
+            }
+        };
+        chain.push(Arc::new(bytes));
+        let device = MemoryDevice::new();
+        let restore = chain
+            .iter()
+            .fold(Restore::new().pool_bytes(1 << 20), |restore, bytes| {
+                restore.stream(&bytes[..])
+            });
+        let restored = restore.run_on(Arc::new(device.clone()));
+        let found = restored.and_then(|_| look(device));
+        let number = report.number;
+        let mut made = self.0.lock();
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let broken = format!("a backup can't be restored: {error}");
+                made.broken.get_or_insert(broken);
+                let ops = Vec::new();
+                return Ok(View { number, ops });
+            }
+        };
+        made.of_round.push((number, found.marks.clone()));
+        made.copies.push(Copy {
+            number,
+            chain,
+            found: found.clone(),
+        });
+        Ok(View {
+            number,
+            ops: vec![whole(found.state)],
+        })
+    }
+
+    /// That each backup of a round has exactly the transactions up to its number.
+    pub(crate) fn check_round(&self, round: &Round) -> std::result::Result<(), Violation> {
+        let (of_round, broken) = {
+            let mut made = self.0.lock();
+            (std::mem::take(&mut made.of_round), made.broken.take())
+        };
+        if let Some(broken) = broken {
+            return Err(broken);
+        }
+        for (number, marks) in of_round {
+            exactly_up_to(round, number, &marks).map_err(|what| format!("a backup: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// The first and the last one, if there are any.
+    pub(crate) fn ends(&self) -> Option<(Copy, Copy)> {
+        let made = self.0.lock();
+        Some((made.copies.first()?.clone(), made.copies.last()?.clone()))
+    }
+}
+
+fn whole(state: State) -> Op {
+    Op::Scan(0, u8::MAX, state.into_iter().collect())
+}

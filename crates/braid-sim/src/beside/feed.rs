@@ -1,0 +1,242 @@
+//! A change feed's consumer: it is shown exactly the committed transactions, in order, over all crashes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use braid::{ChangeSet, Database, Key as _, Result};
+use fastrand::Rng;
+
+use super::{Checked, Shared, is_fault};
+use crate::check::Violation;
+use crate::record::{Key, Op, Outcome, Round, TxId, Version};
+
+const NAME: &str = "consumer";
+
+/// How often a consumer goes on after an error.
+const ERRORS_MAX: u32 = 5;
+
+/// What a transaction did to the keys.
+type Writes = BTreeMap<Key, Option<Version>>;
+
+#[derive(Default)]
+struct State {
+    /// All that was shown, by number.
+    shown: BTreeMap<u64, TxId>,
+    /// The feed was acknowledged at least up to the first number, at most up to the second.
+    acknowledged: (u64, u64),
+    /// What was shown in this round: everything behind the first number of each span up to the second.
+    sets: Vec<(u64, TxId, Writes)>,
+    spans: Vec<(u64, u64)>,
+}
+
+/// The consumer of a history.
+#[derive(Clone, Default)]
+pub(crate) struct Consumer(Shared<State>);
+
+/// Who wrote it, and what; `None` if it is none of the clients' transactions.
+fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
+    let mut id = None;
+    let mut writes = Writes::new();
+    for change in &set.changes {
+        let key = change.key.clone();
+        match change.table.as_deref() {
+            Some("marks") => {
+                let own = u64::from_key_bytes(key).expect("a mark's key");
+                assert!(id.is_none(), "two marks in the set {}", set.number);
+                id = Some(own);
+            }
+            Some("values") => {
+                let key = u8::from_key_bytes(key).expect("a key");
+                let version = change.value.as_ref().map(|bytes| {
+                    Version::decode(bytes).expect("a feed shows values that somebody wrote")
+                });
+                writes.insert(key, version);
+            }
+            _ => {}
+        }
+    }
+    if id.is_none() {
+        assert!(
+            writes.is_empty(),
+            "writes without a mark in the set {}",
+            set.number
+        );
+    }
+    id.map(|id| (id, writes))
+}
+
+impl State {
+    /// Takes a transaction in. What was shown before is shown the same again.
+    fn show(&mut self, set: &ChangeSet) -> Option<(TxId, Writes)> {
+        let (id, writes) = decode(set)?;
+        let before = self.shown.insert(set.number, id);
+        assert!(
+            before.is_none_or(|before| before == id),
+            "the feed showed {before:?} at number {}, and now {id}",
+            set.number
+        );
+        Some((id, writes))
+    }
+}
+
+impl Consumer {
+    /// Follows the feed until `over`.
+    pub(crate) fn run(&self, db: &Database, seed: u64, over: &Arc<AtomicBool>) {
+        let mut rng = Rng::with_seed(seed);
+        for _ in 0..ERRORS_MAX {
+            match self.follow(db, &mut rng, over) {
+                Ok(()) => return,
+                Err(error) if is_fault(&error) => {}
+                Err(error) => panic!("the feed fails: {error}"),
+            }
+            braid_rt::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn follow(&self, db: &Database, rng: &mut Rng, over: &AtomicBool) -> Result<()> {
+        let feed = db.feed(NAME)?;
+        let mut changes = feed.changes()?;
+        let from = changes.position().number();
+        self.0.lock().spans.push((from, from));
+        let mut last = from;
+        // Relaxed: late is good, too.
+        while !over.load(Ordering::Relaxed) {
+            let set = changes.next_within(Duration::from_micros(rng.u64(20..400)))?;
+            let to = changes.position();
+            {
+                let mut state = self.0.lock();
+                if let Some(set) = set {
+                    assert!(
+                        last < set.number,
+                        "the feed showed {last} before {}",
+                        set.number
+                    );
+                    last = set.number;
+                    if let Some((id, writes)) = state.show(&set) {
+                        state.sets.push((set.number, id, writes));
+                    }
+                }
+                let span = state.spans.last_mut().expect("it was begun");
+                span.1 = to.number();
+            }
+            if rng.u32(..4) == 0 {
+                self.expect(to.number(), false);
+                feed.acknowledge(to)?;
+                self.expect(to.number(), true);
+            }
+        }
+        Ok(())
+    }
+
+    /// The feed is about to be acknowledged up to a number, or it is `done`.
+    fn expect(&self, number: u64, done: bool) {
+        let mut state = self.0.lock();
+        let (least, most) = state.acknowledged;
+        let least = if done { number.max(least) } else { least };
+        state.acknowledged = (least, number.max(most));
+    }
+
+    /// What was shown in a round is what its transactions did.
+    pub(crate) fn check_round(&self, round: &Round) -> std::result::Result<(), Violation> {
+        let mut state = self.0.lock();
+        let sets = std::mem::take(&mut state.sets);
+        let spans = std::mem::take(&mut state.spans);
+        for (number, id, writes) in sets {
+            let Some(tx) = round.txs.iter().find(|tx| tx.id == id) else {
+                continue;
+            };
+            match tx.outcome {
+                Outcome::Committed(own) if own == number => {}
+                Outcome::InDoubt => {}
+                outcome => {
+                    return Err(format!(
+                        "the feed showed {id} at {number}; it was {outcome:?}"
+                    ));
+                }
+            }
+            let mut last = Writes::new();
+            for op in &tx.ops {
+                match op {
+                    Op::Put(key, version) => drop(last.insert(*key, Some(version.clone()))),
+                    Op::Remove(key) => drop(last.insert(*key, None)),
+                    _ => {}
+                }
+            }
+            // A key that came and went in one transaction may be shown as gone, or not at all.
+            let there = |writes: &Writes| -> Vec<(Key, Version)> {
+                let puts = writes.iter();
+                puts.filter_map(|(key, version)| Some((*key, version.clone()?)))
+                    .collect()
+            };
+            let made_up = writes.keys().any(|key| !last.contains_key(key));
+            if there(&writes) != there(&last) || made_up {
+                return Err(format!(
+                    "the feed showed {id} with other writes than it made"
+                ));
+            }
+        }
+        for tx in round.txs.iter().filter(|tx| tx.writes()) {
+            if let Outcome::Committed(number) = tx.outcome
+                && spans
+                    .iter()
+                    .any(|&(from, to)| from < number && number <= to)
+                && !state.shown.contains_key(&number)
+            {
+                return Err(format!("the feed left {} out, at number {number}", tx.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// After an opening: the feed goes on where it was acknowledged, and shows all the rest.
+    pub(crate) fn check_opened(&self, db: &Database, marks: &BTreeSet<TxId>) -> Checked {
+        let feed = db.feed(NAME)?;
+        let from = feed.position()?.number();
+        let mut state = self.0.lock();
+        let (least, most) = state.acknowledged;
+        if state.shown.is_empty() && most == 0 {
+            // Perhaps it was just created.
+        } else if from < least || from > most.max(least) {
+            return Ok(Err(format!(
+                "the feed is at {from}, and was acknowledged between {least} and {most}"
+            )));
+        }
+        state.acknowledged = (from, from);
+        drop(state);
+        let mut sets = Vec::new();
+        for set in feed.changes()? {
+            sets.push(set?);
+        }
+        let mut state = self.0.lock();
+        let before: Vec<(u64, TxId)> = state.shown.iter().map(|(n, id)| (*n, *id)).collect();
+        let mut shown: BTreeMap<u64, TxId> = BTreeMap::new();
+        let mut last = from;
+        for set in &sets {
+            if set.number <= last {
+                return Ok(Err(format!("the feed showed {last} before {}", set.number)));
+            }
+            last = set.number;
+            if let Some((id, _)) = state.show(set) {
+                shown.insert(set.number, id);
+            }
+        }
+        let lost = |(number, id): &&(u64, TxId)| *number > from && shown.get(number) != Some(id);
+        if let Some((number, id)) = before.iter().find(lost) {
+            return Ok(Err(format!(
+                "I4: the feed had shown {id} at {number}, and shows it no more"
+            )));
+        }
+        let all: BTreeSet<TxId> = state.shown.values().copied().collect();
+        let missing = marks.difference(&all).next();
+        let undone = all.difference(marks).next();
+        Ok(match (missing, undone) {
+            (Some(id), _) => Err(format!(
+                "{id} is there, and the feed from {from} on left it out"
+            )),
+            (_, Some(id)) => Err(format!("the feed showed {id}, which is not there")),
+            _ => Ok(()),
+        })
+    }
+}

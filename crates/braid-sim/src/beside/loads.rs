@@ -1,0 +1,224 @@
+//! Bulk loads: all of a table is there, or nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use braid::{Bytes, Database, Error, Readable, Result, Table};
+use fastrand::Rng;
+
+use super::{Checked, Shared};
+use crate::record::TxId;
+
+/// A table that was loaded, or was about to be.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    rows: u64,
+    /// It is visible behind this number only.
+    behind: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It may be there.
+    Loading,
+    /// It was refused: it is not there.
+    Refused,
+    /// It was acknowledged, or seen, which is a promise, too.
+    Loaded,
+    /// Its first row is about to go, and then the table.
+    Going,
+}
+
+/// All tables of a history that were loaded, by their numbers.
+#[derive(Clone, Default)]
+pub(crate) struct Loads(Shared<BTreeMap<TxId, Load>>);
+
+fn name(id: TxId) -> String {
+    format!("load-{id}")
+}
+
+fn row(id: TxId, key: u64) -> Vec<u8> {
+    let mut rng = Rng::with_seed(id ^ key << 20);
+    let len = rng.usize(..200);
+    std::iter::repeat_n(rng.u8(..), len).collect()
+}
+
+impl Loads {
+    fn note(&self, id: TxId, state: State) {
+        self.0.lock().get_mut(&id).expect("it was begun").state = state;
+    }
+
+    /// Loads a table. `id` is nobody else's.
+    pub(crate) fn load(&self, db: &Database, id: TxId, rng: &mut Rng) -> Result<()> {
+        // Some are larger than the pool.
+        let rows = match rng.u32(..6) {
+            0 => rng.u64(4_000..12_000),
+            _ => rng.u64(1..400),
+        };
+        let load = Load {
+            rows,
+            behind: 0,
+            state: State::Loading,
+        };
+        self.0.lock().insert(id, load);
+        let loaded = (|| {
+            let mut loader = db.bulk_load::<u64, Bytes>(&name(id))?;
+            for key in 0..rows {
+                loader.insert(&key, &row(id, key)[..])?;
+                if key % 256 == 0 {
+                    braid_rt::point();
+                }
+            }
+            let horizon = db.durable_horizon();
+            self.0.lock().get_mut(&id).expect("it was begun").behind = horizon;
+            loader.finish()
+        })();
+        match loaded {
+            Ok(table) => {
+                self.note(id, State::Loaded);
+                if rng.u32(..3) == 0 {
+                    self.note(id, State::Going);
+                    self.remove(db, &table)?;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !matches!(error, Error::Poisoned { .. }) {
+                    self.note(id, State::Refused);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes a row, so that the log speaks of the table, and then the table.
+    fn remove(&self, db: &Database, table: &Table<u64, Bytes>) -> Result<()> {
+        let mut tx = db.begin();
+        tx.remove(table, &0)?;
+        tx.commit()?;
+        db.drop_table(&table.name()).map(drop)
+    }
+
+    /// Looks at a table that may be there.
+    pub(crate) fn look(&self, db: &Database, rng: &mut Rng) -> Checked {
+        let ids: Vec<TxId> = self.0.lock().keys().copied().collect();
+        if ids.is_empty() {
+            return Ok(Ok(()));
+        }
+        let id = ids[rng.usize(..ids.len())];
+        let early = rng.bool().then(|| db.snapshot());
+        if early.is_some() {
+            braid_rt::sleep(Duration::from_micros(rng.u64(1..2_000)));
+        }
+        let before = self.0.lock()[&id];
+        let Some(table) = db.existing_table::<u64, Bytes>(&name(id))? else {
+            let is_there =
+                before.state == State::Loaded && self.0.lock()[&id].state == State::Loaded;
+            ensure!(!is_there, "{} was loaded and is not there", name(id));
+            return Ok(Ok(()));
+        };
+        let is_late = early.is_none();
+        let snapshot = early.unwrap_or_else(|| db.snapshot());
+        let seen = seen(&snapshot, &table);
+        let seen = match seen {
+            Err(Error::TableDropped { .. }) => return Ok(Ok(())),
+            seen => seen?,
+        };
+        if !seen {
+            // From before it was loaded.
+            ensure!(
+                !(is_late && before.state == State::Loaded),
+                "{} was loaded and is empty",
+                name(id)
+            );
+            return Ok(Ok(()));
+        }
+        let behind = self.0.lock()[&id].behind;
+        ensure!(
+            snapshot.number() > behind,
+            "I4: a snapshot at {} shows {}, which came behind {behind}",
+            snapshot.number(),
+            name(id)
+        );
+        let mut loads = self.0.lock();
+        let load = loads.get_mut(&id).expect("it was begun");
+        ensure!(
+            load.state != State::Refused || before.state != State::Refused,
+            "{} was refused and is there",
+            name(id)
+        );
+        if load.state == State::Loading {
+            // I4: what a snapshot showed is durable.
+            load.state = State::Loaded;
+        }
+        drop(loads);
+        self.whole(id, &snapshot, &table)
+    }
+
+    /// That all rows are there, but for the one that may be gone.
+    fn whole(&self, id: TxId, reader: &impl Readable, table: &Table<u64, Bytes>) -> Checked {
+        let mut next = 0;
+        for entry in reader.iter(table)? {
+            let (key, value) = match entry {
+                Err(Error::TableDropped { .. }) => return Ok(Ok(())),
+                entry => entry?,
+            };
+            if next == 0 && key == 1 && self.0.lock()[&id].state == State::Going {
+                next = 1;
+            }
+            ensure!(
+                key == next && value == row(id, key),
+                "I2: {} has row {key} behind {next} others",
+                name(id)
+            );
+            next += 1;
+        }
+        let load = self.0.lock()[&id];
+        let alone = load.rows == 1 && load.state == State::Going;
+        ensure!(
+            next == load.rows || alone,
+            "I2: {} has {next} of {} rows",
+            name(id),
+            load.rows
+        );
+        Ok(Ok(()))
+    }
+
+    /// What is there after an opening.
+    pub(crate) fn check_opened(&self, db: &Database) -> Checked {
+        let loads = self.0.lock().clone();
+        for (id, load) in loads {
+            let table = db.existing_table::<u64, Bytes>(&name(id))?;
+            let broken = match (&table, load.state) {
+                (Some(_), State::Refused) => "was refused and is there",
+                (None, State::Loaded) => "I1: was acknowledged and is lost",
+                _ => "",
+            };
+            if !broken.is_empty() {
+                return Ok(Err(format!("{}: {broken}", name(id))));
+            }
+            match table {
+                Some(table) => {
+                    if load.state == State::Loading {
+                        self.note(id, State::Loaded);
+                    }
+                    if let Err(violation) = self.whole(id, &db.snapshot(), &table)? {
+                        return Ok(Err(violation));
+                    }
+                }
+                // It does not come back.
+                None => self.note(id, State::Refused),
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn seen(reader: &impl Readable, table: &Table<u64, Bytes>) -> Result<bool> {
+    reader
+        .iter(table)?
+        .next()
+        .transpose()
+        .map(|first| first.is_some())
+}

@@ -1,0 +1,150 @@
+//! What a history may use beside plain transactions, with what must hold of it over all rounds. A plan chooses; the
+//! others stay as they are without.
+
+/// Returns a complaint unless something holds.
+macro_rules! ensure {
+    ($holds:expr, $($what:tt)+) => {
+        if !$holds {
+            return Ok(Err(format!($($what)+)));
+        }
+    };
+}
+
+mod archive;
+mod copies;
+mod feed;
+mod leases;
+mod loads;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use braid::{Database, Error, Result};
+
+pub(crate) use archive::Archive;
+pub(crate) use copies::Copies;
+pub(crate) use feed::Consumer;
+pub(crate) use leases::Leases;
+pub(crate) use loads::Loads;
+
+use crate::check::Violation;
+use crate::client::Tables;
+use crate::plan::Plan;
+use crate::record::{Found, Round};
+
+/// Notes of a history that all its tasks share. Nobody is interrupted while they are locked.
+struct Shared<T>(Arc<Mutex<T>>);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Default> Default for Shared<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("nobody panics while it is locked")
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Default)]
+pub(crate) struct Beside {
+    pub(crate) leases: Leases,
+    pub(crate) loads: Loads,
+    pub(crate) consumer: Consumer,
+    pub(crate) copies: Copies,
+    /// The first complaint of a client, which can't end the history itself.
+    complaint: Shared<Option<Violation>>,
+}
+
+/// A check that may fail for what the device does; if not, its outcome.
+pub(crate) type Checked = Result<std::result::Result<(), Violation>>;
+
+impl Beside {
+    /// Holds what is there after an opening against what was promised before. Nothing works on the database yet.
+    pub(crate) fn check_opened(
+        &self,
+        plan: &Plan,
+        db: &Database,
+        tables: &Tables,
+        found: &Found,
+    ) -> Checked {
+        if let Some(table) = tables.leases()
+            && let Err(violation) = self.leases.check(&db.snapshot(), tables, table)?
+        {
+            return Ok(Err(violation));
+        }
+        if plan.loads
+            && let Err(violation) = self.loads.check_opened(db)?
+        {
+            return Ok(Err(violation));
+        }
+        if plan.feed {
+            return self.consumer.check_opened(db, &found.marks);
+        }
+        Ok(Ok(()))
+    }
+
+    pub(crate) fn complain(&self, violation: Violation) {
+        self.complaint.lock().get_or_insert(violation);
+    }
+
+    /// Holds what was noted during a round against what its transactions did.
+    pub(crate) fn check_round(
+        &self,
+        plan: &Plan,
+        round: &Round,
+    ) -> std::result::Result<(), Violation> {
+        if let Some(complaint) = self.complaint.lock().take() {
+            return Err(complaint);
+        }
+        if plan.feed {
+            self.consumer.check_round(round)?;
+        }
+        self.copies.check_round(round)
+    }
+}
+
+/// Whether an error may come of the faults of a history, of a failed device or a database that has ended.
+fn is_fault(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Poisoned { .. }
+            | Error::Closed
+            | Error::OutOfSpace { .. }
+            | Error::Io { .. }
+            | Error::Conflict(_)
+    )
+}
+
+/// That exactly the transactions up to a number are there, of those of the round whose place is known.
+fn exactly_up_to(
+    round: &Round,
+    number: u64,
+    marks: &BTreeSet<crate::record::TxId>,
+) -> std::result::Result<(), String> {
+    use crate::record::Outcome;
+    for tx in round.txs.iter().filter(|tx| tx.writes()) {
+        let is_there = marks.contains(&tx.id);
+        let (should, why) = match tx.outcome {
+            Outcome::Committed(own) => (own <= number, "number"),
+            Outcome::Aborted => (false, "abort"),
+            Outcome::InDoubt => continue,
+        };
+        if is_there != should {
+            return Err(format!(
+                "{} is {} at {number}, against its {why}",
+                tx.id,
+                if is_there { "there" } else { "not there" },
+            ));
+        }
+    }
+    Ok(())
+}

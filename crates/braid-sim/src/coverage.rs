@@ -1,0 +1,123 @@
+//! What a long run must have met: a fault that never came, or a branch that was never taken, is a gap in the suite.
+//!
+//! What counts as long is a number of histories, since seeds of one kind of plan are alike: each thing has that in which it
+//! came at least ten times on average, so that in a run of as many it is missing once in 20,000 runs. In a shorter one it
+//! may be missing.
+
+use crate::simulate::Summary;
+
+/// As many as `cargo test` runs.
+pub const LONG: u64 = 14_000;
+
+const LONGER: u64 = 60_000;
+
+const LONGEST: u64 = 200_000;
+
+/// What happens, and in how many histories for sure: what the simulator does, and every branch of the engine that is
+/// marked with `braid_rt::reach`. A test compares the list with the sources.
+pub const HAPPENS: &[(&str, u64)] = &[
+    ("a part of the order lost", LONG),
+    ("a tail of the order lost", LONG),
+    ("archives restored", LONG),
+    ("checkpoint: waits for the log", LONG),
+    ("closed cleanly", LONG),
+    ("damage told when opening", LONG),
+    ("damage: a chunk behind the end names what is missing", LONG),
+    (
+        "damage: a segment behind the end shows that log is missing",
+        LONGER,
+    ),
+    ("damage: acknowledged numbers are missing", LONG),
+    (
+        "damage: the header of the segment where recovery begins",
+        LONG,
+    ),
+    ("device broken for good", LONG),
+    ("device full", LONG),
+    ("flipped bit in the data file", LONG),
+    ("flipped bit in the log", LONG),
+    ("gap rule: a dependency in another lane is lost", LONG),
+    ("gap rule: flushes behind a gap", LONG),
+    ("gap rule: numbers behind a gap", LONG),
+    ("killed while closing", LONG),
+    ("killed while opening", LONG),
+    ("killed while working", LONG),
+    ("log: a segment is used again", LONG),
+    ("log: poisoned", LONG),
+    ("lost sector in the data file", LONG),
+    ("lost sector in the log", LONG),
+    ("number of strands changed", LONG),
+    ("opened in spite of decay", LONG),
+    ("opening: a removal from a table that is dropped", LONG),
+    ("opening: a tombstone to be purged", LONG),
+    ("opening: a tree that no table refers to", LONG),
+    ("opening: an unfinished creation goes", LONG),
+    ("opening: another number of strands", LONG),
+    ("opening: another protocol", LONG),
+    ("opening: log is kept for an archive or a feed", LONG),
+    ("power cut while closing", LONG),
+    ("power cut while opening", LONG),
+    ("power cut while working", LONG),
+    ("protocol switched", LONG),
+    ("read error", LONG),
+    ("read error while opening", LONG),
+    ("recovery: a lane without chunks beside one with some", LONG),
+    ("recovery: a large piece", LONG),
+    ("recovery: a large piece that does not count", LONGER),
+    ("recovery: a segment behind the end", LONGER),
+    ("recovery: a segment goes", LONG),
+    ("recovery: an old segment is kept for use", LONG),
+    ("recovery: an unfinished segment goes", LONG),
+    ("recovery: begins in an older incarnation", LONG),
+    ("recovery: dead pieces of an older incarnation", LONG),
+    ("recovery: incarnations that do not count as one", LONG),
+    ("recovery: replay fails", LONG),
+    ("recovery: several incarnations", LONG),
+    ("recovery: the cut goes up to a whole draw", LONG),
+    ("recovery: the next segment is ready", LONG),
+    ("recovery: whole pieces behind the cut", LONG),
+    ("replay: a batch before the end", LONG),
+    ("replay: an older write in a later batch", LONG),
+    ("scan: a chunk behind the end", LONG),
+    ("scan: a large piece without its end", LONGER),
+    ("scan: a piece that the checkpoint has", LONG),
+    ("scan: a torn flush", LONG),
+    ("scan: ends before a segment that does not go on", LONG),
+    ("scan: ends with the last segment", LONG),
+    ("scan: numbers up to the horizon are folded", LONG),
+    ("scan: on to a later incarnation", LONG),
+    ("scan: on to the next segment", LONG),
+    ("scan: the next part to be replayed", LONG),
+    ("stale sector in the data file", LONG),
+    ("stale sector in the log", LONG),
+    ("states recovered", LONG),
+    ("store: a checkpoint abandoned", LONG),
+    ("store: a checkpoint's pages can't be written", LONG),
+    ("store: a superblock that is none", LONG),
+    ("store: an evicted page can't be written", LONGEST),
+    ("store: loaded pages can't be written", LONG),
+    ("store: poisoned by a superblock's write", LONG),
+    ("store: poisoned by a sync", LONG),
+    ("store: the data file's end is cut off", LONG),
+    ("store: the newer of two superblocks", LONG),
+    ("store: the root can't be written", LONG),
+    ("store: the superblock that was found is made durable", LONG),
+    ("sync error", LONG),
+    ("sync error while opening", LONG),
+    ("validation: an absence of a greater number", LONGER),
+    ("write error", LONG),
+    ("write error in the archive", LONG),
+    ("write error while opening", LONG),
+];
+
+impl Summary {
+    /// What should have happened in a run of so many histories and did not. Plans must be as their seeds make them,
+    /// of all protocols.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let due = HAPPENS
+            .iter()
+            .filter(|(_, within)| *within <= self.histories);
+        let missing = due.filter(|(what, _)| !self.counts.contains_key(what));
+        missing.map(|(what, _)| *what).collect()
+    }
+}
