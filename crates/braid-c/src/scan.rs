@@ -33,10 +33,6 @@ self_cell!(
 /// A range over a snapshot, which lives as long.
 pub(crate) struct SnapshotScan(SnapshotAndRange);
 
-// SAFETY: a range can't be sent by itself because a transaction's borrows the `RefCell` of what was read,
-// which stays behind. A snapshot's has none, and the snapshot goes along and may be shared.
-unsafe impl Send for SnapshotScan {}
-
 impl SnapshotScan {
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
@@ -59,11 +55,6 @@ pub(crate) enum Tx {
 }
 
 pub(crate) struct Scanned(TransactionAndRanges);
-
-// SAFETY: a range can't be sent by itself because it borrows the `RefCell` of what its transaction read. Here
-// all that borrow it go along with the transaction that has it, and only who has all of them as `&mut`, or
-// the transaction as `&` while nobody has them as `&mut`, gets at either.
-unsafe impl Send for Scanned {}
 
 impl Tx {
     pub(crate) fn new(transaction: Transaction) -> Self {

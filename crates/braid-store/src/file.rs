@@ -23,6 +23,7 @@
 //! superblock that it found once more, durably, before the first other write ([`DataFile::settle`]).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -348,6 +349,35 @@ impl DataFile {
         let durable = self.sequence.load(Ordering::Acquire);
         let newest = if is_durable { durable } else { durable + 1 };
         self.read_block(id, place, newest, buf)
+    }
+
+    /// The number of the durable checkpoint.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Reads blocks that lie one after the other. Nothing is checked.
+    pub(crate) fn read_run(&self, first: u64, buf: &mut [u8]) -> io::Result<()> {
+        let offset = first.checked_mul(PAGE_SIZE as u64);
+        let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        self.file.read_at(buf, offset)
+    }
+
+    /// Checks what was read of a page's durable place since the checkpoint of a sequence number was the durable
+    /// one: that it still is, and that nothing was written there meanwhile; see [`crate::read_ahead`].
+    pub(crate) fn check_durable(
+        &self,
+        id: PageId,
+        place: u64,
+        sequence: u64,
+        bytes: &[u8],
+    ) -> Result<(), &'static str> {
+        check(bytes, id, sequence)?;
+        // In the order of `read_page`.
+        match self.durable_place(id) == place && self.sequence() == sequence {
+            true => Ok(()),
+            false => Err("the checkpoint is not the durable one any more"),
+        }
     }
 
     /// Reads pages of the checkpoint of a sequence number from their blocks, in one batch, and checks them.

@@ -47,6 +47,7 @@ mod node;
 mod overflow;
 mod page;
 mod pool;
+mod read_ahead;
 mod salvage;
 mod space;
 mod state;

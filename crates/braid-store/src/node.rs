@@ -23,6 +23,7 @@
 mod check;
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind};
 
@@ -110,6 +111,7 @@ pub(crate) struct LeafRecord {
     pub(crate) version: u64,
     pub(crate) flags: u64,
     pub(crate) value_len: usize,
+    pub(crate) suffix_len: usize,
     /// The word where the value, or the reference to its overflow pages, starts.
     pub(crate) value_at: usize,
 }
@@ -124,7 +126,7 @@ impl LeafRecord {
     }
 
     /// The bytes that the value takes in the leaf.
-    fn stored_len(&self) -> usize {
+    pub(crate) fn stored_len(&self) -> usize {
         if self.is_overflow() {
             8
         } else {
@@ -232,12 +234,24 @@ impl<'a> Node<'a> {
 
     #[inline(never)]
     fn is_between_fences(self, key: &[u8]) -> bool {
-        let compare = |shift| {
-            let word = self.0.word(3) >> shift;
-            let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
-            (len != NO_FENCE).then(|| compare_key(self.0, at, len, key))
-        };
-        compare(0).is_none_or(Ordering::is_le) && compare(32).is_none_or(Ordering::is_gt)
+        self.compare_lower(key).is_none_or(Ordering::is_le)
+            && self.compare_upper(key).is_none_or(Ordering::is_gt)
+    }
+
+    /// How the lower fence, if there is one, compares with a key.
+    pub(crate) fn compare_lower(self, key: &[u8]) -> Option<Ordering> {
+        self.compare_fence(0, key)
+    }
+
+    /// How the upper fence, if there is one, compares with a key.
+    pub(crate) fn compare_upper(self, key: &[u8]) -> Option<Ordering> {
+        self.compare_fence(32, key)
+    }
+
+    fn compare_fence(self, shift: u32, key: &[u8]) -> Option<Ordering> {
+        let word = self.0.word(3) >> shift;
+        let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+        (len != NO_FENCE).then(|| compare_key(self.0, at, len, key))
     }
 
     /// The bounds of the child at a position.
@@ -406,8 +420,42 @@ impl<'a> Node<'a> {
             version: self.0.word(at),
             flags: lengths >> 32,
             value_len: lengths as u32 as usize,
+            suffix_len,
             value_at: at + 2 + words_of(suffix_len),
         }
+    }
+
+    /// Appends a record's key and behind it, from the next word on, the value's bytes in the leaf: returns where
+    /// both are. `None` if they are not in the page.
+    #[inline]
+    pub(crate) fn append_record(
+        self,
+        record: &LeafRecord,
+        out: &mut Vec<u8>,
+    ) -> Option<(Range<usize>, Range<usize>)> {
+        let start = out.len();
+        let prefix = self.prefix_len();
+        if prefix > 0 {
+            let at = self.0.word(3) as u16 as usize;
+            if prefix <= 8 {
+                out.extend_from_slice(&self.0.bytes8(at));
+            } else if !self.0.append_words(at, words_of(prefix), out) {
+                return None;
+            }
+            out.truncate(start + prefix);
+        }
+        let suffix_words = words_of(record.suffix_len);
+        let words = suffix_words + words_of(record.stored_len());
+        let suffix_at = record.value_at.wrapping_sub(suffix_words);
+        if !self.0.append_words(suffix_at, words, out) {
+            return None;
+        }
+        let suffix = start + prefix;
+        let value = suffix + suffix_words * 8;
+        Some((
+            start..suffix + record.suffix_len,
+            value..value + record.stored_len(),
+        ))
     }
 
     /// The value's bytes in the leaf: the value, or the reference to it.

@@ -68,44 +68,70 @@ pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
     Ok(next)
 }
 
-/// Reads a value; `None` if the chain is broken, which a reader that races with a change may meet. The
-/// caller may hold the latch of the page `held`, which is no part of a value that is whole.
+/// Appends a value to `out`; `false`, and nothing is appended, if the chain is broken, which a reader that
+/// races with a change may meet. The caller may hold the latch of the page `held`, which is no part of a value
+/// that is whole.
 pub(crate) fn read(
     pool: &Pool,
     first: PageId,
     len: usize,
     held: Option<PageId>,
-) -> Result<Option<Vec<u8>>, StoreError> {
+    out: &mut Vec<u8>,
+) -> Result<bool, StoreError> {
+    let before = out.len();
+    let read = try_read(pool, first, len, held, out);
+    if !matches!(read, Ok(true)) {
+        out.truncate(before);
+    }
+    read
+}
+
+fn try_read(
+    pool: &Pool,
+    first: PageId,
+    len: usize,
+    held: Option<PageId>,
+    out: &mut Vec<u8>,
+) -> Result<bool, StoreError> {
     // Memory is taken for what the pages that exist can hold, not for what a length says.
     let pages_max = pool.ids.lock().next;
     if len.div_ceil(BYTES) as u64 > pages_max {
-        return Ok(None);
+        return Ok(false);
     }
-    let mut value = Vec::with_capacity(len);
+    out.reserve_exact(len);
+    let end = out.len() + len;
     let mut id = first;
-    while value.len() < len {
+    while out.len() < end {
         if held == Some(id) {
-            return Ok(None);
+            return Ok(false);
         }
         let Some(page) = pool.read(id)? else {
-            return Ok(None);
+            return Ok(false);
         };
         let words = page.page();
         let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
         if check(kind, here as u64).is_err() {
             if page.validate() {
-                return Ok(None);
+                return Ok(false);
             }
             continue;
         }
-        let part = words.to_vec(FIRST_WORD, here);
+        let part = out.len();
+        // No more than the value has: what was reserved is enough, and a broken chain is told by its pages.
+        if here > end - part {
+            match page.validate() {
+                true => return Ok(false),
+                false => continue,
+            }
+        }
+        words.read_bytes(FIRST_WORD, here, out);
         if !page.validate() {
+            out.truncate(part);
             continue;
         }
-        value.extend_from_slice(&part);
         id = next;
     }
-    Ok((value.len() == len).then_some(value))
+    Ok(true)
 }
 
 /// Frees a value's pages.

@@ -70,6 +70,20 @@ impl<'a> Page<'a> {
         unsafe { append_words(words, len.min(words.len() * 8), out) };
     }
 
+    /// Appends whole words from an index on, and says whether they are all in the page; if not, it appends
+    /// nothing.
+    #[inline]
+    pub(crate) fn append_words(&self, index: usize, words: usize, out: &mut Vec<u8>) -> bool {
+        let end = index.saturating_add(words);
+        let Some(words) = self.0.get(index..end) else {
+            return false;
+        };
+        out.reserve(words.len() * 8);
+        // SAFETY: so many bytes were reserved.
+        unsafe { append_words(words, words.len() * 8, out) };
+        true
+    }
+
     /// A value's bytes in a buffer of exactly their length.
     #[inline]
     pub(crate) fn to_vec(self, index: usize, len: usize) -> Vec<u8> {
@@ -255,7 +269,9 @@ mod tests {
             page.read_bytes(10, a.len(), &mut out);
             prop_assert_eq!(&out, &a);
             page.read_padded(10, a.len(), &mut out);
-            prop_assert_eq!(out, [&a[..], &a[..]].concat());
+            prop_assert!(page.append_words(10, a.len().div_ceil(8), &mut out));
+            out.truncate(a.len() * 3);
+            prop_assert_eq!(out, [&a[..], &a, &a].concat());
         }
     }
 
@@ -282,5 +298,10 @@ mod tests {
         page.read_padded(WORDS - 1, 100_000, &mut out);
         assert_eq!(out, [0; 8]);
         assert_eq!(page.word(usize::MAX), 0);
+        let mut out = Vec::new();
+        for (index, words) in [(WORDS - 1, 2), (WORDS, 1), (usize::MAX, 1), (0, usize::MAX)] {
+            assert!(!page.append_words(index, words, &mut out) && out.is_empty());
+        }
+        assert!(page.append_words(WORDS - 1, 1, &mut out) && out.len() == 8);
     }
 }

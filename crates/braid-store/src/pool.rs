@@ -29,6 +29,7 @@ use crate::frames::Frames;
 use crate::latch;
 use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId};
+use crate::read_ahead::Cluster;
 use crate::state::{self, NONE, frame_of};
 use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
@@ -40,7 +41,7 @@ pub(crate) const UNWRITTEN: u64 = u64::MAX;
 pub(crate) const ABSENT: u64 = 0;
 
 /// That a page's contents are those of a page.
-fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
     let page = bytes.first_chunk().ok_or("it is too short");
     let checked = page.and_then(node::check);
     checked.map_err(|what| StoreError::damaged_page(id, what))
@@ -71,7 +72,7 @@ pub(crate) struct Pool {
     pub(crate) file: DataFile,
     frames: Frames,
     info: Box<[FrameInfo]>,
-    states: PageTable,
+    pub(crate) states: PageTable,
     /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`.
     pub(crate) places: PageTable,
     pub(crate) epoch: AtomicU64,
@@ -110,6 +111,7 @@ impl PageIds {
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
     pub(crate) loads: Counter,
+    pub(crate) read_ahead: Counter,
     pub(crate) evictions: Counter,
     pub(crate) eviction_writes: Counter,
     pub(crate) copies: Counter,
@@ -228,23 +230,35 @@ impl Pool {
         let Some(empty) = state::take(state, word) else {
             return Ok(());
         };
-        let result = self.load_latched(id);
+        let mut neighbours = None;
+        let result = self.load_latched(id, &mut neighbours);
         let (frame, result) = match result {
             Ok(frame) => (frame, Ok(())),
             Err(error) => (NONE, Err(error)),
         };
         state::moved(state, empty, frame);
+        if let Some(neighbours) = neighbours {
+            self.adopt(&neighbours);
+        }
         result
     }
 
-    fn load_latched(&self, id: PageId) -> Result<u64, StoreError> {
+    fn load_latched(
+        &self,
+        id: PageId,
+        neighbours: &mut Option<Cluster>,
+    ) -> Result<u64, StoreError> {
         let place = self.place(id);
         if place == ABSENT || place == UNWRITTEN {
             return Ok(NONE);
         }
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
-        let read = self.file.read_page(id, place, &mut buf);
+        *neighbours = self.read_cluster(id, place, &mut buf);
+        let read = match neighbours {
+            Some(_) => Ok(()),
+            None => self.file.read_page(id, place, &mut buf),
+        };
         if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
             self.free_frames.lock().push(frame as u32);
             return Err(error);
@@ -253,12 +267,17 @@ impl Pool {
         // Who still reads the page that was in this frame and sees any of the new contents sees the
         // eviction, too.
         latch::before_changes();
-        self.frames.page(frame).copy_from(&buf);
+        self.fill(frame, id, &buf);
+        Ok(frame as u64)
+    }
+
+    /// Puts a clean page into a frame, both of which are the caller's.
+    pub(crate) fn fill(&self, frame: usize, id: PageId, bytes: &[u8]) {
+        self.frames.page(frame).copy_from(bytes);
         let info = &self.info[frame];
         info.page.store(id, Ordering::Relaxed);
         info.dirty.store(0, Ordering::Relaxed);
         info.captured.store(false, Ordering::Relaxed);
-        Ok(frame as u64)
     }
 
     /// Takes the exclusive latch of a page; `None` if there is none.
@@ -336,13 +355,27 @@ impl Pool {
         if let Some(frame) = self.free_frames.lock().pop() {
             return Ok(frame as usize);
         }
-        if self.next_frame.load(Ordering::Relaxed) < self.frames.count() {
-            let frame = self.next_frame.fetch_add(1, Ordering::Relaxed);
-            if frame < self.frames.count() {
-                return Ok(frame);
-            }
+        match self.unused_frame() {
+            Some(frame) => Ok(frame),
+            None => self.evict(),
         }
-        self.evict()
+    }
+
+    /// A frame that nothing was in yet.
+    pub(crate) fn unused_frame(&self) -> Option<usize> {
+        if !self.has_unused_frames(1) {
+            return None;
+        }
+        let frame = self.next_frame.fetch_add(1, Ordering::Relaxed);
+        (frame < self.frames.count()).then_some(frame)
+    }
+
+    /// Whether there seem to be so many frames that nothing was in yet.
+    pub(crate) fn has_unused_frames(&self, count: usize) -> bool {
+        self.next_frame
+            .load(Ordering::Relaxed)
+            .saturating_add(count)
+            <= self.frames.count()
     }
 
     /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.

@@ -44,6 +44,8 @@ pub struct StoreStats {
     pub pages: u64,
     /// Pages read from the medium.
     pub page_loads: u64,
+    /// Of these, those that were read along with a neighbour before anybody asked for them.
+    pub pages_read_ahead: u64,
     /// Pages put out of memory.
     pub evictions: u64,
     /// Of these, those that had to be written.
@@ -188,6 +190,7 @@ impl Store {
             resident_pages: pool.resident(),
             pages: ids.next - 1 - ids.free.len() as u64,
             page_loads: count(&pool.counters.loads),
+            pages_read_ahead: count(&pool.counters.read_ahead),
             evictions: count(&pool.counters.evictions),
             eviction_writes: count(&pool.counters.eviction_writes),
             checkpoint_copies: count(&pool.counters.copies),

@@ -1,6 +1,8 @@
 //! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time; splits and
 //! merges in a second, latched pass.
 
+mod scan;
+
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use crate::node::{
 use crate::overflow;
 use crate::page::{PageId, WORDS};
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
+
+pub use scan::{Direction, LeafScan, Record};
 
 /// What belongs to a record beside key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +86,16 @@ pub type Taken<T> = (RecordMeta, Option<T>);
 pub struct Stamp {
     page: PageId,
     version: u64,
+}
+
+impl Stamp {
+    #[inline]
+    fn of(leaf: &ReadPage<'_>) -> Self {
+        Self {
+            page: leaf.id,
+            version: leaf.version(),
+        }
+    }
 }
 
 /// What a change does to a record; see [`Tree::modify`].
@@ -155,41 +169,10 @@ fn append_overflow(
     out: &mut Vec<u8>,
 ) -> Result<(), StoreError> {
     let first = overflow::reference(&node.stored_value(&record));
-    let value = overflow::read(pool, first, record.value_len, Some(page))?;
-    out.extend_from_slice(&value.ok_or_else(|| broken(first))?);
-    Ok(())
-}
-
-/// The order of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// By ascending keys.
-    Forward,
-    /// By descending keys.
-    Reverse,
-}
-
-/// One record of a scan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The key.
-    pub key: Bytes,
-    /// Version and kind.
-    pub meta: RecordMeta,
-    /// The value; empty for a tombstone.
-    pub value: Bytes,
-}
-
-/// One leaf's part of a range; see [`Tree::scan_leaf`].
-#[derive(Clone, Debug)]
-pub struct LeafScan {
-    /// The records in the range, in the scan's order, tombstones included.
-    pub records: Vec<Record>,
-    /// The leaf, for [`Tree::is_current`].
-    pub stamp: Stamp,
-    /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
-    /// if the range is exhausted.
-    pub next: Option<Bound<Bytes>>,
+    match overflow::read(pool, first, record.value_len, Some(page), out)? {
+        true => Ok(()),
+        false => Err(broken(first)),
+    }
 }
 
 fn meta_of(record: &LeafRecord) -> RecordMeta {
@@ -256,7 +239,8 @@ impl Tree {
         stored: &[u8],
     ) -> Result<Option<Bytes>, StoreError> {
         let first = overflow::reference(stored);
-        let value = overflow::read(&self.pool, first, record.value_len, None)?;
+        let mut value = Vec::new();
+        let is_whole = overflow::read(&self.pool, first, record.value_len, None, &mut value)?;
         let mut waits = Waits::default();
         let unchanged = loop {
             if let Some(leaf) = self.try_descend(&ToKey(key))? {
@@ -271,10 +255,10 @@ impl Tree {
             }
             waits.wait();
         };
-        match value {
-            Some(value) if unchanged => Ok(Some(value.into())),
-            None if unchanged => Err(broken(first)),
-            _ => Ok(None),
+        match (unchanged, is_whole) {
+            (true, true) => Ok(Some(value.into())),
+            (true, false) => Err(broken(first)),
+            (false, _) => Ok(None),
         }
     }
 
@@ -382,10 +366,7 @@ impl Tree {
             return Ok(None);
         };
         let node = Node(leaf.page());
-        let stamp = Stamp {
-            page: leaf.id,
-            version: leaf.version(),
-        };
+        let stamp = Stamp::of(&leaf);
         let Ok(i) = node.search(key) else {
             return Ok(leaf.validate().then_some((None, stamp)));
         };
@@ -733,159 +714,6 @@ impl Tree {
         Ok(Some(child))
     }
 
-    /// Reads one leaf's part of a range, from one end: forward from `from` (a lower bound) to `to` (an
-    /// upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
-    ///
-    /// # Errors
-    /// What reading pages can fail with.
-    pub fn scan_leaf(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        direction: Direction,
-    ) -> Result<LeafScan, StoreError> {
-        let mut waits = Waits::default();
-        let mut replaced = None;
-        loop {
-            if let Some(scan) = self.try_scan_leaf(from, to, direction, &mut replaced)? {
-                return Ok(scan);
-            }
-            waits.wait();
-        }
-    }
-
-    /// `replaced` is the record for which it had to be tried again.
-    fn try_scan_leaf(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        direction: Direction,
-        replaced: &mut Option<(Vec<u8>, u64)>,
-    ) -> Result<Option<LeafScan>, StoreError> {
-        let leaf = self.try_descend(&|node: Node<'_>| match (from, direction) {
-            (Bound::Unbounded, Direction::Forward) => node.child_at(0),
-            (Bound::Unbounded, Direction::Reverse) => node.child_at(node.len()),
-            // What lies before a separator is in the child to its left.
-            (Bound::Excluded(key), Direction::Reverse) => {
-                node.child_at(node.search(key).unwrap_or_else(|above| above))
-            }
-            (Bound::Included(key) | Bound::Excluded(key), _) => node.child_of(key),
-        })?;
-        let Some(leaf) = leaf else { return Ok(None) };
-        let stamp = Stamp {
-            page: leaf.id,
-            version: leaf.version(),
-        };
-        // A private copy, validated once, can be taken apart without further care.
-        let copy = crate::page::private();
-        let node = Node(crate::page::Page(&copy));
-        for (to, from) in copy.iter().zip(leaf.page().0) {
-            use std::sync::atomic::Ordering::Relaxed;
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        if !leaf.validate() {
-            return Ok(None);
-        }
-        let (lower, upper) = match direction {
-            Direction::Forward => (from, to),
-            Direction::Reverse => (to, from),
-        };
-        let position = |key: &[u8], behind_equal: bool| match node.search(key) {
-            Ok(i) => i + usize::from(behind_equal),
-            Err(i) => i,
-        };
-        let lower_fence = node.lower_fence();
-        let upper_fence = node.upper_fence();
-        // A scan that a damaged node leads to the wrong leaf would not get on.
-        let is_here = match (from, direction) {
-            (Bound::Unbounded, Direction::Forward) => lower_fence.is_none(),
-            (Bound::Unbounded, Direction::Reverse) => upper_fence.is_none(),
-            (Bound::Excluded(key), Direction::Reverse) => {
-                lower_fence.as_ref().is_none_or(|lower| lower[..] < *key)
-            }
-            (Bound::Included(key) | Bound::Excluded(key), _) => {
-                lower_fence.as_ref().is_none_or(|lower| lower[..] <= *key)
-                    && upper_fence.as_ref().is_none_or(|upper| upper[..] > *key)
-            }
-        };
-        if !is_here {
-            return Err(astray(leaf.id));
-        }
-        // A bound outside of the leaf does not share its prefix, and cuts nothing off.
-        let start = match lower {
-            Bound::Unbounded => 0,
-            Bound::Included(key) | Bound::Excluded(key)
-                if lower_fence.as_ref().is_some_and(|fence| key < &fence[..]) =>
-            {
-                0
-            }
-            Bound::Included(key) => position(key, false),
-            Bound::Excluded(key) => position(key, true),
-        };
-        let end = match upper {
-            Bound::Unbounded => node.len(),
-            Bound::Included(key) | Bound::Excluded(key)
-                if upper_fence.as_ref().is_some_and(|fence| key >= &fence[..]) =>
-            {
-                node.len()
-            }
-            Bound::Included(key) => position(key, true),
-            Bound::Excluded(key) => position(key, false),
-        };
-        let mut records = Vec::with_capacity(end.saturating_sub(start));
-        for i in start..end {
-            let record = node.leaf_record(i);
-            let stored = node.stored_value(&record);
-            let key = node.key(i);
-            let value = if record.is_overflow() {
-                match self.read_overflow(&key, &record, &stored)? {
-                    Some(value) => value,
-                    None => {
-                        // It was replaced since the leaf was read. One that still is there, and still is not
-                        // where its key leads, is in the wrong leaf.
-                        let again = Some((key, record.version));
-                        if *replaced == again {
-                            return Err(astray(leaf.id));
-                        }
-                        *replaced = again;
-                        return Ok(None);
-                    }
-                }
-            } else {
-                stored.into()
-            };
-            let meta = meta_of(&record);
-            records.push(Record {
-                key: key.into(),
-                meta,
-                value,
-            });
-        }
-        let next = match direction {
-            Direction::Forward => upper_fence.filter(|fence| match to {
-                Bound::Unbounded => true,
-                Bound::Included(to) => &fence[..] <= to,
-                Bound::Excluded(to) => &fence[..] < to,
-            }),
-            Direction::Reverse => lower_fence.filter(|fence| match to {
-                Bound::Unbounded => true,
-                Bound::Included(to) | Bound::Excluded(to) => &fence[..] > to,
-            }),
-        };
-        let next = next.map(|fence| match direction {
-            Direction::Forward => Bound::Included(fence.into()),
-            Direction::Reverse => Bound::Excluded(fence.into()),
-        });
-        if direction == Direction::Reverse {
-            records.reverse();
-        }
-        Ok(Some(LeafScan {
-            records,
-            stamp,
-            next,
-        }))
-    }
-
     /// Whether there is no record, tombstones included.
     ///
     /// # Errors
@@ -894,9 +722,9 @@ impl Tree {
         let mut from = Bound::Unbounded;
         loop {
             let lower = from.as_ref().map(|b: &Bytes| &b[..]);
-            let scan = self.scan_leaf(lower, Bound::Unbounded, Direction::Forward)?;
+            let scan = self.scan_leaf(lower, Bound::Unbounded, Direction::Forward, 1)?;
             match scan.next {
-                _ if !scan.records.is_empty() => return Ok(false),
+                _ if !scan.is_empty() => return Ok(false),
                 Some(next) => from = next,
                 None => return Ok(true),
             }

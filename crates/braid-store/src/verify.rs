@@ -288,9 +288,11 @@ impl Walk<'_> {
                 continue;
             }
             let mut at = overflow::reference(&node.stored_value(&record));
-            match overflow::read(&self.store.inner.pool, at, record.value_len, None) {
-                Ok(Some(_)) => {}
-                Ok(None) => self.finding(tree, id, "a large value's pages do not fit together"),
+            let mut value = Vec::new();
+            let pool = &self.store.inner.pool;
+            match overflow::read(pool, at, record.value_len, None, &mut value) {
+                Ok(true) => {}
+                Ok(false) => self.finding(tree, id, "a large value's pages do not fit together"),
                 Err(error) => self.finding(tree, id, &error.to_string()),
             }
             while at != 0 {

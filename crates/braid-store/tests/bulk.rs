@@ -22,9 +22,9 @@ fn content(tree: &Tree) -> Model {
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
         let leaf = tree
-            .scan_leaf(lower, Bound::Unbounded, Direction::Forward)
+            .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)
             .unwrap();
-        for record in leaf.records {
+        for record in leaf.records() {
             assert_eq!(record.meta.version, 7);
             model.insert(record.key.to_vec(), record.value.to_vec());
         }

@@ -45,8 +45,8 @@ fn content(tree: &Tree) -> Result<Model, StoreError> {
     let mut from = Bound::Unbounded;
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
-        let leaf = tree.scan_leaf(lower, Bound::Unbounded, Direction::Forward)?;
-        for record in leaf.records {
+        let leaf = tree.scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)?;
+        for record in leaf.records() {
             model.insert(
                 record.key.to_vec(),
                 (record.meta.version, record.value.to_vec()),

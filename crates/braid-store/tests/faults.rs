@@ -168,9 +168,9 @@ fn versions(tree: &Tree) -> Vec<u64> {
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
         let leaf = tree
-            .scan_leaf(lower, Bound::Unbounded, Direction::Forward)
+            .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)
             .unwrap();
-        versions.extend(leaf.records.iter().map(|record| record.meta.version));
+        versions.extend(leaf.records().map(|record| record.meta.version));
         match leaf.next {
             Some(next) => from = next,
             None => return versions,

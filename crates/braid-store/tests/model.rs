@@ -49,15 +49,19 @@ fn scan(
         Direction::Reverse => (upper.map(Bytes::copy_from_slice), lower),
     };
     let mut out = Vec::new();
+    let mut at_most = [1, 2, 13, usize::MAX].into_iter().cycle();
     loop {
+        let at_most = at_most.next().unwrap();
         let leaf = tree
-            .scan_leaf(from.as_ref().map(|b| &b[..]), to, direction)
+            .scan_leaf(from.as_ref().map(|b| &b[..]), to, direction, at_most)
             .unwrap();
-        out.extend(
-            leaf.records
-                .into_iter()
-                .map(|r| (r.key, r.meta.version, r.value)),
-        );
+        assert!(leaf.len() <= at_most);
+        for (i, record) in leaf.records().enumerate() {
+            assert_eq!(record, leaf.record(i));
+            let (key, value) = (leaf.key(i), leaf.value(i));
+            assert_eq!((record.key, record.value), (&key[..], &value[..]));
+            out.push((key, record.meta.version, value));
+        }
         match leaf.next {
             Some(next) => from = next,
             None => return out,

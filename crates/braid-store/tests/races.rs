@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Direction, Record, Store, StoreOptions, Tree};
+use braid_store::{Change, Direction, RecordMeta, Store, StoreOptions, Tree};
 use bytes::Bytes;
 
 /// The least there is, so that pages are put out and loaded all the time.
@@ -31,13 +31,17 @@ fn put(tree: &Tree, key: &[u8], version: u64, value: &[u8]) {
         .unwrap();
 }
 
-fn scan_all(tree: &Tree, direction: Direction) -> Vec<Record> {
+fn scan_all(tree: &Tree, direction: Direction) -> Vec<(Bytes, RecordMeta, Bytes)> {
     let mut from: Bound<Bytes> = Bound::Unbounded;
     let mut out = Vec::new();
     loop {
         let lower = from.as_ref().map(|key| &key[..]);
-        let leaf = tree.scan_leaf(lower, Bound::Unbounded, direction).unwrap();
-        out.extend(leaf.records);
+        let leaf = tree
+            .scan_leaf(lower, Bound::Unbounded, direction, 20)
+            .unwrap();
+        for (i, record) in leaf.records().enumerate() {
+            out.push((leaf.key(i), record.meta, leaf.value(i)));
+        }
         match leaf.next {
             Some(next) => from = next,
             None => return out,
@@ -122,7 +126,7 @@ fn splits_and_merges_hide_no_key() {
                     }
                     let mut keys: Vec<Bytes> = scan_all(tree, direction)
                         .into_iter()
-                        .map(|record| record.key)
+                        .map(|(key, ..)| key)
                         .collect();
                     if direction == Direction::Reverse {
                         keys.reverse();
@@ -179,7 +183,7 @@ fn no_increment_is_lost() {
         }
     });
     let records = scan_all(&tree, Direction::Forward);
-    let sum: u64 = records.iter().map(|record| record.meta.version).sum();
+    let sum: u64 = records.iter().map(|(_, meta, _)| meta.version).sum();
     assert_eq!(sum, THREADS * each);
     assert_sound(&store);
 }
@@ -240,10 +244,11 @@ fn a_current_stamp_tells_the_truth() {
                     }
                     let key = rng.u32(..keys).to_be_bytes();
                     let from = Bound::Included(&key[..]);
-                    let scan = || tree.scan_leaf(from, Bound::Unbounded, Direction::Forward);
+                    let scan =
+                        || tree.scan_leaf(from, Bound::Unbounded, Direction::Forward, usize::MAX);
                     let (first, second) = (scan().unwrap(), scan().unwrap());
                     if tree.is_current(first.stamp) {
-                        assert_eq!(first.records, second.records);
+                        assert!(first.records().eq(second.records()));
                         assert_eq!(first.next, second.next);
                     }
                     if last {
@@ -296,8 +301,8 @@ fn large_values_are_replaced_as_a_whole() {
                             check(found.meta.version, &found.value.unwrap());
                         }
                     }
-                    for record in scan_all(tree, Direction::Forward) {
-                        check(record.meta.version, &record.value);
+                    for (_, meta, value) in scan_all(tree, Direction::Forward) {
+                        check(meta.version, &value);
                     }
                     if last {
                         return;

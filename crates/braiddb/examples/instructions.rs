@@ -51,6 +51,29 @@ fn main() -> Outcome {
         assert_eq!(steps, RECORDS);
         Ok(())
     })?;
+    count("scan_step_back", RECORDS, || {
+        let snapshot = db.snapshot();
+        let mut steps = 0;
+        for record in snapshot.range(&table, ..)?.rev() {
+            black_box(record?);
+            steps += 1;
+        }
+        assert_eq!(steps, RECORDS);
+        Ok(())
+    })?;
+    count("scan_of_one", COMMITS, || {
+        let snapshot = db.snapshot();
+        let mut rng = fastrand::Rng::with_seed(2);
+        for _ in 0..COMMITS {
+            let from = rng.u64(..RECORDS);
+            let first = snapshot.range(&table, from..)?.next();
+            assert_eq!(
+                black_box(first).transpose()?.map(|(key, _)| key),
+                Some(from)
+            );
+        }
+        Ok(())
+    })?;
     count("u1_in_flight", COMMITS, || {
         in_flight(&db, &table, COMMITS, &mut rng)
     })?;

@@ -25,11 +25,12 @@ use std::task;
 use braid_log::LockRelease;
 use braid_store::{Change, Direction};
 
-use crate::context::{Context, Fingerprint, RangeRead};
+use crate::context::Context;
 use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::range_reads::{Fingerprint, RangeRead};
 use crate::trace::CommitClock;
 
 /// How long a validation waits for another transaction that is committing a key it read, before it
@@ -228,7 +229,7 @@ struct Precommitted {
 }
 
 impl PooledContext {
-    pub(crate) fn commit(self, options: TransactionOptions) -> Result<Commit> {
+    pub(crate) fn commit(mut self, options: TransactionOptions) -> Result<Commit> {
         let clock = CommitClock::start(self.inner.slow_commit);
         let pre = self.precommit(options, true);
         let pre = match pre {
@@ -256,7 +257,7 @@ impl PooledContext {
         Ok(Commit { number: pre.number })
     }
 
-    pub(crate) fn commit_async(self, options: TransactionOptions) -> Result<Ticket> {
+    pub(crate) fn commit_async(mut self, options: TransactionOptions) -> Result<Ticket> {
         let clock = CommitClock::start(self.inner.slow_commit);
         match self.precommit(options, false) {
             Ok(pre) => {
@@ -317,10 +318,10 @@ impl PooledContext {
         Inner::give_back(self);
     }
 
-    fn precommit(&self, options: TransactionOptions, waits: bool) -> Result<Precommitted> {
+    fn precommit(&mut self, options: TransactionOptions, waits: bool) -> Result<Precommitted> {
         let inner = &*self.inner;
-        let mut state = self.state.borrow_mut();
-        let state = &mut **state;
+        let state = &mut **self.state.get_mut();
+        state.reads.add_ranges(self.ranges.get_mut());
         if state.writes.is_empty() {
             return inner.precommit_reads(state, options);
         }
@@ -476,7 +477,7 @@ impl Inner {
             // downwards, so nobody waits in a circle.
             self.log.wait_applied(number);
         }
-        for read in &state.reads.ranges {
+        for read in state.reads.ranges.iter() {
             let tree = &state.tables[read.table as usize].tree;
             if tree.is_current(read.stamp) {
                 continue;
@@ -554,21 +555,23 @@ impl Inner {
     ) -> Result<Option<Fingerprint>> {
         let tree = &state.tables[read.table as usize].tree;
         let mut fingerprint = Fingerprint::default();
-        let mut from = Some(read.lower.clone());
-        while let Some(bound) = from {
-            let lower = bound.as_ref().map(|b| &b[..]);
-            let upper = read.upper.as_ref().map(|b| &b[..]);
-            let leaf = tree.scan_leaf(lower, upper, Direction::Forward)?;
-            for record in &leaf.records {
+        let (mut lower, upper) = state.reads.ranges.bounds(read);
+        let mut next;
+        loop {
+            let leaf = tree.scan_leaf(lower, upper, Direction::Forward, usize::MAX)?;
+            for record in leaf.records() {
                 match record.meta.tombstone {
                     true if record.meta.version > number => return Ok(None),
                     true => {}
-                    false => fingerprint.add(&record.key, record.meta.version),
+                    false => fingerprint.add(record.key, record.meta.version),
                 }
             }
-            from = leaf.next;
+            match leaf.next {
+                None => return Ok(Some(fingerprint)),
+                Some(bound) => next = bound,
+            }
+            lower = next.as_ref().map(|key| &key[..]);
         }
-        Ok(Some(fingerprint))
     }
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.

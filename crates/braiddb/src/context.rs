@@ -13,6 +13,7 @@ use braid_store::{RecordMeta, Stamp};
 
 use crate::horizon::Registration;
 use crate::locks::Owner;
+use crate::range_reads::RangeReads;
 use crate::redo::{self, Redo};
 use crate::savepoint::Savepoints;
 use crate::table::TableCore;
@@ -304,37 +305,12 @@ pub(crate) struct PointRead {
     pub(crate) stamp: Stamp,
 }
 
-/// A piece of a range, inside one leaf, that was read without locks.
-#[derive(Debug)]
-pub(crate) struct RangeRead {
-    pub(crate) table: u32,
-    pub(crate) lower: Bound<Bytes>,
-    pub(crate) upper: Bound<Bytes>,
-    pub(crate) stamp: Stamp,
-    /// Of the keys and versions seen, tombstones left out; see [`Fingerprint`].
-    pub(crate) fingerprint: Fingerprint,
-}
-
-/// A digest of a set of (key, version) pairs, independent of their order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fingerprint {
-    sum: u64,
-    count: u64,
-}
-
-impl Fingerprint {
-    pub(crate) fn add(&mut self, key: &[u8], version: u64) {
-        self.sum = self.sum.wrapping_add(xxh3_64_with_seed(key, version));
-        self.count += 1;
-    }
-}
-
 /// What a transaction read without locks.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
     keys: Vec<u8>,
     pub(crate) points: Vec<PointRead>,
-    pub(crate) ranges: Vec<RangeRead>,
+    pub(crate) ranges: RangeReads,
     /// Versions read under a lock, if somebody wants to know.
     pub(crate) locked: Vec<u64>,
     /// The newest version read: a transaction without writes waits until it is durable (I4).
@@ -370,6 +346,15 @@ impl ReadSet {
             stamp,
         });
         self.newest = self.newest.max(version);
+    }
+
+    /// Takes in what the transaction's scans read.
+    #[inline]
+    pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads) {
+        if !ranges.is_empty() {
+            self.newest = self.newest.max(ranges.newest());
+            std::mem::swap(&mut self.ranges, ranges);
+        }
     }
 
     pub(crate) fn key(&self, read: &PointRead) -> &[u8] {

@@ -32,6 +32,7 @@ use crate::meta::Meta;
 use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
 use crate::publish::Publisher;
+use crate::range_reads::RangeReads;
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
 use crate::snapshot::Snapshot;
@@ -66,6 +67,8 @@ fn back_off(tries: u32) {
 pub(crate) struct PooledContext {
     pub(crate) inner: Arc<Inner>,
     pub(crate) state: RefCell<Box<Context>>,
+    /// What scans read. They note it here themselves, maybe on other threads, while the transaction goes on.
+    pub(crate) ranges: Box<Mutex<RangeReads>>,
 }
 
 type ContextPool = Box<[CachePadded<Mutex<Vec<PooledContext>>>]>;
@@ -200,13 +203,15 @@ impl Inner {
         PooledContext {
             inner: self.clone(),
             state: crate::commit::cell(Context::new(number)),
+            ranges: Box::default(),
         }
     }
 
     /// Takes a context back for the next transaction.
     #[inline(always)]
-    pub(crate) fn give_back(context: PooledContext) {
-        context.state.borrow_mut().clear();
+    pub(crate) fn give_back(mut context: PooledContext) {
+        context.state.get_mut().clear();
+        context.ranges.get_mut().clear();
         // The pool's pointer is taken without touching the shared reference count, which every
         // transaction of every core would otherwise write to twice.
         let inner = Arc::as_ptr(&context.inner);

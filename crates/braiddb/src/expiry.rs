@@ -93,20 +93,21 @@ impl Inner {
         let mut removed = 0;
         for _ in 0..leaves {
             let lower = from.as_ref().map(|key| &key[..]);
-            let leaf = core
-                .tree
-                .scan_leaf(lower, Bound::Unbounded, Direction::Forward)?;
+            let leaf =
+                core.tree
+                    .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)?;
             let is_over = |stored: &[u8]| {
                 codec.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
             };
-            let records = leaf.records.iter();
-            let mut over = records.filter(|r| !r.meta.tombstone && is_over(&r.value));
+            let mut over = leaf
+                .records()
+                .filter(|r| !r.meta.tombstone && is_over(r.value));
             if let Some(first) = over.next() {
-                let keys = std::iter::once(first).chain(over).map(|record| &record.key);
+                let keys = std::iter::once(first).chain(over).map(|record| record.key);
                 removed += self.remove_expired(core, keys, is_over)?;
             }
-            match leaf.next {
-                Some(next) => from = next,
+            match &leaf.next {
+                Some(next) => from = next.clone(),
                 None => return Ok((removed, None)),
             }
         }
@@ -116,7 +117,7 @@ impl Inner {
     fn remove_expired<'k>(
         self: &Arc<Self>,
         core: &Arc<TableCore>,
-        keys: impl Iterator<Item = &'k Bytes>,
+        keys: impl Iterator<Item = &'k [u8]>,
         is_over: impl Fn(&[u8]) -> bool,
     ) -> Result<u64> {
         let mut tx = self.begin(TransactionOptions {

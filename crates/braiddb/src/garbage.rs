@@ -177,9 +177,9 @@ impl Inner {
 
     /// Called when a scan meets a tombstone: those that nobody has in mind any more, because they were
     /// there when the database was opened, are retired now.
-    pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: &Record) {
+    pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
         if record.meta.version <= self.opened_at && !self.is_read_only() {
-            let retired = Retired::tombstone(record.meta.version, 0, table.clone(), &record.key);
+            let retired = Retired::tombstone(record.meta.version, 0, table.clone(), record.key);
             self.garbage.lock_shard().retired.push_front(retired);
         }
     }

@@ -47,7 +47,8 @@
 //! | a directory that nobody has open | [`verify`], [`dump`] |
 //!
 //! Handles ([`Database`], [`Table`]) are cheap to clone, go to any thread, and borrow nothing; only a [`Range`]
-//! borrows the transaction or snapshot that it reads. A transaction belongs to one thread at a time.
+//! borrows the transaction or snapshot that it reads, and may go to another thread, too. A transaction belongs to
+//! one thread at a time.
 //!
 //! The repository's `crates/braiddb/examples` have a bank, a queue, a secondary index, a time series, and commits
 //! that are awaited.
@@ -133,6 +134,7 @@ mod modify;
 mod named;
 mod options;
 mod publish;
+mod range_reads;
 mod recovery;
 mod redo;
 mod replay;

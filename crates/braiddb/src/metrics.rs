@@ -150,6 +150,8 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Pages that exist.";
         Counter store.page_loads => "braid_store_page_loads_total",
             "Pages read from the medium.";
+        Counter store.pages_read_ahead => "braid_store_pages_read_ahead_total",
+            "Pages read along with a neighbour, before the pool was full for the first time.";
         Counter store.evictions => "braid_store_evictions_total",
             "Pages put out of memory.";
         Counter store.eviction_writes => "braid_store_eviction_writes_total",

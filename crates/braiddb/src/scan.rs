@@ -1,6 +1,6 @@
 //! Range scans from both ends: the tree's records as a view sees them, merged with own writes.
 
-use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Bound;
@@ -8,13 +8,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use braid_store::{Direction, LeafScan, Record, Stamp};
+use braid_rt::Mutex;
+use braid_store::{Direction, LeafScan, Record};
 
-use crate::context::{Context, Fingerprint, OwnWrite, RangeRead, hash_key, in_bounds};
+use crate::context::{OwnWrite, hash_key, in_bounds};
 use crate::database::Inner;
 use crate::error::Result;
+use crate::range_reads::{Fingerprint, RangeReads};
 use crate::table::{Table, TableCore};
 use crate::types::{Key, Value};
+
+/// Records that the first step of an end reads at most; those that follow read more and more, so that a short
+/// scan reads little and a long one all of a leaf at once.
+const FIRST_BATCH: usize = 4;
+const BATCH_GROWTH: usize = 4;
 
 /// Which versions a reader sees.
 #[derive(Clone, Copy, Debug)]
@@ -25,40 +32,126 @@ pub(crate) enum View {
     At(u64),
 }
 
-fn as_slices(bound: &Bound<Bytes>) -> Bound<&[u8]> {
-    bound.as_ref().map(|b| &b[..])
+fn as_slices<T: AsRef<[u8]>>(bound: &Bound<T>) -> Bound<&[u8]> {
+    bound.as_ref().map(T::as_ref)
 }
 
 /// The bound on the other side of the same point.
-fn complement(bound: &Bound<Bytes>) -> Bound<Bytes> {
+fn complement<T>(bound: Bound<T>) -> Bound<T> {
     match bound {
-        Bound::Included(key) => Bound::Excluded(key.clone()),
-        Bound::Excluded(key) => Bound::Included(key.clone()),
+        Bound::Included(key) => Bound::Excluded(key),
+        Bound::Excluded(key) => Bound::Included(key),
         Bound::Unbounded => Bound::Unbounded,
     }
 }
 
-/// The leaf that one end of a scan is in.
+/// Makes a bound the one behind a key.
+fn move_behind(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    let mut bytes = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(bytes) | Bound::Excluded(bytes) => bytes,
+        Bound::Unbounded => Vec::new(),
+    };
+    bytes.clear();
+    bytes.extend_from_slice(key);
+    *bound = Bound::Excluded(bytes);
+}
+
+/// The version of a record that a reader sees.
+#[derive(Debug)]
+enum Visible {
+    /// The one in the tree.
+    Newest,
+    /// This old one.
+    Old(Bytes),
+}
+
+/// The part of a leaf that one end of a scan is in.
 #[derive(Debug)]
 struct Leaf {
-    records: std::vec::IntoIter<Record>,
-    /// Where the leaf's part of the range ends, as seen from where the scan entered it.
+    scan: LeafScan,
+    /// The next record to look at.
+    at: usize,
+    /// What is seen of the record before that, if it was not given out yet.
+    peeked: Option<Visible>,
+    /// The last record that was given out, if nothing else was since.
+    given: Option<usize>,
+    read: Option<LeafRead>,
+}
+
+/// What is noted of a leaf's part, to be validated.
+#[derive(Debug)]
+struct LeafRead {
+    /// Where the scan entered it.
     entered: Bound<Bytes>,
+    /// Where it ends, as seen from there.
     far_end: Bound<Bytes>,
-    stamp: Stamp,
     fingerprint: Fingerprint,
     newest: u64,
+}
+
+impl Leaf {
+    /// The key of the record that waits to be given out.
+    fn peeked_key(&self) -> Option<&[u8]> {
+        self.peeked.as_ref()?;
+        Some(self.scan.record(self.at - 1).key)
+    }
+}
+
+/// Where an end of a scan enters its next leaf.
+#[derive(Debug)]
+enum Next {
+    /// At the bound that the range has there.
+    Bound,
+    At(Bound<Bytes>),
+    /// The range is exhausted.
+    Nowhere,
 }
 
 /// One end of a scan over the tree.
 #[derive(Debug)]
 struct End {
-    /// Where to enter the next leaf; `None` when the range is exhausted.
-    next: Option<Bound<Bytes>>,
+    next: Next,
     leaf: Option<Leaf>,
-    peeked: Option<Record>,
+    /// The records to read of the next leaf at most.
+    batch: usize,
+    /// It gave something out.
+    moved: bool,
     /// The two ends have met.
     met: bool,
+}
+
+impl End {
+    /// The key of the record that waits to be given out.
+    fn peeked_key(&self) -> Option<&[u8]> {
+        let leaf = self.leaf.as_ref().filter(|_| !self.met);
+        leaf.and_then(Leaf::peeked_key)
+    }
+
+    /// Where what it gave out ends. `range` is the range's bound there, which is only moved when the leaf is left.
+    fn bound<'b>(&'b self, range: &'b Bound<Vec<u8>>) -> Bound<&'b [u8]> {
+        let leaf = self.leaf.as_ref();
+        match leaf.and_then(|leaf| Some(leaf.scan.record(leaf.given?))) {
+            Some(record) => Bound::Excluded(record.key),
+            None => as_slices(range),
+        }
+    }
+
+    /// Gives out the record that waits for it, or lets it go.
+    fn take(&mut self) -> Option<(Bytes, Bytes)> {
+        if self.met {
+            return None;
+        }
+        let leaf = self.leaf.as_mut()?;
+        let peeked = leaf.peeked.take()?;
+        let i = leaf.at - 1;
+        leaf.given = Some(i);
+        self.moved = true;
+        let value = match peeked {
+            Visible::Newest => leaf.scan.value(i),
+            Visible::Old(value) => value,
+        };
+        Some((leaf.scan.key(i), value))
+    }
 }
 
 /// A scan of raw bytes; [`Range`] puts the types on.
@@ -68,10 +161,10 @@ pub(crate) struct RawRange<'a> {
     view: View,
     /// For entries that have a time.
     now: u64,
-    /// Where reads are recorded for validation, and the context's index of the table.
-    tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
-    lower: Bound<Bytes>,
-    upper: Bound<Bytes>,
+    /// Where reads are noted for validation, and the context's index of the table.
+    tracked: Option<(&'a Mutex<RangeReads>, u32)>,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
     own: VecDeque<OwnWrite>,
     front: End,
     back: End,
@@ -84,164 +177,198 @@ impl<'a> RawRange<'a> {
         table: Arc<TableCore>,
         view: View,
         now: u64,
-        bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+        (lower, upper): (Bound<Vec<u8>>, Bound<Vec<u8>>),
         own: Vec<OwnWrite>,
-        tracked: Option<(&'a RefCell<Box<Context>>, u32)>,
+        tracked: Option<(&'a Mutex<RangeReads>, u32)>,
     ) -> Self {
-        let lower = bounds.0.map(Bytes::from);
-        let upper = bounds.1.map(Bytes::from);
         // Before there was a table, only own writes are seen.
         let no_table = matches!(view, View::At(number) if number < table.since);
-        let end = |next: &Bound<Bytes>| End {
-            next: (!no_table).then(|| next.clone()),
+        let end = || End {
+            next: if no_table { Next::Nowhere } else { Next::Bound },
             leaf: None,
-            peeked: None,
+            batch: FIRST_BATCH,
+            moved: false,
             met: false,
         };
-        let front = end(&lower);
-        let back = end(&upper);
-        let empty = is_empty_range(as_slices(&lower), as_slices(&upper));
-        let own = own.into();
         Self {
             inner,
             table,
             view,
             now,
             tracked,
+            failed: is_empty_range(as_slices(&lower), as_slices(&upper)),
             lower,
             upper,
-            own,
-            front,
-            back,
-            failed: empty,
+            own: own.into(),
+            front: end(),
+            back: end(),
+        }
+    }
+
+    fn end(&mut self, direction: Direction) -> &mut End {
+        match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Reverse => &mut self.back,
         }
     }
 
     fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         loop {
             self.peek(direction)?;
-            let end = match direction {
-                Direction::Forward => &mut self.front,
-                Direction::Reverse => &mut self.back,
+            let (end, own, bound) = match direction {
+                Direction::Forward => (&mut self.front, self.own.front(), &mut self.lower),
+                Direction::Reverse => (&mut self.back, self.own.back(), &mut self.upper),
             };
-            let own = match direction {
-                Direction::Forward => self.own.front(),
-                Direction::Reverse => self.own.back(),
+            let order = match own {
+                None => Ordering::Less,
+                Some(own) => match (end.peeked_key(), direction) {
+                    (None, _) => Ordering::Greater,
+                    (Some(key), Direction::Forward) => key.cmp(&own.key),
+                    (Some(key), Direction::Reverse) => own.key[..].cmp(key),
+                },
             };
-            let peeked = end.peeked.as_ref().filter(|_| !end.met);
-            let (take_tree, take_own) = match (peeked, own) {
-                (None, None) => return Ok(None),
-                (Some(_), None) => (true, false),
-                (None, Some(_)) => (false, true),
-                (Some(record), Some(own)) => {
-                    let order = match direction {
-                        Direction::Forward => record.key.cmp(&own.key),
-                        Direction::Reverse => own.key.cmp(&record.key),
-                    };
-                    (order.is_le(), order.is_ge())
+            let (key, value) = if order.is_lt() {
+                let Some((key, value)) = end.take() else {
+                    return Ok(None);
+                };
+                (key, Some(value))
+            } else {
+                // A write of the transaction's own takes the place of the record.
+                if order.is_eq() {
+                    end.take();
                 }
+                let own = match direction {
+                    Direction::Forward => self.own.pop_front(),
+                    Direction::Reverse => self.own.pop_back(),
+                };
+                let Some(own) = own else { return Ok(None) };
+                if let Some(leaf) = &mut end.leaf {
+                    leaf.given = None;
+                }
+                end.moved = true;
+                move_behind(bound, &own.key);
+                (own.key, own.value)
             };
-            let record = if take_tree { end.peeked.take() } else { None };
-            let own = match (take_own, direction) {
-                (false, _) => None,
-                (true, Direction::Forward) => self.own.pop_front(),
-                (true, Direction::Reverse) => self.own.pop_back(),
-            };
-            let (key, value) = match (record, own) {
-                (_, Some(own)) => (own.key, own.value),
-                (Some(record), None) => (record.key, Some(record.value)),
-                (None, None) => return Ok(None),
-            };
-            match direction {
-                Direction::Forward => self.lower = Bound::Excluded(key.clone()),
-                Direction::Reverse => self.upper = Bound::Excluded(key.clone()),
-            }
             if let Some(value) = self.table.open(value, || self.now)? {
                 return Ok(Some((key, value)));
             }
         }
     }
 
-    /// Brings the next visible record of one end to its `peeked`, if there is one in the bounds.
+    /// Comes to the next visible record of one end, if there is one in the bounds.
     fn peek(&mut self, direction: Direction) -> Result<()> {
         loop {
-            let end = match direction {
-                Direction::Forward => &mut self.front,
-                Direction::Reverse => &mut self.back,
+            let (end, other) = match direction {
+                Direction::Forward => (&mut self.front, &self.back),
+                Direction::Reverse => (&mut self.back, &self.front),
             };
-            if let Some(record) = &end.peeked {
-                // The other end may have come past it meanwhile.
-                if in_bounds(&record.key, as_slices(&self.lower), as_slices(&self.upper)) {
-                    return Ok(());
+            let Some(leaf) = &mut end.leaf else {
+                match self.enter(direction)? {
+                    true => continue,
+                    false => return Ok(()),
                 }
-                end.met = true;
+            };
+            if leaf.peeked.is_some() {
+                // The other end may have come past it meanwhile.
+                if other.moved
+                    && let Some(key) = leaf.peeked_key()
+                {
+                    let is_left = match direction {
+                        Direction::Forward => {
+                            in_bounds(key, Bound::Unbounded, other.bound(&self.upper))
+                        }
+                        Direction::Reverse => {
+                            in_bounds(key, other.bound(&self.lower), Bound::Unbounded)
+                        }
+                    };
+                    end.met = !is_left;
+                }
                 return Ok(());
             }
-            if let Some(leaf) = &mut end.leaf {
-                if let Some(record) = leaf.records.next() {
-                    leaf.newest = leaf.newest.max(record.meta.version);
+            if leaf.at < leaf.scan.len() {
+                let record = leaf.scan.record(leaf.at);
+                leaf.at += 1;
+                if let Some(read) = &mut leaf.read {
+                    read.newest = read.newest.max(record.meta.version);
                     if !record.meta.tombstone {
-                        leaf.fingerprint.add(&record.key, record.meta.version);
+                        read.fingerprint.add(record.key, record.meta.version);
                     }
-                    let view = self.view;
-                    if let Some(record) = visible(self.inner, &self.table, view, record) {
-                        end.peeked = Some(record);
-                    }
-                    continue;
                 }
-                let leaf = end.leaf.take();
-                self.record_read(direction, leaf, None);
+                leaf.peeked = visible(self.inner, &self.table, self.view, record);
                 continue;
             }
-            let Some(entered) = end.next.take() else {
-                return Ok(());
+            let bound = match direction {
+                Direction::Forward => &mut self.lower,
+                Direction::Reverse => &mut self.upper,
             };
-            let (from, to) = match direction {
-                Direction::Forward => (as_slices(&entered), as_slices(&self.upper)),
-                Direction::Reverse => (as_slices(&entered), as_slices(&self.lower)),
-            };
-            let scanned: LeafScan = self.table.tree.scan_leaf(from, to, direction)?;
-            let far_end = match (&scanned.next, direction) {
-                (Some(next), _) => complement(next),
-                (None, Direction::Forward) => self.upper.clone(),
-                (None, Direction::Reverse) => self.lower.clone(),
-            };
-            end.next = scanned.next;
-            end.leaf = Some(Leaf {
-                records: scanned.records.into_iter(),
-                entered,
-                far_end,
-                stamp: scanned.stamp,
-                fingerprint: Fingerprint::default(),
-                newest: 0,
-            });
+            if let Some(i) = leaf.given {
+                move_behind(bound, leaf.scan.record(i).key);
+            }
+            if let Some(leaf) = end.leaf.take() {
+                self.note_read(direction, &leaf, None);
+            }
         }
     }
 
+    /// Brings one end into its next leaf, if there is one.
+    fn enter(&mut self, direction: Direction) -> Result<bool> {
+        let next = std::mem::replace(&mut self.end(direction).next, Next::Nowhere);
+        let (near, far) = match direction {
+            Direction::Forward => (as_slices(&self.lower), self.back.bound(&self.upper)),
+            Direction::Reverse => (as_slices(&self.upper), self.front.bound(&self.lower)),
+        };
+        let from = match &next {
+            Next::Bound => near,
+            Next::At(bound) => as_slices(bound),
+            Next::Nowhere => return Ok(false),
+        };
+        let batch = match direction {
+            Direction::Forward => self.front.batch,
+            Direction::Reverse => self.back.batch,
+        };
+        let scan = self.table.tree.scan_leaf(from, far, direction, batch)?;
+        let read = self.tracked.is_some().then(|| LeafRead {
+            entered: match &next {
+                Next::At(bound) => bound.clone(),
+                _ => near.map(Bytes::copy_from_slice),
+            },
+            far_end: match &scan.next {
+                Some(next) => complement(next.clone()),
+                None => far.map(Bytes::copy_from_slice),
+            },
+            fingerprint: Fingerprint::default(),
+            newest: 0,
+        });
+        let end = self.end(direction);
+        if let Some(next) = &scan.next {
+            end.next = Next::At(next.clone());
+        }
+        end.batch = batch.saturating_mul(BATCH_GROWTH);
+        end.leaf = Some(Leaf {
+            scan,
+            at: 0,
+            peeked: None,
+            given: None,
+            read,
+        });
+        Ok(true)
+    }
+
     /// Notes what was read of a leaf, up to `stopped_at` or its far end.
-    fn record_read(
-        &self,
-        direction: Direction,
-        leaf: Option<Leaf>,
-        stopped_at: Option<Bound<Bytes>>,
-    ) {
-        let (Some((context, table)), Some(leaf)) = (self.tracked, leaf) else {
+    fn note_read(&self, direction: Direction, leaf: &Leaf, stopped_at: Option<Bound<&[u8]>>) {
+        let (Some((reads, table)), Some(read)) = (self.tracked, &leaf.read) else {
             return;
         };
-        let far = stopped_at.unwrap_or(leaf.far_end);
-        let (lower, upper) = match direction {
-            Direction::Forward => (leaf.entered, far),
-            Direction::Reverse => (far, leaf.entered),
+        let far = stopped_at.unwrap_or(as_slices(&read.far_end));
+        let entered = as_slices(&read.entered);
+        let bounds = match direction {
+            Direction::Forward => (entered, far),
+            Direction::Reverse => (far, entered),
         };
-        let reads = &mut context.borrow_mut().reads;
-        reads.newest = reads.newest.max(leaf.newest);
-        reads.ranges.push(RangeRead {
-            table,
-            lower,
-            upper,
-            stamp: leaf.stamp,
-            fingerprint: leaf.fingerprint,
-        });
+        let stamp = leaf.scan.stamp;
+        reads
+            .lock()
+            .add(table, bounds, stamp, read.fingerprint, read.newest);
     }
 
     pub(crate) fn next_raw(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
@@ -260,45 +387,46 @@ impl<'a> RawRange<'a> {
 
 impl Drop for RawRange<'_> {
     fn drop(&mut self) {
+        if self.tracked.is_none() {
+            return;
+        }
         for direction in [Direction::Forward, Direction::Reverse] {
-            let end = match direction {
-                Direction::Forward => &mut self.front,
-                Direction::Reverse => &mut self.back,
+            let (end, bound) = match direction {
+                Direction::Forward => (&self.front, &self.lower),
+                Direction::Reverse => (&self.back, &self.upper),
             };
-            let Some(leaf) = end.leaf.take() else {
-                continue;
-            };
+            let Some(leaf) = &end.leaf else { continue };
             // A record that was only looked at belongs to what was seen, and so does the gap before it.
-            let seen_to = match (&end.peeked, direction) {
-                (Some(record), _) => Bound::Included(record.key.clone()),
-                // Everything that the iterator gave out, or skipped, lies before the present bound.
-                (None, Direction::Forward) => complement(&self.lower),
-                (None, Direction::Reverse) => complement(&self.upper),
+            // Otherwise all that was given out, or skipped, lies before the end's bound.
+            let seen_to = match leaf.peeked_key() {
+                Some(key) => Bound::Included(key),
+                None => complement(end.bound(bound)),
             };
-            let seen_to = match (seen_to, leaf.records.as_slice().is_empty()) {
-                (_, true) => None,
-                (bound, false) => Some(bound),
-            };
-            self.record_read(direction, Some(leaf), seen_to);
+            let is_through = leaf.at == leaf.scan.len();
+            self.note_read(direction, leaf, (!is_through).then_some(seen_to));
         }
     }
 }
 
-/// The version of a record that a view sees.
-fn visible(inner: &Inner, table: &Arc<TableCore>, view: View, record: Record) -> Option<Record> {
+/// What a view sees of a record.
+fn visible(
+    inner: &Inner,
+    table: &Arc<TableCore>,
+    view: View,
+    record: Record<'_>,
+) -> Option<Visible> {
     match view {
         View::At(snapshot) if record.meta.version > snapshot => {
-            let stripe = inner.locks.stripe_of(hash_key(table.id, &record.key));
+            let stripe = inner.locks.stripe_of(hash_key(table.id, record.key));
             let chain = inner.locks.versions(stripe).lock();
-            let value = chain.get(table.id, &record.key, snapshot)?;
-            let value = Bytes::copy_from_slice(value);
-            Some(Record { value, ..record })
+            let value = chain.get(table.id, record.key, snapshot)?;
+            Some(Visible::Old(Bytes::copy_from_slice(value)))
         }
         _ if record.meta.tombstone => {
-            inner.note_tombstone(table, &record);
+            inner.note_tombstone(table, record);
             None
         }
-        _ => Some(record),
+        _ => Some(Visible::Newest),
     }
 }
 
@@ -315,6 +443,10 @@ fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 /// An iterator over a range of a table, from both ends; see [`crate::Readable::range`].
 ///
 /// After an error it ends.
+///
+/// Keys and values that are [`Bytes`] are not copied one by one: those that were read from a page together
+/// share memory, up to some ten KiB, which lasts as long as one of them does. Copy the few of many that are to
+/// be kept for long.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

@@ -406,7 +406,7 @@ impl Transaction {
                 state.reads.newest = state.reads.newest.max(number);
                 (View::At(number), None)
             }
-            None => (View::Latest, Some((self.state(), table))),
+            None => (View::Latest, Some((&*self.context().ranges, table))),
         };
         let now = match &core.codec {
             Some(codec) if codec.is_timed() => self.time(&mut state),
@@ -496,7 +496,7 @@ impl fmt::Debug for Transaction {
             .field("writes", &state.writes.live_len())
             .field(
                 "reads",
-                &(state.reads.points.len() + state.reads.ranges.len()),
+                &(state.reads.points.len() + self.context().ranges.lock().len()),
             )
             .field("locks", &state.locks.len())
             .finish_non_exhaustive()

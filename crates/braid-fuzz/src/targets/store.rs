@@ -145,8 +145,8 @@ fn scan(tree: &Tree, direction: Direction) -> Result<Records, StoreError> {
     let mut from = Bound::Unbounded;
     for _ in 0..LEAVES_MAX {
         let bound = from.as_ref().map(|key: &Vec<u8>| &key[..]);
-        let leaf = tree.scan_leaf(bound, Bound::Unbounded, direction)?;
-        let found = leaf.records.into_iter();
+        let leaf = tree.scan_leaf(bound, Bound::Unbounded, direction, usize::MAX)?;
+        let found = leaf.records();
         records.extend(found.map(|record| (record.key.to_vec(), record.value.to_vec())));
         match leaf.next {
             Some(next) => from = next.map(|key| key.to_vec()),

@@ -1,0 +1,98 @@
+//! Reading the neighbours of a page along with it, while the pool has memory that was never used.
+//!
+//! A database that was just opened has nothing in memory, and each page that is asked for is waited for. The
+//! medium takes little longer for a few blocks in a row than for one, so until the pool is full for the first
+//! time a page that is read brings along those that lie beside it.
+//!
+//! A block that is read without its page's latch may be given to another page, or to another version of its
+//! own, at any time. What was read counts only if the block is the page's place both now and in the durable
+//! map, and no checkpoint was published since before the reading: a place in the durable map is not written
+//! to, and it takes a publication to leave that map and another one to come back.
+
+use std::sync::atomic::Ordering;
+
+use braid_io::AlignedBuf;
+
+use crate::latch;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::pool::{Pool, check_page};
+use crate::state;
+use crate::table::PAGES_MAX;
+
+/// Blocks that are read together. They begin at a multiple of this.
+const BLOCKS: u64 = 8;
+
+/// Blocks that were read together.
+pub(crate) struct Cluster {
+    first: u64,
+    bytes: AlignedBuf,
+    /// The durable checkpoint of when the reading began.
+    sequence: u64,
+}
+
+impl Cluster {
+    fn blocks(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        (self.first..).zip(self.bytes.chunks_exact(PAGE_SIZE))
+    }
+}
+
+impl Pool {
+    /// Reads a page, whose latch the caller has, and its neighbours; `None` if there is a reason to read it
+    /// alone.
+    pub(crate) fn read_cluster(&self, id: PageId, place: u64, page: &mut [u8]) -> Option<Cluster> {
+        if !self.has_unused_frames(BLOCKS as usize) {
+            return None;
+        }
+        let sequence = self.file.sequence();
+        let first = place - place % BLOCKS;
+        let mut bytes = AlignedBuf::new(BLOCKS as usize * PAGE_SIZE);
+        // At the end of the file there are fewer blocks, and beside a good one there may be a bad one.
+        self.file.read_run(first, &mut bytes).ok()?;
+        let cluster = Cluster {
+            first,
+            bytes,
+            sequence,
+        };
+        let (_, own) = cluster.blocks().find(|(block, _)| *block == place)?;
+        self.file.check_durable(id, place, sequence, own).ok()?;
+        page.copy_from_slice(own);
+        Some(cluster)
+    }
+
+    /// Puts the pages of a cluster that are not in memory there, as far as they are what they should be. The
+    /// caller has no latch.
+    pub(crate) fn adopt(&self, cluster: &Cluster) {
+        for (block, bytes) in cluster.blocks() {
+            let id = crate::file::u64_at(bytes, 8);
+            // Others hold something else than a page.
+            if (1..PAGES_MAX).contains(&id) && self.place(id) == block {
+                self.adopt_page(id, block, bytes, cluster.sequence);
+            }
+        }
+    }
+
+    fn adopt_page(&self, id: PageId, block: u64, bytes: &[u8], sequence: u64) {
+        let state = self.states.get_or_make(id);
+        let word = state.load(Ordering::Relaxed);
+        if state::is_latched(word) || state::is_resident(word) {
+            return;
+        }
+        let Some(empty) = state::take(state, word) else {
+            return;
+        };
+        // With the latch, since nobody moves the page now.
+        let is_it = self.place(id) == block
+            && self.file.check_durable(id, block, sequence, bytes).is_ok()
+            && check_page(id, bytes).is_ok();
+        match is_it.then(|| self.unused_frame()).flatten() {
+            Some(frame) => {
+                self.counters.loads.fetch_add(1, Ordering::Relaxed);
+                self.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+                latch::before_changes();
+                self.fill(frame, id, bytes);
+                state::moved(state, empty, frame as u64);
+            }
+            None => latch::give_back(state, empty),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Reading a range, a leaf or a part of one at a time.
+//!
+//! What is read of a leaf is copied once, into one buffer: records are slices of it.
+
+use std::cmp::Ordering;
+use std::ops::{Bound, Range};
+
+use bytes::Bytes;
+
+use super::{RecordMeta, Stamp, Tree, astray, meta_of};
+use crate::error::StoreError;
+use crate::node::{LeafRecord, Node};
+use crate::page::{PAGE_SIZE, PageId};
+use crate::pool::Waits;
+
+/// A step of a scan that has read so many bytes of values from outside of the leaf reads no further ones.
+const LARGE_BYTES_MAX: usize = 1 << 18;
+
+/// The order of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// By ascending keys.
+    Forward,
+    /// By descending keys.
+    Reverse,
+}
+
+/// One record of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Version and kind.
+    pub meta: RecordMeta,
+    /// The value; empty for a tombstone.
+    pub value: &'a [u8],
+}
+
+/// A leaf's part of a range, or the first of it; see [`Tree::scan_leaf`].
+#[derive(Clone, Debug)]
+pub struct LeafScan {
+    /// The keys and values of the records.
+    bytes: Bytes,
+    records: Vec<Extent>,
+    /// The values that are not in `bytes`, in the order of their records.
+    large: Vec<Bytes>,
+    /// The leaf, for [`Tree::is_current`].
+    pub stamp: Stamp,
+    /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
+    /// if the range is exhausted.
+    pub next: Option<Bound<Bytes>>,
+}
+
+/// A record in a [`LeafScan`].
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    meta: RecordMeta,
+    key: (u32, u32),
+    value: (u32, u32),
+    /// The index of its value among the large ones.
+    large: Option<u32>,
+}
+
+impl Extent {
+    fn key(&self) -> Range<usize> {
+        self.key.0 as usize..self.key.1 as usize
+    }
+
+    fn value(&self) -> Range<usize> {
+        self.value.0 as usize..self.value.1 as usize
+    }
+}
+
+impl LeafScan {
+    /// The number of records, tombstones included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The records in the scan's order, tombstones included.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.records.iter().map(|extent| self.at(extent))
+    }
+
+    /// The record at a position in the scan's order.
+    ///
+    /// # Panics
+    /// If there are not so many, as the other functions that take a position.
+    #[inline]
+    pub fn record(&self, i: usize) -> Record<'_> {
+        self.at(&self.records[i])
+    }
+
+    #[inline]
+    fn at(&self, extent: &Extent) -> Record<'_> {
+        let value = match extent.large {
+            Some(i) => &self.large[i as usize],
+            None => &self.bytes[extent.value()],
+        };
+        Record {
+            key: &self.bytes[extent.key()],
+            meta: extent.meta,
+            value,
+        }
+    }
+
+    /// The key of the record at a position. It shares the memory of all records.
+    #[inline]
+    pub fn key(&self, i: usize) -> Bytes {
+        self.bytes.slice(self.records[i].key())
+    }
+
+    /// The value of the record at a position. It shares the memory of all records, unless it is a large one.
+    #[inline]
+    pub fn value(&self, i: usize) -> Bytes {
+        let extent = &self.records[i];
+        match extent.large {
+            Some(i) => self.large[i as usize].clone(),
+            None => self.bytes.slice(extent.value()),
+        }
+    }
+}
+
+/// A record whose value is in pages of its own.
+struct Large {
+    /// Its position in the scan's order.
+    position: usize,
+    record: LeafRecord,
+}
+
+/// What was copied of a leaf that may have been changing.
+#[derive(Default)]
+struct Copied {
+    bytes: Vec<u8>,
+    records: Vec<Extent>,
+    large: Vec<Large>,
+}
+
+impl Copied {
+    /// Copies the first records of a part of a leaf, as the direction has it; `None` if they lead out of the page.
+    #[inline(never)]
+    fn read(
+        node: Node<'_>,
+        part: &Range<usize>,
+        direction: Direction,
+        at_most: usize,
+    ) -> Option<Self> {
+        let count = part.len().min(at_most);
+        // Of the size that records have here, and the last word in full.
+        let size = PAGE_SIZE / node.len().max(1) + node.prefix_len().min(PAGE_SIZE);
+        let mut copied = Self {
+            bytes: Vec::with_capacity(count * size + 8),
+            records: Vec::with_capacity(count),
+            large: Vec::new(),
+        };
+        let mut large_bytes = 0;
+        let (mut i, step) = match direction {
+            Direction::Forward => (part.start, 1),
+            Direction::Reverse => (part.end.wrapping_sub(1), usize::MAX),
+        };
+        for position in 0..count {
+            if large_bytes >= LARGE_BYTES_MAX {
+                break;
+            }
+            let record = node.leaf_record(i);
+            i = i.wrapping_add(step);
+            let large = record.is_overflow().then(|| {
+                large_bytes += record.value_len;
+                copied.large.push(Large { position, record });
+                copied.large.len() as u32 - 1
+            });
+            let (key, value) = node.append_record(&record, &mut copied.bytes)?;
+            copied.records.push(Extent {
+                meta: meta_of(&record),
+                key: (key.start as u32, key.end as u32),
+                value: (value.start as u32, value.end as u32),
+                large,
+            });
+        }
+        Some(copied)
+    }
+}
+
+/// The slots of a leaf that lie between two bounds. A bound outside of the leaf does not share its prefix, and
+/// cuts nothing off.
+fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<usize> {
+    let position = |key: &[u8], behind_equal: bool| match node.search(key) {
+        Ok(i) => i + usize::from(behind_equal),
+        Err(i) => i,
+    };
+    let is_outside_lower = |key| node.compare_lower(key).is_some_and(Ordering::is_gt);
+    let is_outside_upper = |key| node.compare_upper(key).is_some_and(Ordering::is_le);
+    let start = match lower {
+        Bound::Unbounded => 0,
+        Bound::Included(key) | Bound::Excluded(key) if is_outside_lower(key) => 0,
+        Bound::Included(key) => position(key, false),
+        Bound::Excluded(key) => position(key, true),
+    };
+    let end = match upper {
+        Bound::Unbounded => node.len(),
+        Bound::Included(key) | Bound::Excluded(key) if is_outside_upper(key) => node.len(),
+        Bound::Included(key) => position(key, true),
+        Bound::Excluded(key) => position(key, false),
+    };
+    start..end.max(start)
+}
+
+/// Whether a scan from a bound begins in this leaf: one that a damaged node leads to the wrong leaf would not
+/// get on.
+fn begins_here(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> bool {
+    match (from, direction) {
+        (Bound::Unbounded, Direction::Forward) => node.compare_lower(&[]).is_none(),
+        (Bound::Unbounded, Direction::Reverse) => node.compare_upper(&[]).is_none(),
+        (Bound::Excluded(key), Direction::Reverse) => {
+            node.compare_lower(key).is_none_or(Ordering::is_lt)
+        }
+        (Bound::Included(key) | Bound::Excluded(key), _) => {
+            node.compare_lower(key).is_none_or(Ordering::is_le)
+                && node.compare_upper(key).is_none_or(Ordering::is_gt)
+        }
+    }
+}
+
+/// Where a scan that is through with a leaf goes on, if its range does.
+fn behind(node: Node<'_>, to: Bound<&[u8]>, direction: Direction) -> Option<Bound<Bytes>> {
+    match direction {
+        Direction::Forward => {
+            let goes_on = match to {
+                Bound::Unbounded => true,
+                Bound::Included(to) => node.compare_upper(to).is_some_and(Ordering::is_le),
+                Bound::Excluded(to) => node.compare_upper(to).is_some_and(Ordering::is_lt),
+            };
+            let fence = goes_on.then(|| node.upper_fence()).flatten()?;
+            Some(Bound::Included(fence.into()))
+        }
+        Direction::Reverse => {
+            let goes_on = match to {
+                Bound::Unbounded => true,
+                Bound::Included(to) | Bound::Excluded(to) => {
+                    node.compare_lower(to).is_some_and(Ordering::is_gt)
+                }
+            };
+            let fence = goes_on.then(|| node.lower_fence()).flatten()?;
+            Some(Bound::Excluded(fence.into()))
+        }
+    }
+}
+
+/// A key and a version, of a record for which a leaf has to be read again.
+type Replaced = Option<(Bytes, u64)>;
+
+impl Tree {
+    /// Reads at most so many records of one leaf's part of a range, from one end: forward from `from` (a
+    /// lower bound) to `to` (an upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
+    /// Fewer than there are, too, if their values are very large; but at least one.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn scan_leaf(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        direction: Direction,
+        at_most: usize,
+    ) -> Result<LeafScan, StoreError> {
+        let at_most = at_most.max(1);
+        let mut waits = Waits::default();
+        let mut replaced = None;
+        loop {
+            if let Some(scan) = self.try_scan_leaf(from, to, direction, at_most, &mut replaced)? {
+                return Ok(scan);
+            }
+            waits.wait();
+        }
+    }
+
+    fn try_scan_leaf(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        direction: Direction,
+        at_most: usize,
+        replaced: &mut Replaced,
+    ) -> Result<Option<LeafScan>, StoreError> {
+        let Some(leaf) =
+            self.try_descend(&|node: Node<'_>| child_towards(node, from, direction))?
+        else {
+            return Ok(None);
+        };
+        let node = Node(leaf.page());
+        let begins_here = begins_here(node, from, direction);
+        let part = match direction {
+            Direction::Forward => between(node, from, to),
+            Direction::Reverse => between(node, to, from),
+        };
+        let copied = Copied::read(node, &part, direction, at_most);
+        let is_all = copied
+            .as_ref()
+            .is_some_and(|copied| copied.records.len() == part.len());
+        let behind = is_all.then(|| behind(node, to, direction)).flatten();
+        // From here on what was read makes sense.
+        if !leaf.validate() {
+            return Ok(None);
+        }
+        if !begins_here {
+            return Err(astray(leaf.id));
+        }
+        let what = "a record that is not in its page";
+        let copied = copied.ok_or_else(|| StoreError::damaged_page(leaf.id, what))?;
+        let Copied {
+            bytes,
+            records,
+            large,
+        } = copied;
+        let mut scan = LeafScan {
+            bytes: bytes.into(),
+            records,
+            large: Vec::new(),
+            stamp: Stamp::of(&leaf),
+            next: behind,
+        };
+        if let (false, Some(last)) = (is_all, scan.len().checked_sub(1)) {
+            scan.next = Some(Bound::Excluded(scan.key(last)));
+        }
+        match large.is_empty() || self.read_large(&mut scan, &large, leaf.id, replaced)? {
+            true => Ok(Some(scan)),
+            false => Ok(None),
+        }
+    }
+
+    /// Reads the large values of a leaf; `false` if one was replaced since the leaf was read.
+    #[cold]
+    fn read_large(
+        &self,
+        scan: &mut LeafScan,
+        large: &[Large],
+        leaf: PageId,
+        replaced: &mut Replaced,
+    ) -> Result<bool, StoreError> {
+        for Large { position, record } in large {
+            let extent = scan.records[*position];
+            let key = scan.bytes.slice(extent.key());
+            let reference = scan.bytes.slice(extent.value());
+            let Some(value) = self.read_overflow(&key, record, &reference)? else {
+                // One that still is there, and still is not where its key leads, is in the wrong leaf.
+                let again = Some((key, record.version));
+                if *replaced == again {
+                    return Err(astray(leaf));
+                }
+                *replaced = again;
+                return Ok(false);
+            };
+            scan.large.push(value);
+        }
+        Ok(true)
+    }
+}
+
+/// The child of an inner node in which a scan from a bound begins.
+#[inline]
+fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> PageId {
+    match (from, direction) {
+        (Bound::Unbounded, Direction::Forward) => node.child_at(0),
+        (Bound::Unbounded, Direction::Reverse) => node.child_at(node.len()),
+        // What lies before a separator is in the child to its left.
+        (Bound::Excluded(key), Direction::Reverse) => {
+            node.child_at(node.search(key).unwrap_or_else(|above| above))
+        }
+        (Bound::Included(key) | Bound::Excluded(key), _) => node.child_of(key),
+    }
+}

@@ -1,0 +1,115 @@
+//! What a transaction's scans read without locks, to be validated at commit.
+
+use std::ops::Bound;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use braid_store::Stamp;
+
+/// A buffer that one large scan grew is not kept for the small ones that follow.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// A piece of a range, inside one leaf.
+#[derive(Debug)]
+pub(crate) struct RangeRead {
+    /// The context's index of the table.
+    pub(crate) table: u32,
+    lower: Bound<KeyAt>,
+    upper: Bound<KeyAt>,
+    pub(crate) stamp: Stamp,
+    /// Of the keys and versions seen, tombstones left out.
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// Where a key is in [`RangeReads::keys`].
+#[derive(Clone, Copy, Debug)]
+struct KeyAt {
+    start: usize,
+    end: usize,
+}
+
+/// A digest of a set of (key, version) pairs, independent of their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    sum: u64,
+    count: u64,
+}
+
+impl Fingerprint {
+    pub(crate) fn add(&mut self, key: &[u8], version: u64) {
+        self.sum = self.sum.wrapping_add(xxh3_64_with_seed(key, version));
+        self.count += 1;
+    }
+}
+
+/// The pieces that were read.
+#[derive(Debug, Default)]
+pub(crate) struct RangeReads {
+    keys: Vec<u8>,
+    pieces: Vec<RangeRead>,
+    newest: u64,
+}
+
+impl RangeReads {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The newest version that was read.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RangeRead> {
+        self.pieces.iter()
+    }
+
+    pub(crate) fn bounds(&self, read: &RangeRead) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let key = |at: KeyAt| &self.keys[at.start..at.end];
+        (read.lower.map(key), read.upper.map(key))
+    }
+
+    /// Adds a piece; `newest` is the newest version in it.
+    pub(crate) fn add(
+        &mut self,
+        table: u32,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        stamp: Stamp,
+        fingerprint: Fingerprint,
+        newest: u64,
+    ) {
+        let mut keep = |key: &[u8]| {
+            let start = self.keys.len();
+            self.keys.extend_from_slice(key);
+            let end = self.keys.len();
+            KeyAt { start, end }
+        };
+        self.pieces.push(RangeRead {
+            table,
+            lower: lower.map(&mut keep),
+            upper: upper.map(&mut keep),
+            stamp,
+            fingerprint,
+        });
+        self.newest = self.newest.max(newest);
+    }
+
+    /// Forgets everything but the memory.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        self.keys.clear();
+        self.pieces.clear();
+        self.newest = 0;
+        if self.keys.capacity() > KEPT_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
+}
