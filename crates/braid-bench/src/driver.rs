@@ -40,7 +40,7 @@ pub trait Driver: Send + Sync {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<u64, BenchError>;
 
-    /// What the thread of this number (from 0) does. `seed` decides all of its draws.
+    /// What the thread of this number (from 0) does. `seed` decides all of its draws but what it writes into records.
     fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_>;
 
     /// Checks what the engine holds while no client runs, be it after a run or after a crash.

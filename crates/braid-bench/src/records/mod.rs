@@ -35,6 +35,12 @@ pub(crate) struct Records {
     plan: Option<Arc<Plan>>,
 }
 
+/// Draws the values that clients write. The seed decides the keys alone: a later run of the same seed would write what is
+/// there already, and an engine that looks (SQLite) writes and syncs nothing then.
+fn unseeded() -> Rng {
+    Rng::new()
+}
+
 impl Records {
     pub(crate) fn new(spec: &Spec) -> Self {
         Records {

@@ -19,11 +19,10 @@ pub(super) struct UniformClient {
 
 impl UniformClient {
     pub(super) fn new(seed: u64, records: u64, updates: usize, value_size: usize) -> Self {
-        let mut rng = Rng::with_seed(seed);
         let mut value = vec![0; value_size];
-        rng.fill(&mut value);
+        super::unseeded().fill(&mut value);
         UniformClient {
-            rng,
+            rng: Rng::with_seed(seed),
             records,
             keys: vec![[0; 8]; updates],
             value,
@@ -55,6 +54,18 @@ impl Client for UniformClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_of_one_seed_write_other_values_to_the_same_keys() {
+        let of = || {
+            let mut client = UniformClient::new(1, 64, 10, 100);
+            client.draw();
+            (client.keys, client.value)
+        };
+        let ((keys, value), (again, other)) = (of(), of());
+        assert_eq!(keys, again);
+        assert_ne!(value, other);
+    }
 
     #[test]
     fn keys_are_those_of_loaded_records() {

@@ -2,6 +2,8 @@
 
 use std::hint::black_box;
 
+use fastrand::Rng;
+
 use super::RECORDS;
 use super::plan::{Generator, Op};
 use crate::driver::{Access, Client, Step};
@@ -21,6 +23,8 @@ pub(super) struct YcsbClient {
     key: [u8; 8],
     /// The value being written, kept so that no transaction allocates one.
     value: Vec<u8>,
+    /// Draws what is written.
+    values: Rng,
     /// What an update sets a field to.
     fresh: u8,
     /// Where that field begins.
@@ -28,15 +32,27 @@ pub(super) struct YcsbClient {
     writes: u64,
 }
 
+/// Reads every byte of a value, since YCSB's reads and scans return all fields. Engines that hand out pointers would
+/// otherwise never load what they point at.
+#[inline]
+fn look_at(value: &[u8]) {
+    let (words, rest) = value.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let rest = rest.iter().map(|byte| u64::from(*byte));
+    black_box(words.chain(rest).fold(0, |all, word| all ^ word));
+}
+
 impl YcsbClient {
-    pub(super) fn new(mut generator: Generator, value_size: usize) -> Self {
+    pub(super) fn new(generator: Generator, value_size: usize) -> Self {
+        let mut values = super::unseeded();
         let mut value = vec![0; value_size];
-        generator.rng().fill(&mut value);
+        values.fill(&mut value);
         YcsbClient {
             generator,
             op: Op::Read(0),
             key: [0; 8],
             value,
+            values,
             fresh: 0,
             field: 0,
             writes: 0,
@@ -71,7 +87,7 @@ impl Client for YcsbClient {
                 self.key = self.key_of(ordinal);
                 let fields = (self.value.len() / FIELD_BYTES).max(1);
                 self.field = self.generator.rng().usize(0..fields) * FIELD_BYTES;
-                self.fresh = self.generator.rng().u8(..);
+                self.fresh = self.values.u8(..);
                 self.written()
             }
             Op::Insert(ordinal) => {
@@ -117,7 +133,7 @@ impl Client for YcsbClient {
                     &end,
                     Order::Ascending,
                     &mut |_, value| {
-                        black_box(value.len());
+                        look_at(value);
                         left -= 1;
                         left > 0
                     },
@@ -125,7 +141,7 @@ impl Client for YcsbClient {
             }
             Op::Read(_) => tx
                 .get(RECORDS, &self.key, &mut |value| {
-                    black_box(value.len());
+                    look_at(value);
                 })
                 .map(|_| ()),
         }
@@ -134,7 +150,7 @@ impl Client for YcsbClient {
     #[inline]
     fn get(&mut self, session: &mut dyn Session) -> Result<bool, Stop> {
         session.get(RECORDS, &self.key, &mut |value| {
-            black_box(value.len());
+            look_at(value);
         })
     }
 
