@@ -153,6 +153,17 @@ pub trait File: Send + Sync + fmt::Debug {
     /// `StorageFull` or the medium's error.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// Extends the file to `len` bytes if it is shorter, with space set aside for them where the medium can do
+    /// that quickly, so that writes inside do not queue for the file's length. New bytes read as zero. Only a hint:
+    /// where the medium cannot, this does nothing.
+    ///
+    /// # Errors
+    /// `StorageFull` or the medium's error; a part of the space may be there then.
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        let _ = len;
+        Ok(())
+    }
+
     /// Writes real zeroes over `range`, extending the file if needed, so that later writes inside it
     /// touch no file-system metadata. Durable after [`File::sync`].
     ///

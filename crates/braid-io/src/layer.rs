@@ -97,6 +97,10 @@ impl<L: Layer> File for LayeredFile<L> {
         self.inner.set_len(len)
     }
 
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.inner.reserve(len)
+    }
+
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         self.inner.fill_zero(range)
     }

@@ -299,6 +299,18 @@ impl File for PosixFile {
         self.file.set_len(len)
     }
 
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::FallocateFlags;
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         let zeroes = AlignedBuf::new(1 << 20);
         let mut at = range.start;

@@ -722,6 +722,17 @@ impl File for SimFile {
         Ok(())
     }
 
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.device.take_time(5..50);
+        let mut state = self.device.0.lock();
+        state.step(Step::Write)?;
+        if state.contents[self.id].current.len() < len as usize {
+            state.grow(self.id, len as usize)?;
+            state.contents[self.id].clock += 1;
+        }
+        Ok(())
+    }
+
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         let zeroes = vec![0; range.end.saturating_sub(range.start) as usize];
         self.write_all(vec![(range.start, zeroes)], false)

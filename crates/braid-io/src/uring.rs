@@ -250,6 +250,10 @@ impl File for UringFile {
         self.file.set_len(len)
     }
 
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.file.reserve(len)
+    }
+
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         self.file.fill_zero(range)
     }

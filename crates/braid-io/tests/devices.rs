@@ -97,6 +97,25 @@ fn zeroes_and_holes_read_as_zero() {
 }
 
 #[test]
+fn room_reads_as_zero_and_takes_nothing_away() {
+    on_each(|device| {
+        let file = device.open("a", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(7, 4)], 0).unwrap();
+        file.reserve(8 * 4096).unwrap();
+        // Some devices have no room to set aside.
+        let len = file.len().unwrap();
+        assert!(len == 4 * 4096 || len == 8 * 4096, "{len}");
+        file.reserve(4096).unwrap();
+        assert_eq!(file.len().unwrap(), len);
+        file.write_at(&[&block(9, 1)], 7 * 4096).unwrap();
+        let mut read = block(1, 8);
+        file.read_at(&mut read, 0).unwrap();
+        let firsts: Vec<u8> = read.chunks(4096).map(|b| b[0]).collect();
+        assert_eq!(firsts, [7, 7, 7, 7, 0, 0, 0, 9]);
+    });
+}
+
+#[test]
 fn names_behave_like_a_directory() {
     on_each(|device| {
         let missing = device.open("a", OpenMode::Existing).unwrap_err();

@@ -158,12 +158,18 @@ impl Root {
     }
 }
 
+/// By how many blocks the file is extended at once: an eighth of what it has, between these.
+const GROWTH_MIN: u64 = 16;
+const GROWTH_MAX: u64 = 8192;
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     device: Arc<dyn Device>,
     file: Arc<dyn File>,
     pub(crate) space: Mutex<Space>,
+    /// Blocks that the file is known to have room for.
+    room: AtomicU64,
     /// The page map as of the durable superblock.
     pub(crate) durable: PageTable,
     /// The durable superblock's sequence number.
@@ -217,6 +223,7 @@ impl DataFile {
             device,
             file,
             space: Mutex::new(Space::new(std::iter::empty())),
+            room: AtomicU64::new(0),
             durable: PageTable::new(),
             sequence: AtomicU64::new(0),
             unsettled: Mutex::new(None),
@@ -441,11 +448,27 @@ impl DataFile {
         self.poison.get()
     }
 
+    /// Makes the file longer than these blocks need, since writes that extend a file go one after the other, each
+    /// waiting for the one before it. [`DataFile::trim`] gives back what was not used.
+    fn make_room(&self, places: &[u64]) {
+        let end = places.iter().max().map_or(0, |last| last + 1);
+        // Relaxed: who finds an old number extends the file to where it is.
+        if end <= self.room.load(Ordering::Relaxed) {
+            return;
+        }
+        let room = end + (end / 8).clamp(GROWTH_MIN, GROWTH_MAX);
+        // Without room the write itself finds out whether there is space.
+        if self.file.reserve(room * PAGE_SIZE as u64).is_ok() {
+            self.room.fetch_max(room, Ordering::Relaxed);
+        }
+    }
+
     /// Writes a page to a free block; returns it.
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
         self.settle()?;
         seal(buf, id, self.next_sequence());
         let place = self.space.lock().allocate();
+        self.make_room(&[place]);
         let offset = place * PAGE_SIZE as u64;
         if let Err(error) = self.file.write_at(&[buf], offset) {
             braid_rt::reach("store: an evicted page can't be written");
@@ -465,6 +488,7 @@ impl DataFile {
             let mut space = self.space.lock();
             blocks.iter().map(|_| space.allocate()).collect()
         };
+        self.make_room(&places);
         let sequence = self.next_sequence();
         blocks
             .iter_mut()
@@ -493,6 +517,7 @@ impl DataFile {
             let mut space = self.space.lock();
             ids.iter().map(|_| space.allocate()).collect()
         };
+        self.make_room(&places);
         let sequence = self.next_sequence();
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
@@ -664,10 +689,10 @@ impl DataFile {
             .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
     }
 
-    /// Whether a superblock was never written.
-    pub(crate) fn is_blank(&self, slot: u64) -> bool {
+    /// Whether a block was never written.
+    pub(crate) fn is_blank(&self, block: u64) -> bool {
         let mut buf = self.buffer();
-        let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        let read = self.file.read_at(&mut buf, block * PAGE_SIZE as u64);
         read.is_ok() && buf.iter().all(|byte| *byte == 0)
     }
 
@@ -695,6 +720,7 @@ impl DataFile {
         let blocks = space.trim();
         if blocks < self.len_blocks()? {
             braid_rt::reach("store: the data file's end is cut off");
+            self.room.store(blocks, Ordering::Relaxed);
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
             cut.map_err(|e| StoreError::io("shortening data.braid", e))?;
         }

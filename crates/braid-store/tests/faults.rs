@@ -22,6 +22,8 @@ struct Plan {
     fail_durable_write: bool,
     /// The next sync fails so.
     fail_sync: Option<io::ErrorKind>,
+    /// The device has no room but for what is written.
+    refuse_room: bool,
     /// Called before every batch of writes.
     before_batch: Option<Box<dyn FnMut() + Send>>,
 }
@@ -94,6 +96,12 @@ impl File for FaultyFile {
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.inner.set_len(len)
+    }
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        if self.device.plan.lock().refuse_room {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.inner.reserve(len)
     }
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         self.inner.fill_zero(range)
@@ -258,6 +266,31 @@ fn a_sync_that_fails_for_space_ends_checkpoints_too() {
             matches!(error, StoreError::Poisoned { .. }),
             "{kind}: {error}"
         );
+    }
+}
+
+/// The file is made longer ahead of what is written; what comes of that is no part of a checkpoint.
+#[test]
+fn room_ahead_is_given_back_and_not_needed() {
+    for refuse_room in [false, true] {
+        let device = FaultyDevice::new(1);
+        device.plan.lock().refuse_room = refuse_room;
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        let mut lens = Vec::new();
+        for version in 1..4 {
+            fill(&store.tree(1).unwrap(), 0..3_000, version);
+            checkpoint(&store, "done").unwrap();
+            let file = device.open("data.braid", OpenMode::Existing).unwrap();
+            lens.push(file.len().unwrap());
+        }
+        drop(store);
+        let (store, meta) = opened(&device);
+        assert_eq!(meta, "done");
+        let tree = store.tree(1).unwrap();
+        assert!(versions(&tree).iter().all(|version| *version == 3));
+        // Two states at most, and no room.
+        let used = store.stats().file_bytes;
+        assert_eq!(lens.last(), Some(&used), "{lens:?}");
     }
 }
 

@@ -132,7 +132,12 @@ pub(super) fn indexed<'a>(
     if index.is_none() {
         let mut found = Index::default();
         let mut buf = file.buffer();
-        for block in FIRST_BLOCK..file.len_blocks()? {
+        // The file is made longer ahead of what is written to it.
+        let mut end = file.len_blocks()?;
+        while end > FIRST_BLOCK && file.is_blank(end - 1) {
+            end -= 1;
+        }
+        for block in FIRST_BLOCK..end {
             match file.read_any_block(block, &mut buf) {
                 Some((identity, stamp)) => {
                     let blocks = found.whole.entry(identity).or_default();

@@ -201,6 +201,23 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
     saved.expect_damage("map leaf 0");
 }
 
+/// What was set aside for pages and never written is no lost page.
+#[test]
+fn room_behind_the_last_page_is_no_damage() {
+    let victim = Victim::new(&["books", "boats"]);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(victim.data())
+        .unwrap();
+    let len = file.metadata().unwrap().len();
+    file.set_len(len + 20 * BLOCK as u64).unwrap();
+    let map = victim.blocks(|identity| identity >> 62 == 1);
+    victim.damage_block(*map.last().unwrap());
+    let saved = victim.salvage();
+    saved.expect_all(&victim);
+    assert_eq!(saved.losses(), [""; 0]);
+}
+
 /// The search finds an older version of the catalog, in which there is no table, and nothing in it says so.
 #[test]
 fn a_search_tells_that_what_it_found_may_be_old() {
