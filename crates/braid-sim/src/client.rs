@@ -393,6 +393,9 @@ impl Client {
         }
         let table = self.tables.values.clone();
         let reads_only = self.rng.u32(..6) == 0;
+        if !reads_only && self.rng.u32(..16) == 0 {
+            self.many(tx, id, ops)?;
+        }
         for _ in 0..self.rng.u32(1..6) {
             match self.rng.u32(..10) {
                 0..4 => ops.push(self.read(tx)?),
@@ -509,6 +512,22 @@ impl Client {
             tx.insert(&self.tables.values, &key, &version.encode()[..])?;
         }
         tx.rollback_to(&savepoint)
+    }
+
+    /// So many writes that the transaction takes its locks in the commit.
+    fn many(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
+        let (first, second) = (self.key(), self.key());
+        let version = Version {
+            writers: vec![id; LIST_MAX],
+            intermediate: true,
+        };
+        let bytes = version.encode();
+        for n in 0..70 {
+            let key = if n % 2 == 0 { first } else { second };
+            tx.insert(&self.tables.values, &key, &bytes[..])?;
+        }
+        self.put(tx, first, vec![id], ops)?;
+        self.put(tx, second, vec![id], ops)
     }
 
     fn put(

@@ -326,6 +326,9 @@ impl PooledContext {
             return inner.precommit_reads(state, options);
         }
         inner.check_writable()?;
+        if state.locks_in_commit {
+            inner.lock_for_commit(state)?;
+        }
         let records = state.writes.live_len() as u32;
         let bytes = state.writes.log_payload().len();
         let mut flight = inner.log.enter(bytes)?;
@@ -524,7 +527,9 @@ impl Inner {
         Ok(on)
     }
 
-    fn conflict(&self, kind: ConflictKind) -> Error {
+    /// The error of a transaction that has to begin anew, counted.
+    #[cold]
+    pub(crate) fn conflict(&self, kind: ConflictKind) -> Error {
         self.counters.conflict();
         Error::Conflict(kind)
     }

@@ -66,6 +66,11 @@ impl WriteSet {
         self.writes.is_empty()
     }
 
+    /// The writes, with those that lost their effect.
+    pub(crate) fn len(&self) -> usize {
+        self.writes.len()
+    }
+
     #[inline(always)]
     fn find_index(&self, hash: u64, table: u32, key: &[u8]) -> Option<usize> {
         if self.writes.is_empty() {
@@ -385,6 +390,10 @@ pub(crate) struct Context {
     pub(crate) reads: ReadSet,
     /// The stripes whose write lock this transaction holds.
     pub(crate) locks: Vec<usize>,
+    /// Whether something was read that must stay locked.
+    pub(crate) reads_locked: bool,
+    /// Whether the locks of the writes are left for the commit; see [`crate::write_locks`].
+    pub(crate) locks_in_commit: bool,
     /// The tables in use; writes and reads refer to them by index.
     pub(crate) tables: Vec<Arc<TableCore>>,
     /// Under snapshot isolation: what it reads.
@@ -403,6 +412,8 @@ impl Context {
             writes: WriteSet::default(),
             reads: ReadSet::default(),
             locks: Vec::new(),
+            reads_locked: false,
+            locks_in_commit: false,
             tables: Vec::new(),
             snapshot: None,
             time: None,
@@ -435,6 +446,8 @@ impl Context {
         );
         self.writes.clear();
         self.reads.clear();
+        self.reads_locked = false;
+        self.locks_in_commit = false;
         self.time = None;
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();

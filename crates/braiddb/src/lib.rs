@@ -153,6 +153,7 @@ mod types;
 mod upgrade;
 mod verify;
 mod versions;
+mod write_locks;
 
 pub use backup::{
     Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,

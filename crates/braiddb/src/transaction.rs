@@ -14,7 +14,7 @@ use crate::codec::Codec;
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
 use crate::database::{Inner, PooledContext};
-use crate::error::{ConflictKind, Error, Result};
+use crate::error::{Error, Result};
 use crate::locks::Locked;
 use crate::options::{Durability, Isolation, TransactionOptions};
 use crate::redo;
@@ -28,7 +28,8 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 ///
 /// Writes stay private until the commit and are seen by the transaction's own reads. A write locks its
 /// key at once, so two transactions that write the same key follow each other; plain reads lock nothing
-/// and are validated at commit. Dropping a transaction aborts it.
+/// and are validated at commit. A transaction of more than 64 writes locks what it writes only for its commit, unless it
+/// reads under a lock before ([`Transaction::get_for_update`] and what is built on it). Dropping a transaction aborts it.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -145,7 +146,7 @@ impl Transaction {
         check_key(key)?;
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
-        Self::lock(self.inner(), &mut state, core, key, hash)?;
+        self.inner().lock_read(&mut state, core, key, hash)?;
         let table = state.table_index(core);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(Bytes::copy_from_slice));
@@ -160,45 +161,6 @@ impl Transaction {
     }
 
     // Writing -----------------------------------------------------------------------------------------
-
-    /// Locks a key for writing.
-    #[inline(always)]
-    fn lock(
-        inner: &Inner,
-        state: &mut Context,
-        core: &Arc<TableCore>,
-        key: &[u8],
-        hash: u64,
-    ) -> Result<()> {
-        inner.check_writable()?;
-        inner.check_table(core)?;
-        let stripe = inner.locks.stripe_of(hash);
-        match inner.lock_stripe(stripe, state.owner) {
-            Ok(Locked::Already) => {}
-            Ok(Locked::Now) => state.locks.push(stripe),
-            Err(_) => {
-                inner.counters.conflict();
-                return Err(Error::Conflict(ConflictKind::Deadlock));
-            }
-        }
-        match &state.snapshot {
-            Some(snapshot) => Self::check_first(inner, snapshot.number(), core, key),
-            None => Ok(()),
-        }
-    }
-
-    /// First committer wins: what was changed after the snapshot can't be written over.
-    #[inline(never)]
-    fn check_first(inner: &Inner, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
-        let (found, _) = core.tree.get(key, |_| false)?;
-        let newer =
-            snapshot < core.since || found.is_some_and(|found| found.meta.version > snapshot);
-        if newer && !braid_rt::mutant!("second_committer_wins") {
-            inner.counters.conflict();
-            return Err(Error::Conflict(ConflictKind::Write));
-        }
-        Ok(())
-    }
 
     #[inline]
     pub(crate) fn write(
@@ -252,7 +214,7 @@ impl Transaction {
             return Err(Error::TransactionTooLarge { max });
         }
         let hash = hash_key(core.id, key);
-        Self::lock(inner, state, core, key, hash)?;
+        inner.lock_write(state, core, key, hash)?;
         let table = state.table_index(core);
         state.writes.put(hash, table, core.id, key, value);
         Ok(())

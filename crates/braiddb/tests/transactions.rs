@@ -425,6 +425,68 @@ fn deadlocks_end_and_retries_get_everything_through() {
 }
 
 #[test]
+fn large_transactions_pass_each_other_until_they_commit() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        // On one thread: it would wait for itself if the first kept the locks.
+        let (mut one, mut two) = (db.begin(), db.begin());
+        for key in 0..200 {
+            one.insert(&t, &key, &1).unwrap();
+        }
+        for key in (100..300).rev() {
+            two.insert(&t, &key, &2).unwrap();
+        }
+        two.commit().unwrap();
+        one.commit().unwrap();
+        let snapshot = db.snapshot();
+        let all = snapshot.iter(&t).unwrap().map(|entry| entry.unwrap());
+        assert!(all.eq((0..300).map(|key| (key, if key < 200 { 1 } else { 2 }))));
+    });
+}
+
+#[test]
+fn large_and_small_transactions_lose_nothing_to_each_other() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let t = &t;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(thread);
+                    let mut keys: Vec<u64> = (1_000..1_300).collect();
+                    for round in 0..40 {
+                        rng.shuffle(&mut keys);
+                        let write_all = |tx: &mut braid::Transaction| {
+                            for key in &keys {
+                                tx.insert(t, key, &(thread << 32 | round))?;
+                            }
+                            // Reads under a lock after it let its own go.
+                            tx.fetch_update(t, &(round % 5), |n| Some(n.unwrap_or(0) + 1))
+                                .map(drop)
+                        };
+                        db.transact(write_all).unwrap();
+                    }
+                });
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(thread);
+                    for _ in 0..400 {
+                        let count = |tx: &mut braid::Transaction| {
+                            tx.fetch_update(t, &rng.u64(..5), |n| Some(n.unwrap_or(0) + 1))?;
+                            tx.insert(t, &rng.u64(1_000..1_300), &u64::MAX)
+                        };
+                        db.transact(count).unwrap();
+                    }
+                });
+            }
+        });
+        let snapshot = db.snapshot();
+        let all = snapshot.iter(&t).unwrap().map(|entry| entry.unwrap());
+        let counted: u64 = all.filter(|entry| entry.0 < 5).map(|entry| entry.1).sum();
+        assert_eq!(counted, 2 * 40 + 2 * 400);
+    });
+}
+
+#[test]
 fn tables_are_created_renamed_dropped_and_typed() {
     both(|db| {
         let a: Table<u64, String> = db.table("a").unwrap();
@@ -463,6 +525,37 @@ fn tables_are_created_renamed_dropped_and_typed() {
             other.get(&again, &1),
             Err(Error::ForeignTable { .. })
         ));
+    });
+}
+
+/// Handles that were got while the table came, changed its name and went.
+#[test]
+fn all_handles_to_a_table_know_when_it_is_gone() {
+    both(|db| {
+        for round in 0..200 {
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            let name = format!("a{round}");
+            let handles: Vec<Table<u64, u64>> = std::thread::scope(|scope| {
+                let seeker = scope.spawn(|| {
+                    let mut found = Vec::new();
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        found.extend(db.existing_table(&name).unwrap());
+                        found.extend(db.existing_table("b").unwrap());
+                    }
+                    found
+                });
+                db.table::<u64, u64>(&name).unwrap();
+                db.rename_table(&name, "b").unwrap();
+                db.drop_table("b").unwrap();
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                seeker.join().unwrap()
+            });
+            for handle in &handles {
+                let read = db.get(handle, &1);
+                assert!(matches!(read, Err(Error::TableDropped { .. })), "{read:?}");
+            }
+            assert!(db.existing_table::<u64, u64>("b").unwrap().is_none());
+        }
     });
 }
 
