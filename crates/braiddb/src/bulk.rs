@@ -207,7 +207,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             options,
             ..
         } = self;
-        inner.check_name_is_free(&name)?;
+        inner.check_name_is_free(&inner.catalog_change.lock(), &name)?;
         self.tree.finish()?;
         let tree = {
             let _gate = inner.page_gate.read();
@@ -339,8 +339,8 @@ impl Database {
         let inner = self.inner();
         inner.check_writable()?;
         let (id, version) = {
-            let _change = inner.catalog_change.lock();
-            inner.check_name_is_free(name)?;
+            let change = inner.catalog_change.lock();
+            inner.check_name_is_free(&change, name)?;
             let mut tx = inner.begin(Default::default());
             let id = inner.take_id(&mut tx)?;
             (id, tx.commit()?.number())

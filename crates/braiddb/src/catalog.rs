@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use braid_rt::MutexGuard;
 use braid_store::Tree;
 
 use crate::codec::TableOptions;
@@ -206,6 +207,23 @@ impl Inner {
         if let Some(core) = self.tables.read().get(name) {
             return Ok(Some(core.clone()));
         }
+        // What the catalog says while it is being changed may not be durable, and may be over when it has been
+        // read: the table would get a second core, which knows neither since when it is there nor of its end.
+        if braid_rt::mutant!("look_while_it_changes") {
+            return self.find_table_in(&braid_rt::Mutex::default().lock(), name);
+        }
+        self.find_table_in(&self.catalog_change.lock(), name)
+    }
+
+    /// The same for who keeps the catalog as it is.
+    fn find_table_in(
+        self: &Arc<Self>,
+        _unchanged: &MutexGuard<'_, ()>,
+        name: &str,
+    ) -> Result<Option<Arc<TableCore>>> {
+        if let Some(core) = self.tables.read().get(name) {
+            return Ok(Some(core.clone()));
+        }
         let tx = self.begin(Default::default());
         let Some(entry) = tx.get(&self.catalog_table(), &name_key(name)?)? else {
             return Ok(None);
@@ -262,8 +280,8 @@ impl Inner {
         types: String,
         options: TableOptions,
     ) -> Result<Arc<TableCore>> {
-        let _change = self.catalog_change.lock();
-        self.check_name_is_free(name)?;
+        let change = self.catalog_change.lock();
+        self.check_name_is_free(&change, name)?;
         let mut tx = self.begin(Default::default());
         let entry = CatalogEntry { id, types, options };
         tx.insert(&self.catalog_table(), &name_key(name)?, &entry.encode())?;
@@ -278,9 +296,13 @@ impl Inner {
     }
 
     /// That a table may be given this name.
-    pub(crate) fn check_name_is_free(self: &Arc<Self>, name: &str) -> Result<()> {
+    pub(crate) fn check_name_is_free(
+        self: &Arc<Self>,
+        unchanged: &MutexGuard<'_, ()>,
+        name: &str,
+    ) -> Result<()> {
         name_key(name)?;
-        match self.find_table(name)? {
+        match self.find_table_in(unchanged, name)? {
             None => Ok(()),
             Some(_) => Err(Error::TableExists {
                 name: name.to_owned(),
@@ -320,6 +342,19 @@ impl Inner {
 }
 
 impl<K: Key, V: Value> Table<K, V> {
+    /// The handle, if the table is of these types.
+    fn of_core(core: Arc<TableCore>) -> Result<Self> {
+        let asked = Self::types();
+        if core.types != asked {
+            return Err(Error::TableType {
+                name: core.name.read().clone(),
+                found: core.types.clone(),
+                asked,
+            });
+        }
+        Ok(Self::new(core))
+    }
+
     /// The table, if it was created with these options.
     fn check_options(self, asked: TableOptions) -> Result<Self> {
         if self.core.options.encode() == asked.encode() {
@@ -393,9 +428,9 @@ impl Database {
             return Ok(table);
         }
         let inner = self.inner();
-        let _change = inner.catalog_change.lock();
-        match self.existing_table(name)? {
-            Some(table) => Ok(table),
+        let change = inner.catalog_change.lock();
+        match inner.find_table_in(&change, name)? {
+            Some(core) => Table::of_core(core),
             None => {
                 let core = inner.create_table(name, Table::<K, V>::types(), options)?;
                 Ok(Table::new(core))
@@ -419,19 +454,8 @@ impl Database {
     /// As [`Database::table`].
     pub fn existing_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<K, V>>> {
         name_key(name)?;
-        let Some(core) = self.inner().find_table(name)? else {
-            return Ok(None);
-        };
-        let asked = Table::<K, V>::types();
-        if core.types != asked {
-            let found = core.types.clone();
-            return Err(Error::TableType {
-                name: name.to_owned(),
-                found,
-                asked,
-            });
-        }
-        Ok(Some(Table::new(core)))
+        let core = self.inner().find_table(name)?;
+        core.map(Table::of_core).transpose()
     }
 
     /// A handle to the encoded keys and values of a table, whatever its types, or `None` if there is none
@@ -508,14 +532,15 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table> {
         let inner = self.inner();
-        let _change = inner.catalog_change.lock();
-        match self.untyped_table(name)? {
-            Some(table) if table.core.types != asked => Err(Error::TableType {
+        name_key(name)?;
+        let change = inner.catalog_change.lock();
+        match inner.find_table_in(&change, name)? {
+            Some(core) if core.types != asked => Err(Error::TableType {
                 name: name.to_owned(),
-                found: table.core.types.clone(),
+                found: core.types.clone(),
                 asked,
             }),
-            Some(table) => Ok(table),
+            Some(core) => Ok(Table::new(core)),
             None => Ok(Table::new(inner.create_table(name, asked, options)?)),
         }
     }
@@ -564,8 +589,8 @@ impl Database {
     /// What a commit can fail with.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
         let inner = self.inner();
-        let _change = inner.catalog_change.lock();
-        let Some(core) = inner.find_table(name)? else {
+        let change = inner.catalog_change.lock();
+        let Some(core) = inner.find_table_in(&change, name)? else {
             return Ok(false);
         };
         let mut tx = inner.begin(Default::default());
@@ -593,12 +618,12 @@ impl Database {
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = self.inner();
         let (from_key, to_key) = (name_key(from)?, name_key(to)?);
-        let _change = inner.catalog_change.lock();
+        let change = inner.catalog_change.lock();
         let missing = || Error::TableMissing {
             name: from.to_owned(),
         };
-        let core = inner.find_table(from)?.ok_or_else(missing)?;
-        inner.check_name_is_free(to)?;
+        let core = inner.find_table_in(&change, from)?.ok_or_else(missing)?;
+        inner.check_name_is_free(&change, to)?;
         let catalog = inner.catalog_table();
         let mut tx = inner.begin(Default::default());
         tx.remove(&catalog, &from_key)?;

@@ -88,7 +88,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) sweeps: Sweeps,
     pub(crate) meta: Meta,
-    /// Tables by name, as far as they were asked for.
+    /// Tables by name, as far as they were asked for. Changed only by who holds `catalog_change`, so that a table has
+    /// one core.
     pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
     /// Held while a table is created, renamed or dropped.
     pub(crate) catalog_change: Mutex<()>,
