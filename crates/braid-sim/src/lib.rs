@@ -22,7 +22,7 @@ mod simulate;
 
 pub use history::{Counts, Failed, Outcome, run};
 pub use plan::Plan;
-pub use simulate::{Spec, Summary, simulate};
+pub use simulate::{Count, Spec, Summary, simulate};
 
 /// Finds a simpler plan that fails, too, by trying simpler ones as long as that helps; `progress` is called
 /// with each that does.

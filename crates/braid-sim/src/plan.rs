@@ -117,6 +117,35 @@ impl Plan {
     /// # Errors
     /// A text for people, if there is no such field or the value does not fit.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        self.set_all([(name, value)])
+    }
+
+    /// Replaces what the seed says of several fields, which need fit to each other only when all are set.
+    ///
+    /// # Errors
+    /// As [`Plan::set`].
+    pub fn set_all<'a>(
+        &mut self,
+        fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<(), String> {
+        let mut names = Vec::new();
+        for (name, value) in fields {
+            self.parse(name, value)?;
+            names.push(name);
+        }
+        let fits = (1..=100).contains(&self.rounds)
+            && (1..=15).contains(&self.clients)
+            && (1..=10_000).contains(&self.transactions)
+            && (1..=100).contains(&self.keys)
+            && (1..=self.strands).contains(&self.lanes)
+            && self.strands <= 16;
+        fits.then_some(()).ok_or_else(|| {
+            let names = names.join(", ");
+            format!("what is set ({names}) is out of bounds, or does not fit to the rest: {self}")
+        })
+    }
+
+    fn parse(&mut self, name: &str, value: &str) -> Result<(), String> {
         fn parse<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
             value
                 .parse()
@@ -149,15 +178,7 @@ impl Plan {
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
-        let fits = (1..=100).contains(&self.rounds)
-            && (1..=15).contains(&self.clients)
-            && (1..=10_000).contains(&self.transactions)
-            && (1..=100).contains(&self.keys)
-            && (1..=self.strands).contains(&self.lanes)
-            && self.strands <= 16;
-        fits.then_some(()).ok_or_else(|| {
-            format!("{value:?} is no value for {name}, or does not fit to the others")
-        })
+        Ok(())
     }
 
     /// How the database is opened.

@@ -1,13 +1,15 @@
 //! Many histories, on several threads.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use braid::Protocol;
 
-use crate::history::{Counts, Failed, Outcome, run};
+use crate::history::{Failed, Outcome, run};
 use crate::memory;
 use crate::plan::Plan;
 
@@ -37,11 +39,19 @@ impl Spec {
     pub fn plan(&self, seed: u64) -> Result<Plan, String> {
         let protocol = self.protocols[(seed % self.protocols.len() as u64) as usize];
         let mut plan = Plan::new(seed, protocol);
-        for (name, value) in &self.with {
-            plan.set(name, value)?;
-        }
+        let with = self.with.iter();
+        plan.set_all(with.map(|(name, value)| (&name[..], &value[..])))?;
         Ok(plan)
     }
+}
+
+/// How often something happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// All times.
+    pub times: u64,
+    /// The histories in which it did. Where it happens, it often happens again, so only these tell how rare it is.
+    pub histories: u64,
 }
 
 /// What came of it.
@@ -56,7 +66,7 @@ pub struct Summary {
     /// Steps of the scheduler.
     pub steps: u64,
     /// How often each thing happened.
-    pub counts: Counts,
+    pub counts: BTreeMap<&'static str, Count>,
     /// Time that it took.
     pub elapsed: Duration,
     /// The first history that broke a rule, which ends the run.
@@ -69,8 +79,10 @@ impl Summary {
         self.crashes += outcome.crashes;
         self.commits += outcome.commits;
         self.steps += outcome.report.steps;
-        for (what, count) in outcome.counts {
-            *self.counts.entry(what).or_default() += count;
+        for (what, times) in outcome.counts {
+            let count = self.counts.entry(what).or_default();
+            count.times += times;
+            count.histories += 1;
         }
     }
 }
@@ -78,30 +90,39 @@ impl Summary {
 /// Runs the histories; `progress` is called a few times a second.
 ///
 /// # Errors
-/// If the plans make no sense.
+/// If a plan makes no sense.
 pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summary, String> {
     if spec.protocols.is_empty() || spec.jobs == 0 {
         return Err("there must be a protocol and a job".to_owned());
     }
-    spec.plan(spec.seeds.start)?;
     memory::keep_freed();
     let begun = Instant::now();
     let next = AtomicU64::new(spec.seeds.start);
     let over = AtomicBool::new(false);
+    let nonsense = Mutex::new(None);
     let mut summary = Summary::default();
     std::thread::scope(|scope| {
         let (results, outcomes) = mpsc::channel();
         for _ in 0..spec.jobs {
             let (results, next, over) = (results.clone(), &next, &over);
+            let nonsense = &nonsense;
             scope.spawn(move || {
                 let late = || spec.time.is_some_and(|time| begun.elapsed() >= time);
                 // Relaxed, all: results come through the channel.
                 while !over.load(Ordering::Relaxed) && !late() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(plan) = spec.seeds.contains(&seed).then(|| spec.plan(seed)) else {
+                    if !spec.seeds.contains(&seed) {
                         return;
+                    }
+                    let plan = match spec.plan(seed) {
+                        Ok(plan) => plan,
+                        Err(why) => {
+                            over.store(true, Ordering::Relaxed);
+                            *nonsense.lock().expect("nobody panics with it") = Some(why);
+                            return;
+                        }
                     };
-                    let outcome = run(&plan.expect("the first seed's plan was made, too"));
+                    let outcome = run(&plan);
                     over.fetch_or(outcome.is_err(), Ordering::Relaxed);
                     if results.send(outcome).is_err() {
                         return;
@@ -132,5 +153,6 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
         }
     });
     summary.elapsed = begun.elapsed();
-    Ok(summary)
+    let nonsense = nonsense.into_inner().expect("nobody panics with it");
+    nonsense.map_or(Ok(summary), Err)
 }

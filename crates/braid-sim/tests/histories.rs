@@ -162,6 +162,11 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=2150081,rounds=2,clients=4,transactions=6,keys=5,strands=2,lanes=2",
         "an entry in flight waited for what only its own old bound held back",
     ),
+    (
+        Protocol::Gwsn,
+        "seed=1120,rounds=1,clients=4,transactions=9,keys=3,strands=3,lanes=2,large=true,named=true,loads=true",
+        "a snapshot showed a loaded table whose name was not durable yet",
+    ),
 ];
 
 #[test]
@@ -198,5 +203,14 @@ fn nonsense_is_refused() {
     }
     plan.set("clients", "3").unwrap();
     assert_eq!(plan.clients, 3);
+    plan.set_all([("strands", "2"), ("lanes", "2")]).unwrap();
     assert!(simulate(&spec(&[], 0..1), &mut |_| ()).is_err());
+    // Those of the first seeds may make sense.
+    let mut some = spec(&[Protocol::Glsn], 0..200);
+    some.with = vec![("strands".to_owned(), "2".to_owned())];
+    assert!(
+        simulate(&some, &mut |_| ())
+            .unwrap_err()
+            .contains("lanes=3")
+    );
 }

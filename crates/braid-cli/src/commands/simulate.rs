@@ -160,8 +160,13 @@ fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Fai
         a_second(summary.histories),
         a_second(summary.crashes)
     ))?;
+    output.line(format_args!("{:>14} {:>14}", "times", "histories"))?;
     for (what, count) in &summary.counts {
-        output.line(format_args!("{:>14}  {what}", grouped(*count)))?;
+        output.line(format_args!(
+            "{:>14} {:>14}  {what}",
+            grouped(count.times),
+            grouped(count.histories)
+        ))?;
     }
     Ok(())
 }
