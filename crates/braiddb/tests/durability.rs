@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Bytes, Database, Durability, Error, LockRelease, Protocol, Readable, Table};
+use braid::{Builder, Bytes, Database, Durability, Error, LockRelease, Protocol, Readable, Table};
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice};
 
-fn open(protocol: Protocol, device: Arc<dyn Device>) -> Result<Database, Error> {
+fn builder(protocol: Protocol) -> Builder {
     let strands = protocol.forced_strands().unwrap_or(2);
     Database::builder()
         .background_threads(false)
@@ -17,7 +17,10 @@ fn open(protocol: Protocol, device: Arc<dyn Device>) -> Result<Database, Error> 
         .strands(strands)
         .pool_bytes(1 << 20)
         .segment_bytes(128 << 10)
-        .open_on(device)
+}
+
+fn open(protocol: Protocol, device: Arc<dyn Device>) -> Result<Database, Error> {
+    builder(protocol).open_on(device)
 }
 
 /// Two records of one transaction.
@@ -135,6 +138,94 @@ fn what_a_read_has_shown_lasts() {
             assert_eq!(count(&db, "read"), 1, "{protocol}, seed {seed}");
         }
     }
+}
+
+/// How a transaction comes to depend on another, by the record 1.
+#[derive(Clone, Copy, Debug)]
+enum Dependence {
+    Reads,
+    /// The other removed it.
+    MissesIt,
+    Locks,
+    LocksNothing,
+    Scans,
+    Overwrites,
+    InsertsAnew,
+}
+
+/// I3: who is acknowledged is there with the transactions that it saw or overwrote, although these did not wait,
+/// and lie in another lane of the log.
+#[test]
+fn a_commit_lasts_with_all_that_it_depends_on() {
+    use Dependence::*;
+    let dependences = [
+        Reads,
+        MissesIt,
+        Locks,
+        LocksNothing,
+        Scans,
+        Overwrites,
+        InsertsAnew,
+    ];
+    for &protocol in Protocol::ALL {
+        for dependence in dependences {
+            let what = format!("{protocol}, {dependence:?}");
+            let device = SimDevice::new(0);
+            let open = |device| {
+                let lanes = protocol.forced_strands().unwrap_or(2);
+                let builder = builder(protocol).lanes(lanes);
+                builder.open_on(Arc::new(device)).unwrap()
+            };
+            let db = open(device.clone());
+            let t: Table<u64, u64> = db.table("t").unwrap();
+            let removed = matches!(dependence, MissesIt | LocksNothing | InsertsAnew);
+            if removed {
+                db.transact(|tx| tx.insert(&t, &1, &0)).unwrap();
+            }
+            let mut first = db.begin();
+            if removed {
+                assert!(first.remove(&t, &1).unwrap(), "{what}");
+            } else {
+                first.insert(&t, &1, &1).unwrap();
+            }
+            first.insert(&t, &10, &10).unwrap();
+            drop(first.commit_async().unwrap());
+            on_another_strand(|| {
+                let mut second = db.begin();
+                let there = (!removed).then_some(1);
+                match dependence {
+                    Reads | MissesIt => {
+                        assert_eq!(second.get(&t, &1).unwrap(), there, "{what}");
+                    }
+                    Locks | LocksNothing => {
+                        assert_eq!(second.get_for_update(&t, &1).unwrap(), there, "{what}");
+                    }
+                    Scans => assert_eq!(second.range(&t, 0..5).unwrap().count(), 1, "{what}"),
+                    Overwrites | InsertsAnew => second.insert(&t, &1, &2).unwrap(),
+                }
+                second.insert(&t, &20, &20).unwrap();
+                second.commit().unwrap();
+            });
+            std::mem::forget(db);
+            let db = open(device.after_crash());
+            let t: Table<u64, u64> = db.table("t").unwrap();
+            assert!(db.get(&t, &20).unwrap().is_some(), "{what}: acknowledged");
+            assert!(db.get(&t, &10).unwrap().is_some(), "{what}: depended on");
+        }
+    }
+}
+
+/// Runs `work` on a thread that has the other of two strands.
+fn on_another_strand(work: impl Fn() + Sync) {
+    let own = braid_rt::thread::index();
+    let run = || {
+        let other = braid_rt::thread::index() % 2 != own % 2;
+        if other {
+            work();
+        }
+        other
+    };
+    while !std::thread::scope(|scope| scope.spawn(run).join().unwrap()) {}
 }
 
 /// A device whose volatile cache ignores flushes and forced writes. Names are the file system's, which is
