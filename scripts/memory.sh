@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The unsafe parts under Miri, AddressSanitizer and valgrind; see docs/testing.md.
 #
-#     scripts/memory.sh ci|miri|asan|valgrind|all
+#     scripts/memory.sh ci|miri|asan|valgrind|all [cargo test arguments, for miri and asan]
 #
 # `ci` is what takes a minute or two: a part of Miri, and the smallest tests under valgrind; `all` is everything
 # that this machine has.
@@ -86,7 +86,10 @@ case "${1:-}" in
         (need_nightly; miri_ci)
         (need_valgrind; valgrind_ci)
         ;;
-    miri) need_nightly; miri_all ;;
+    miri)
+        need_nightly
+        if [ $# -gt 1 ]; then miri "${@:2}"; else miri_all; fi
+        ;;
     asan) need_nightly; asan "${@:2}" ;;
     valgrind) need_valgrind; valgrind_all ;;
     all)
