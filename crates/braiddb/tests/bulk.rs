@@ -168,6 +168,25 @@ fn a_loaded_directory_verifies() {
 }
 
 /// The power goes at any step of a load, while others commit and make checkpoints.
+/// I4: who reads a snapshot is told what is durable, also of a database that has failed.
+#[test]
+fn a_table_whose_name_is_not_durable_is_in_no_snapshot() {
+    let mut named = 0;
+    for writes in 0..60 {
+        let device = SimDevice::new(writes);
+        let db = open(Arc::new(device.clone())).unwrap();
+        device.fail_write_after(writes);
+        if load(&db, "t", 10).is_ok() {
+            continue;
+        }
+        if let Some(table) = db.existing_table::<u32, Bytes>("t").unwrap() {
+            named += 1;
+            assert_eq!(db.snapshot().iter(&table).unwrap().count(), 0);
+        }
+    }
+    assert!(named > 0);
+}
+
 #[test]
 fn a_crash_leaves_all_or_nothing() {
     let count = std::env::var("BRAID_HISTORIES").map_or(250, |n| n.parse().unwrap_or(250).min(250));
