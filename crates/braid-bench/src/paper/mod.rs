@@ -16,6 +16,7 @@ use std::time::Duration;
 use braid::DeviceChoice;
 
 use crate::BenchError;
+use crate::compare::Spread;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,8 @@ pub struct PaperSpec {
     pub in_flight: usize,
     /// Log lanes of the protocols with several strands; 0 for a lane a thread, the papers' layout.
     pub lanes: usize,
+    /// How often each figure is measured, one whole measurement after the other. What counts is each point's median.
+    pub repeat: usize,
 }
 
 /// One point of a curve.
@@ -176,6 +179,30 @@ pub fn measure_figure(
     spec: &PaperSpec,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Diagram>, BenchError> {
+    let mut diagrams = measure_once(figure, spec, progress)?;
+    let mut others = Vec::new();
+    for _ in 1..spec.repeat {
+        others.extend(measure_once(figure, spec, progress)?);
+    }
+    for diagram in &mut diagrams {
+        let others = others.iter().filter(|other| other.name == diagram.name);
+        let others: Vec<&Point> = others.flat_map(|other| &other.points).collect();
+        for point in &mut diagram.points {
+            let same = |other: &&&Point| other.series == point.series && other.x == point.x;
+            let again = others.iter().filter(same).map(|other| other.y);
+            if let Some(all) = Spread::of(again.chain([point.y])) {
+                point.y = all.median;
+            }
+        }
+    }
+    Ok(diagrams)
+}
+
+fn measure_once(
+    figure: Figure,
+    spec: &PaperSpec,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Diagram>, BenchError> {
     match figure {
         Figure::PwalU1 => protocols::by_threads(crate::Workload::U1, spec, progress),
         Figure::PwalU10 => protocols::by_threads(crate::Workload::U10, spec, progress),
@@ -214,6 +241,7 @@ mod tests {
             records: Some(500),
             in_flight: 8,
             lanes: 1,
+            repeat: 2,
         };
         let protocols = braid::Protocol::ALL.len();
         let expected = |name: &str| match name {

@@ -47,6 +47,10 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
 
+    /// Measurements of each figure, one after the other; each point is their median
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+    repeat: u8,
+
     /// Where to measure [default: a fresh directory in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -102,6 +106,7 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         records: args.records,
         in_flight: args.in_flight,
         lanes: args.lanes,
+        repeat: usize::from(args.repeat),
     };
     for &figure in &args.figure.0 {
         let bar = output::bar(0, "measuring");
