@@ -1,0 +1,84 @@
+//! A medium that does not keep what was written to it.
+
+use super::content::Content;
+use super::{SECTOR, SimDevice};
+
+/// How a sector on the medium is not what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// A bit is flipped.
+    FlippedBit,
+    /// It is all zeroes.
+    LostSector,
+    /// It is what it was before it was written last.
+    StaleSector,
+}
+
+impl SimDevice {
+    /// Flips a bit of a file, durably. Says whether the file has that byte.
+    pub fn flip_bit(&self, name: &str, byte: usize, bit: u32) -> bool {
+        let mut state = self.0.lock();
+        let Some(&id) = state.names.get(name) else {
+            return false;
+        };
+        let Content {
+            durable, current, ..
+        } = &mut state.contents[id];
+        if let Some(byte) = durable.get_mut(byte) {
+            *byte ^= 1 << (bit % 8);
+        }
+        current
+            .get_mut(byte)
+            .map(|byte| *byte ^= 1 << (bit % 8))
+            .is_some()
+    }
+
+    /// Remembers what sectors held, so that they can become stale.
+    pub fn remember_stale(&self) {
+        self.0.lock().stale.get_or_insert_default();
+    }
+
+    /// Lets a sector of a file whose name `pick` likes decay. Returns the file and the byte, or `None` if
+    /// there is nothing that could.
+    pub fn decay(&self, decay: Decay, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
+        let state = &mut *self.0.lock();
+        let names = state.names.iter().filter(|(name, _)| pick(name));
+        let files: Vec<(&String, usize)> = names.map(|(name, &id)| (name, id)).collect();
+        let mut sectors = Vec::new();
+        for (name, id) in files {
+            let current = &state.contents[id].current;
+            let stale = state.stale.as_ref();
+            sectors.extend((0..current.len() / SECTOR).filter_map(|sector| {
+                let bytes = &current[sector * SECTOR..(sector + 1) * SECTOR];
+                let old = stale.and_then(|stale| stale.get(&(id, sector)));
+                let may = match decay {
+                    Decay::StaleSector => old.is_some_and(|old| old != bytes),
+                    _ => bytes.iter().any(|byte| *byte != 0),
+                };
+                may.then(|| (name.clone(), id, sector))
+            }));
+        }
+        if sectors.is_empty() {
+            return None;
+        }
+        let (name, id, sector) = sectors.swap_remove(state.rng.usize(..sectors.len()));
+        let place = sector * SECTOR..(sector + 1) * SECTOR;
+        let mut bytes = state.contents[id].current[place.clone()].to_vec();
+        match decay {
+            Decay::FlippedBit => {
+                bytes[state.rng.usize(..SECTOR)] ^= 1 << state.rng.u32(..8);
+            }
+            Decay::LostSector => bytes.fill(0),
+            Decay::StaleSector => {
+                let old = state.stale.as_ref()?.get(&(id, sector))?;
+                bytes.clone_from(old);
+            }
+        }
+        let content = &mut state.contents[id];
+        content.current[place.clone()].copy_from_slice(&bytes);
+        if let Some(durable) = content.durable.get_mut(place.clone()) {
+            durable.copy_from_slice(&bytes);
+        }
+        Some((name, place.start))
+    }
+}

@@ -1,0 +1,172 @@
+//! A file of a simulated device.
+
+use std::io;
+use std::ops::Range;
+
+use super::state::{Step, Write, crashed};
+use super::{BLOCK, SimDevice};
+use crate::{File, ReadOp, WriteOp};
+
+#[derive(Debug)]
+pub(super) struct SimFile {
+    pub(super) device: SimDevice,
+    pub(super) id: usize,
+}
+
+fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+    let block = BLOCK as u64;
+    let is_aligned =
+        |buf: &&[u8]| buf.len().is_multiple_of(BLOCK) && buf.as_ptr().addr().is_multiple_of(BLOCK);
+    if offset.is_multiple_of(block) && bufs.iter().all(is_aligned) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "offset, length or buffer is not aligned",
+    ))
+}
+
+impl SimFile {
+    /// Writes that are under way at the same time and end in any order.
+    fn write_all(&self, ops: Vec<(u64, Vec<u8>)>, durable: bool) -> io::Result<()> {
+        let device = &self.device;
+        let write = |(offset, bytes)| Write {
+            file: self.id,
+            offset: offset as usize,
+            bytes,
+            durable,
+        };
+        if !braid_rt::simulation::is_on() {
+            let mut state = device.0.lock();
+            return ops.into_iter().try_for_each(|op| {
+                let number = state.begin(write(op))?;
+                state.end(number)
+            });
+        }
+        let mut state = device.0.lock();
+        let mut begun = Vec::with_capacity(ops.len());
+        let mut outcome = Ok(());
+        for op in ops {
+            match state.begin(write(op)) {
+                Ok(number) => begun.push(number),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        drop(state);
+        device.take_time(5..60);
+        let mut state = device.0.lock();
+        state.rng.shuffle(&mut begun);
+        // If one was refused, the others are done all the same.
+        let ended = begun.into_iter().try_for_each(|number| state.end(number));
+        outcome.and(ended)
+    }
+}
+
+impl File for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.device.0.lock().contents[self.id].current.len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.device.take_time(5..50);
+        let mut state = self.device.0.lock();
+        state.step(Step::Write)?;
+        state.grow(self.id, len as usize)?;
+        let content = &mut state.contents[self.id];
+        content.current.truncate(len as usize);
+        let blocks = content.current.len().div_ceil(BLOCK);
+        content.clock += 1;
+        content.dirty.retain(|&block, _| block < blocks);
+        Ok(())
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.device.take_time(5..50);
+        let mut state = self.device.0.lock();
+        state.step(Step::Write)?;
+        if state.contents[self.id].current.len() < len as usize {
+            state.grow(self.id, len as usize)?;
+            state.contents[self.id].clock += 1;
+        }
+        Ok(())
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        let zeroes = vec![0; range.end.saturating_sub(range.start) as usize];
+        self.write_all(vec![(range.start, zeroes)], false)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        let end = range.end.min(self.len()?);
+        if range.start < end {
+            self.fill_zero(range.start..end)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_batch(&mut [ReadOp { buf, offset }])
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        self.device.take_time(2..20);
+        let mut state = self.device.0.lock();
+        for op in ops {
+            check_aligned(&[op.buf], op.offset)?;
+            state.step(Step::Read)?;
+            let start = op.offset as usize;
+            let bytes = state.contents[self.id]
+                .current
+                .get(start..start + op.buf.len());
+            op.buf
+                .copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        check_aligned(bufs, offset)?;
+        self.write_all(vec![(offset, bufs.concat())], false)
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        check_aligned(bufs, offset)?;
+        self.write_all(vec![(offset, bufs.concat())], true)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        for op in ops {
+            check_aligned(&[op.buf], op.offset)?;
+        }
+        let mut writes: Vec<_> = ops.iter().map(|op| (op.offset, op.buf.to_vec())).collect();
+        self.device.0.lock().rng.shuffle(&mut writes);
+        self.write_all(writes, false)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.device.0.lock();
+        let was_on = !state.crashed;
+        if let Err(error) = state.step(Step::Sync) {
+            if was_on && !state.crashed && state.rng.bool() {
+                // It may have dropped what it could not write; later syncs succeed all the same.
+                state.contents[self.id].forget_unsynced();
+            }
+            return Err(error);
+        }
+        let unsynced = state.contents[self.id].unsynced();
+        drop(state);
+        self.device.take_time(20..200);
+        let mut state = self.device.0.lock();
+        if state.crashed {
+            return Err(crashed());
+        }
+        if !state.lies {
+            state.contents[self.id].sync(unsynced);
+        }
+        Ok(())
+    }
+}

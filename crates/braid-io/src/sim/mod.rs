@@ -1,0 +1,256 @@
+//! A device that loses power, fails, fills up and decays on demand, all from one seed.
+//!
+//! What it keeps through a crash is no more than [`crate::device`]'s text promises: durable writes and
+//! what was synced for sure; of everything else, each 512-byte sector, each length, and the name changes
+//! since the last directory sync, survive or not as the seed says.
+//!
+//! Driven by one thread, every operation is done when it returns. Under [`braid_rt::simulation`]
+//! operations take time: several are under way at once, end in any order, and are torn together when the
+//! power goes; a sync is for what was written before it began.
+
+mod content;
+mod decay;
+mod file;
+mod state;
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_rt::Mutex;
+
+pub use self::decay::Decay;
+
+use self::content::Content;
+use self::file::SimFile;
+use self::state::{Failing, State, Step};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+
+const BLOCK: usize = 4096;
+
+/// The unit in which a write is torn.
+const SECTOR: usize = 512;
+
+/// One in so many operations takes much longer, under a simulation.
+const SPIKES: u32 = 64;
+
+/// See the module's text. Clones are the same device.
+#[derive(Clone, Debug)]
+pub struct SimDevice(Arc<Mutex<State>>);
+
+impl SimDevice {
+    /// An empty device.
+    pub fn new(seed: u64) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        Self(Arc::new(Mutex::new(State {
+            rng,
+            ..State::default()
+        })))
+    }
+
+    /// How many writes, syncs and name changes there were.
+    pub fn steps(&self) -> u64 {
+        self.0.lock().steps
+    }
+
+    /// Lets the power go in the midst of the `n`-th step from now, counted from 1: it and everything
+    /// after it fails.
+    pub fn crash_after(&self, n: u64) {
+        let mut state = self.0.lock();
+        state.crash_at = Some(state.steps + n);
+    }
+
+    /// Lets the power go now.
+    pub fn power_off(&self) {
+        self.0.lock().power_off();
+    }
+
+    /// Whether the power is off.
+    pub fn has_crashed(&self) -> bool {
+        self.0.lock().crashed
+    }
+
+    /// Lets the first write at or after the `n`-th step from now fail, once.
+    pub fn fail_write_after(&self, n: u64) {
+        let mut state = self.0.lock();
+        let at = Some(state.steps + n);
+        state.failing_writes = Failing {
+            at,
+            for_good: false,
+        };
+    }
+
+    /// Lets the first sync at or after the `n`-th step from now fail, once. As on Linux, the data that it
+    /// should have made durable may be lost although later syncs succeed.
+    pub fn fail_sync_after(&self, n: u64) {
+        let mut state = self.0.lock();
+        let at = Some(state.steps + n);
+        state.failing_syncs = Failing {
+            at,
+            for_good: false,
+        };
+    }
+
+    /// Lets all writes and syncs from the `n`-th step from now on fail.
+    pub fn break_after(&self, n: u64) {
+        let mut state = self.0.lock();
+        let at = Some(state.steps + n);
+        state.failing_writes = Failing { at, for_good: true };
+        state.failing_syncs = state.failing_writes;
+    }
+
+    /// Lets the first read at or after the `n`-th step from now fail, once.
+    pub fn fail_read_after(&self, n: u64) {
+        let mut state = self.0.lock();
+        let at = Some(state.steps + n);
+        state.failing_reads = Failing {
+            at,
+            for_good: false,
+        };
+    }
+
+    /// Works as before once more, whatever was to fail. The power stays off if it is.
+    pub fn mend(&self) {
+        let mut state = self.0.lock();
+        state.failing_writes = Failing::default();
+        state.failing_syncs = Failing::default();
+        state.failing_reads = Failing::default();
+    }
+
+    /// From now on syncs and durable writes do not do what they say, as with a cache that claims to be none.
+    pub fn lie(&self) {
+        self.0.lock().lies = true;
+    }
+
+    /// How many bytes all files together may take; `None` for any number.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.0.lock().capacity = bytes;
+    }
+
+    /// The bytes that all files together take.
+    pub fn used(&self) -> u64 {
+        self.0.lock().used()
+    }
+
+    /// What the medium holds if the power goes now, or went before, as a new device that works.
+    #[must_use]
+    pub fn after_crash(&self) -> Self {
+        let mut state = self.0.lock();
+        let names = state.rng.bool();
+        let left = state.left(names, fastrand::Rng::bool);
+        Self(Arc::new(Mutex::new(left)))
+    }
+
+    /// What the next process finds if this one is killed now and the machine runs on, as a new device that
+    /// works. (Of writes under way, any part.)
+    #[must_use]
+    pub fn after_kill(&self) -> Self {
+        let mut state = self.0.lock();
+        // The system still has what was not synced, and may lose it later; here it has written it.
+        let left = state.left(true, |_| true);
+        Self(Arc::new(Mutex::new(left)))
+    }
+
+    /// Lets the time of an operation pass.
+    fn take_time(&self, micros: Range<u64>) {
+        if !braid_rt::simulation::is_on() {
+            return;
+        }
+        let time = {
+            let rng = &mut self.0.lock().rng;
+            let spike = if rng.u32(..SPIKES) == 0 { 50 } else { 1 };
+            Duration::from_nanos(rng.u64(micros.start * 1_000..micros.end * 1_000)) * spike
+        };
+        braid_rt::sleep(time);
+    }
+
+    fn named(&self) -> io::Result<braid_rt::MutexGuard<'_, State>> {
+        self.take_time(5..50);
+        let mut state = self.0.lock();
+        state.step(Step::Name)?;
+        Ok(state)
+    }
+
+    /// For a change of names.
+    fn renamed(&self) -> io::Result<braid_rt::MutexGuard<'_, State>> {
+        let mut state = self.named()?;
+        state.name_changes += 1;
+        Ok(state)
+    }
+}
+
+impl Device for SimDevice {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Simulator
+    }
+
+    fn block_size(&self) -> usize {
+        BLOCK
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        AlignedBuf::new(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut state = self.0.lock();
+        let id = match (state.names.get(name), mode) {
+            (Some(&id), OpenMode::Existing) => id,
+            (None, OpenMode::Existing) => return Err(io::ErrorKind::NotFound.into()),
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (None, OpenMode::CreateNew) => {
+                state.step(Step::Name)?;
+                state.name_changes += 1;
+                let id = state.contents.len();
+                state.contents.push(Content::default());
+                state.names.insert(name.to_owned(), id);
+                id
+            }
+        };
+        Ok(Arc::new(SimFile {
+            device: self.clone(),
+            id,
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let removed = self.renamed()?.names.remove(name);
+        removed
+            .map(drop)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.renamed()?;
+        let id = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.to_owned(), id);
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let state = self.0.lock();
+        let entry = |(name, &id): (&String, &usize)| Entry {
+            name: name.clone(),
+            len: state.contents[id].current.len() as u64,
+        };
+        Ok(state.names.iter().map(entry).collect())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        let (names, changes) = {
+            let state = self.0.lock();
+            (state.names.clone(), state.name_changes)
+        };
+        let mut state = self.named()?;
+        // Another one that began later may have ended before.
+        if !state.lies && changes >= state.durable_name_changes {
+            state.durable_names = names;
+            state.durable_name_changes = changes;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! What a simulated device is in: its files, the operations under way, and the faults that are to come.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::content::Content;
+use super::{BLOCK, SECTOR};
+
+/// A write that has begun.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) file: usize,
+    pub(super) offset: usize,
+    pub(super) bytes: Vec<u8>,
+    pub(super) durable: bool,
+}
+
+/// When a kind of operation fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Failing {
+    /// From this step on.
+    pub(super) at: Option<u64>,
+    pub(super) for_good: bool,
+}
+
+impl Failing {
+    fn fails(&mut self, step: u64) -> bool {
+        let fails = self.at.is_some_and(|at| step >= at);
+        if fails && !self.for_good {
+            self.at = None;
+        }
+        fails
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) names: BTreeMap<String, usize>,
+    pub(super) name_changes: u64,
+    /// The names that a crash leaves for sure, and how many changes there were up to them.
+    pub(super) durable_names: BTreeMap<String, usize>,
+    pub(super) durable_name_changes: u64,
+    pub(super) contents: Vec<Content>,
+    /// Writes under way, under a simulation.
+    pub(super) writes: BTreeMap<u64, Write>,
+    pub(super) next_write: u64,
+    pub(super) rng: fastrand::Rng,
+    pub(super) steps: u64,
+    pub(super) crash_at: Option<u64>,
+    pub(super) crashed: bool,
+    pub(super) failing_writes: Failing,
+    pub(super) failing_syncs: Failing,
+    pub(super) failing_reads: Failing,
+    pub(super) capacity: Option<u64>,
+    /// What sectors held before they were last overwritten, if anybody will ask.
+    pub(super) stale: Option<BTreeMap<(usize, usize), Vec<u8>>>,
+    pub(super) lies: bool,
+}
+
+pub(super) fn crashed() -> io::Error {
+    io::Error::other("simulated crash")
+}
+
+/// What a step of the simulation is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Read,
+    Write,
+    Sync,
+    Name,
+}
+
+impl State {
+    pub(super) fn step(&mut self, step: Step) -> io::Result<()> {
+        if self.crashed {
+            return Err(crashed());
+        }
+        if step != Step::Read {
+            self.steps += 1;
+            if self.crash_at.is_some_and(|at| self.steps >= at) {
+                self.power_off();
+                return Err(crashed());
+            }
+        }
+        let failing = match step {
+            Step::Read => &mut self.failing_reads,
+            Step::Write => &mut self.failing_writes,
+            Step::Sync => &mut self.failing_syncs,
+            Step::Name => return Ok(()),
+        };
+        if failing.fails(self.steps) {
+            return Err(io::Error::other("simulated I/O error"));
+        }
+        Ok(())
+    }
+
+    /// Tears what is under way.
+    pub(super) fn power_off(&mut self) {
+        self.crashed = true;
+        for write in std::mem::take(&mut self.writes).into_values() {
+            self.put(&write, true);
+        }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.names
+            .values()
+            .map(|&id| self.contents[id].current.len() as u64)
+            .sum()
+    }
+
+    pub(super) fn grow(&mut self, id: usize, len: usize) -> io::Result<()> {
+        let more = len.saturating_sub(self.contents[id].current.len());
+        if self
+            .capacity
+            .is_some_and(|capacity| self.used() + more as u64 > capacity)
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.contents[id].grow(len);
+        Ok(())
+    }
+
+    /// Puts bytes where a read sees them; all of them, or, torn, any of their sectors.
+    fn put(&mut self, write: &Write, torn: bool) {
+        let content = &mut self.contents[write.file];
+        for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
+            let at = write.offset + i * SECTOR;
+            let place = at..at + sector.len();
+            if place.end <= content.current.len() && !(torn && self.rng.bool()) {
+                if let Some(stale) = &mut self.stale
+                    && content.current[place.clone()] != *sector
+                {
+                    let old = content.current[place.clone()].to_vec();
+                    stale.insert((write.file, at / SECTOR), old);
+                }
+                content.current[place].copy_from_slice(sector);
+            }
+        }
+        let end = write.offset + write.bytes.len();
+        content.mark(write.offset..end.min(content.current.len()));
+        if write.durable && !torn {
+            // The bytes only; a length that was not synced may still be lost, and they with it.
+            let known = content.durable.len().min(end);
+            if known > write.offset {
+                let place = write.offset..known;
+                content.durable[place.clone()].copy_from_slice(&write.bytes[..place.len()]);
+                for block in place.start / BLOCK..place.end / BLOCK {
+                    content.dirty.remove(&block);
+                    content.synced.insert(block, content.clock);
+                }
+            }
+        }
+    }
+
+    /// A write begins: refused, or from now on under way. Returns its number.
+    pub(super) fn begin(&mut self, mut write: Write) -> io::Result<u64> {
+        write.durable &= !self.lies;
+        let was_on = !self.crashed;
+        if let Err(error) = self.step(Step::Write) {
+            if was_on {
+                // The write that was under way when it happened.
+                self.put(&write, true);
+            }
+            return Err(error);
+        }
+        self.grow(write.file, write.offset + write.bytes.len())?;
+        self.next_write += 1;
+        self.writes.insert(self.next_write, write);
+        Ok(self.next_write)
+    }
+
+    /// A write ends, unless the power went before.
+    pub(super) fn end(&mut self, write: u64) -> io::Result<()> {
+        let write = self.writes.remove(&write).ok_or_else(crashed)?;
+        self.put(&write, false);
+        Ok(())
+    }
+
+    /// What is left of the files when what is not durable survives as `keep` says.
+    pub(super) fn left(
+        &mut self,
+        kept_names: bool,
+        mut keep: impl FnMut(&mut fastrand::Rng) -> bool,
+    ) -> State {
+        let rng = &mut self.rng;
+        let mut left = State {
+            rng: rng.fork(),
+            ..State::default()
+        };
+        // A file system keeps the order of changes of names: here all since the last sync, or none.
+        let names = if kept_names {
+            &self.names
+        } else {
+            &self.durable_names
+        };
+        for (name, &id) in names {
+            let content = &self.contents[id];
+            let long = content.current.len();
+            let len = if keep(rng) {
+                long
+            } else {
+                content.durable.len()
+            };
+            let mut bytes = content.durable.clone();
+            bytes.resize(len, 0);
+            for &block in content.dirty.keys() {
+                let place = content.block(block);
+                for at in place.clone().step_by(SECTOR) {
+                    let sector = at..(at + SECTOR).min(place.end).min(len);
+                    if sector.start < sector.end
+                        && bytes[sector.clone()] != content.current[sector.clone()]
+                        && keep(rng)
+                    {
+                        bytes[sector.clone()].copy_from_slice(&content.current[sector]);
+                    }
+                }
+            }
+            if let Some(stale) = &self.stale {
+                let own = stale.range((id, 0)..(id + 1, 0));
+                let to = left.stale.get_or_insert_default();
+                to.extend(own.map(|(&(_, at), old)| ((left.contents.len(), at), old.clone())));
+            }
+            for write in self.writes.values().filter(|write| write.file == id) {
+                for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
+                    let at = write.offset + i * SECTOR;
+                    let place = bytes.get_mut(at..at + sector.len());
+                    if let Some(place) = place.filter(|_| rng.bool()) {
+                        place.copy_from_slice(sector);
+                    }
+                }
+            }
+            left.names.insert(name.clone(), left.contents.len());
+            left.contents.push(Content::of(bytes));
+        }
+        if self.stale.is_some() {
+            left.stale.get_or_insert_default();
+        }
+        left.lies = self.lies;
+        left.durable_names = left.names.clone();
+        left
+    }
+}

@@ -1,0 +1,186 @@
+use super::*;
+
+fn block(byte: u8) -> AlignedBuf {
+    let mut buf = AlignedBuf::new(2 * BLOCK);
+    buf.fill(byte);
+    buf
+}
+
+fn bytes_of(device: &SimDevice, name: &str) -> Option<Vec<u8>> {
+    let file = device.open(name, OpenMode::Existing).ok()?;
+    let mut buf = AlignedBuf::new((file.len().unwrap() as usize).max(1));
+    let len = file.len().unwrap() as usize;
+    file.read_at(&mut buf[..len], 0).unwrap();
+    Some(buf[..len].to_vec())
+}
+
+#[test]
+fn what_was_synced_survives_and_what_was_not_sometimes_does() {
+    let mut outcomes = std::collections::BTreeMap::<&str, u32>::new();
+    let seeds = if cfg!(miri) { 6 } else { 200 };
+    for seed in 0..seeds {
+        let device = SimDevice::new(seed);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(1)], 0).unwrap();
+        file.sync().unwrap();
+        device.sync_directory().unwrap();
+        file.write_durable_at(&[&block(2)[..BLOCK]], 0).unwrap();
+        file.write_at(&[&block(3)[..BLOCK]], BLOCK as u64).unwrap();
+        let bytes = bytes_of(&device.after_crash(), "f").expect("a synced name survives");
+        assert!(
+            bytes[..BLOCK].iter().all(|b| *b == 2),
+            "durable, seed {seed}"
+        );
+        let new = bytes[BLOCK..].chunks(SECTOR).filter(|s| s[0] == 3).count();
+        assert!(
+            bytes[BLOCK..].iter().all(|b| matches!(b, 1 | 3)),
+            "seed {seed}"
+        );
+        let outcome = match new {
+            0 => "lost",
+            n if n == BLOCK / SECTOR => "kept",
+            _ => "torn",
+        };
+        *outcomes.entry(outcome).or_default() += 1;
+    }
+    assert!(u64::from(outcomes["torn"]) > seeds / 2, "{outcomes:?}");
+}
+
+#[test]
+fn the_same_seed_does_the_same() {
+    let run = |seed| {
+        let device = SimDevice::new(seed);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        device.sync_directory().unwrap();
+        device.crash_after(3);
+        for byte in 0..9 {
+            let _ = file.write_at(&[&block(byte)], 0);
+        }
+        assert!(device.has_crashed());
+        bytes_of(&device.after_crash(), "f")
+    };
+    assert_eq!(run(5), run(5));
+    assert!((0..50).any(|seed| run(seed) != run(5)));
+}
+
+#[test]
+fn faults_come_when_they_were_asked_for() {
+    let device = SimDevice::new(1);
+    let file = device.open("f", OpenMode::CreateNew).unwrap();
+    device.fail_write_after(2);
+    file.write_at(&[&block(1)], 0).unwrap();
+    assert!(file.write_at(&[&block(1)], 0).is_err());
+    file.write_at(&[&block(1)], 0).unwrap();
+    device.fail_sync_after(1);
+    assert!(file.sync().is_err());
+    file.sync().unwrap();
+    device.set_capacity(Some(3 * BLOCK as u64));
+    let full = file.write_at(&[&block(1)], 2 * BLOCK as u64).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    file.write_at(&[&block(1)], 0).unwrap();
+    device.fail_read_after(0);
+    assert!(file.read_at(&mut block(0), 0).is_err());
+    file.read_at(&mut block(0), 0).unwrap();
+    device.break_after(1);
+    assert!(file.sync().is_err() && file.sync().is_err());
+    device.mend();
+    file.sync().unwrap();
+    device.crash_after(1);
+    assert!(file.sync().is_err() && file.read_at(&mut block(0), 0).is_err());
+}
+
+#[test]
+fn a_killed_process_leaves_what_it_wrote_and_a_lying_cache_does_not() {
+    let lost = (0..100).filter(|&seed| {
+        let device = SimDevice::new(seed);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        if seed % 2 == 0 {
+            file.write_at(&[&block(1)], 0).unwrap();
+            assert_eq!(bytes_of(&device.after_kill(), "f"), Some(block(1).to_vec()));
+            return false;
+        }
+        device.sync_directory().unwrap();
+        device.lie();
+        file.write_durable_at(&[&block(1)], 0).unwrap();
+        file.sync().unwrap();
+        bytes_of(&device.after_crash(), "f") != Some(block(1).to_vec())
+    });
+    assert!(lost.count() > 25);
+}
+
+#[test]
+fn what_was_cut_off_may_come_back() {
+    let seen: std::collections::BTreeSet<Vec<u8>> = (0..100)
+        .filter_map(|seed| {
+            let device = SimDevice::new(seed);
+            let file = device.open("f", OpenMode::CreateNew).unwrap();
+            device.sync_directory().unwrap();
+            file.write_at(&[&block(1)], 0).unwrap();
+            file.sync().unwrap();
+            file.set_len(BLOCK as u64).unwrap();
+            file.set_len(2 * BLOCK as u64).unwrap();
+            let bytes = bytes_of(&device.after_crash(), "f").unwrap();
+            assert!(bytes[..BLOCK].iter().all(|b| *b == 1));
+            bytes.get(BLOCK..).map(|b| vec![b[0]])
+        })
+        .collect();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+#[test]
+fn sectors_decay() {
+    let device = SimDevice::new(2);
+    device.remember_stale();
+    let file = device.open("f", OpenMode::CreateNew).unwrap();
+    file.write_at(&[&block(1)], 0).unwrap();
+    file.write_at(&[&block(2)[..BLOCK]], 0).unwrap();
+    assert_eq!(device.decay(Decay::LostSector, |name| name != "f"), None);
+    let (name, at) = device.decay(Decay::StaleSector, |_| true).unwrap();
+    let bytes = bytes_of(&device, &name).unwrap();
+    assert!(
+        matches!(bytes[at], 0 | 1) && bytes.iter().filter(|b| **b == 2).count() == BLOCK - SECTOR
+            || at >= BLOCK
+    );
+    let (_, at) = device.decay(Decay::LostSector, |_| true).unwrap();
+    assert_eq!(bytes_of(&device, "f").unwrap()[at], 0);
+    let before = bytes_of(&device, "f").unwrap();
+    let (_, at) = device.decay(Decay::FlippedBit, |_| true).unwrap();
+    let after = bytes_of(&device, "f").unwrap();
+    let differ: Vec<usize> = (0..before.len())
+        .filter(|&i| before[i] != after[i])
+        .collect();
+    assert!(differ.len() == 1 && (at..at + SECTOR).contains(&differ[0]));
+}
+
+#[test]
+fn under_a_simulation_writes_end_in_any_order_and_syncs_are_for_what_was_before() {
+    use braid_rt::{simulation, thread};
+    let outcomes: std::collections::BTreeSet<Vec<u8>> = (0..200)
+        .map(|seed| {
+            let options = simulation::Options {
+                seed,
+                steps_max: 10_000,
+                stalls: 0,
+            };
+            let (outcome, _) = simulation::run(&options, move || {
+                let device = SimDevice::new(seed);
+                let file = device.open("f", OpenMode::CreateNew).unwrap();
+                file.write_at(&[&block(9)], 0).unwrap();
+                file.sync().unwrap();
+                device.sync_directory().unwrap();
+                let done = thread::scatter(3, |i| {
+                    if i == 2 {
+                        return file.sync().is_ok();
+                    }
+                    let at = i as u64 * BLOCK as u64;
+                    file.write_at(&[&block(i as u8)[..BLOCK]], at).is_ok()
+                });
+                assert_eq!(done, [true; 3]);
+                bytes_of(&device.after_crash(), "f").unwrap()
+            });
+            let bytes = outcome.unwrap();
+            [bytes[0], bytes[BLOCK]].to_vec()
+        })
+        .collect();
+    assert!(outcomes.len() == 4, "{outcomes:?}");
+}
