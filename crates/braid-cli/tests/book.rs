@@ -1,5 +1,6 @@
-//! The book holds together: its links lead somewhere, and its contents list every page. (That its Rust
-//! examples compile is a matter of doctests, see `braiddb/src/lib.rs`.)
+//! The book holds together: its links lead somewhere, among the sources and in the HTML that mdBook makes of
+//! `docs`, and its contents list every page. (That its Rust examples compile is a matter of doctests, see
+//! `braiddb/src/lib.rs`.)
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 /// Pages beside those under `docs`.
 const FRONT_PAGES: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 
+const BOOK: &str = "docs/";
 const CONTENTS: &str = "docs/SUMMARY.md";
 
 fn root() -> PathBuf {
@@ -154,13 +156,21 @@ fn resolve(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// What is wrong with the links of a page. `exists` and `read` take paths from the root.
+/// Whether a page of the book has in HTML what it refers to: mdBook makes a page of each Markdown file under `docs`
+/// but the contents, and copies other files, but nothing from outside and no list of a folder.
+fn is_in_html(path: &str, is_file: bool) -> bool {
+    path.starts_with(BOOK) && path != CONTENTS && is_file
+}
+
+/// What is wrong with the links of a page. `exists`, `is_file` and `read` take paths from the root.
 fn broken(
     page: &str,
     text: &str,
     exists: impl Fn(&str) -> bool,
+    is_file: impl Fn(&str) -> bool,
     read: impl Fn(&str) -> String,
 ) -> Vec<String> {
+    let is_of_book = page.starts_with(BOOK) && page != CONTENTS;
     let mut broken = Vec::new();
     for link in links(text) {
         if link.contains("://") || link.starts_with("mailto:") {
@@ -179,6 +189,12 @@ fn broken(
             broken.push(format!("{page}: {link} leads nowhere"));
             continue;
         };
+        if is_of_book && !is_in_html(&path, is_file(&path)) {
+            broken.push(format!(
+                "{page}: {link} leads out of the book: name the path as `code` instead"
+            ));
+            continue;
+        }
         if let Some(anchor) = anchor
             && path.ends_with(".md")
             && !anchors(&read(&path)).iter().any(|known| known == anchor)
@@ -194,9 +210,10 @@ fn links_lead_somewhere() {
     let mut pages = pages_under("docs");
     pages.extend(FRONT_PAGES.map(str::to_owned));
     let exists = |path: &str| root().join(path).exists();
+    let is_file = |path: &str| root().join(path).is_file();
     let broken: Vec<String> = pages
         .iter()
-        .flat_map(|page| broken(page, &read(page), exists, read))
+        .flat_map(|page| broken(page, &read(page), exists, is_file, read))
         .collect();
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
@@ -225,9 +242,13 @@ fn a_broken_link_is_noticed() {
             "# A, B\n\n```sh\n# No heading\n[no](link.md)\n```\n\n## [A](z.md) b\n`[no](link.md)`\n",
         ),
     ]);
-    let exists = |path: &str| pages.contains_key(path) || path == "docs/a/p.svg";
+    let is_file = |path: &str| {
+        let others = ["docs/a/p.svg", CONTENTS, "README.md", "src/a.rs"];
+        pages.contains_key(path) || others.contains(&path)
+    };
+    let exists = |path: &str| is_file(path) || path == "docs/a";
     let read = |path: &str| pages[path].to_owned();
-    let check = |text: &str| broken("docs/a/one.md", text, exists, read);
+    let check = |text: &str| broken("docs/a/one.md", text, exists, is_file, read);
 
     assert_eq!(check(pages["docs/a/one.md"]), Vec::<String>::new());
     assert_eq!(links(pages["docs/two.md"]), ["z.md"]);
@@ -244,7 +265,16 @@ fn a_broken_link_is_noticed() {
         "[a](../../../../two.md)",
         "[a](/docs/two.md)",
         "[a]: three.md",
+        // There, but not in the HTML.
+        "[a](../../src/a.rs)",
+        "[a](../../README.md)",
+        "[a](../SUMMARY.md)",
+        "[a](../a)",
     ] {
         assert_eq!(check(wrong).len(), 1, "{wrong}");
     }
+    let front = |text: &str| broken("README.md", text, exists, is_file, read);
+    let both = "[a](src/a.rs) [a](docs/a) [a](docs/SUMMARY.md) [a](docs/two.md#a-b)";
+    assert_eq!(front(both), Vec::<String>::new());
+    assert_eq!(front("[a](src/b.rs)").len(), 1);
 }
