@@ -1,0 +1,379 @@
+//! What is shared by all handles of a database.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use braid_io::DirectoryLock;
+use braid_log::{LockRelease, Log};
+use braid_rt::{Mutex, RwLock};
+use braid_store::Store;
+
+use crate::archive::Archiver;
+use crate::changes::Bell;
+use crate::codec::Clock;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::expiry::Sweeps;
+use crate::garbage::Garbage;
+use crate::health::HealthWatch;
+use crate::held::HeldLocks;
+use crate::horizon::{Registration, Snapshots};
+use crate::locks::LockTable;
+use crate::maintenance::{Maintenance, Ticker};
+use crate::meta::Meta;
+use crate::named::NamedSnapshots;
+use crate::options::{Builder, TransactionOptions};
+use crate::publish::Publisher;
+use crate::range_reads::RangeReads;
+use crate::recovery::RecoveryReport;
+use crate::retention::Retention;
+use crate::stats::Counters;
+use crate::table::TableCore;
+use crate::trace::PoisonTold;
+use crate::transaction::Transaction;
+
+const POOL_SHARDS: usize = 16;
+
+/// Contexts beyond these are freed: a burst of transactions must not keep its memory.
+const POOLED_MAX: usize = 64;
+
+/// A context and its database. The pool keeps both together, so that beginning a transaction touches no
+/// shared reference count.
+pub(crate) struct PooledContext {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) state: RefCell<Box<Context>>,
+    /// What scans read. They note it here themselves, maybe on other threads, while the transaction goes on.
+    pub(crate) ranges: Box<Mutex<RangeReads>>,
+}
+
+type ContextPool = Box<[CachePadded<Mutex<Vec<PooledContext>>>]>;
+
+/// What all handles share.
+pub(crate) struct Inner {
+    pub(crate) log: Log,
+    pub(crate) store: Store,
+    pub(crate) locks: LockTable,
+    pub(crate) held: HeldLocks,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) garbage: Garbage,
+    pub(crate) counters: Counters,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) health: HealthWatch,
+    pub(crate) named: NamedSnapshots,
+    pub(crate) clock: Clock,
+    pub(crate) sweeps: Sweeps,
+    pub(crate) meta: Meta,
+    /// Tables by name, as far as they were asked for. Changed only by who holds `catalog_change`, so that a table has
+    /// one core.
+    pub(crate) tables: RwLock<HashMap<String, Arc<TableCore>>>,
+    /// Held while a table is created, renamed or dropped.
+    pub(crate) catalog_change: Mutex<()>,
+    /// Dropped tables whose pages are freed once no handle is left.
+    pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
+    pub(crate) catalog: Arc<TableCore>,
+    /// Shared by whoever changes pages outside of a commit; a checkpoint's flip takes it alone.
+    pub(crate) page_gate: RwLock<()>,
+    pub(crate) checkpoint_running: Mutex<()>,
+    pub(crate) lock_release: LockRelease,
+    /// Whether the log is told what a transaction depends on.
+    pub(crate) wants_dependencies: bool,
+    pub(crate) background: bool,
+    pub(crate) transaction_bytes_max: usize,
+    pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) retention: Retention,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) archiver: Option<Archiver>,
+    pub(crate) archive_ticker: Ticker,
+    pub(crate) archive_interval: Duration,
+    /// The newest commit when the database was opened.
+    pub(crate) opened_at: u64,
+    pub(crate) identity: u64,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    contexts: ContextPool,
+    next_context: AtomicU64,
+    pub(crate) publisher: Publisher,
+    pub(crate) slow_commit: Option<Duration>,
+    pub(crate) poison_told: PoisonTold,
+    poison: OnceLock<String>,
+    closed: AtomicBool,
+    /// Nothing is written to the medium, whatever happens in memory.
+    opened_read_only: bool,
+}
+
+/// The parts from which a database is opened.
+pub(crate) struct Parts {
+    pub(crate) log: Log,
+    pub(crate) store: Store,
+    pub(crate) meta: Meta,
+    pub(crate) catalog: Arc<TableCore>,
+    pub(crate) retention: Retention,
+    pub(crate) archiver: Option<Archiver>,
+    pub(crate) opened_at: u64,
+    pub(crate) identity: u64,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) lock: Option<DirectoryLock>,
+}
+
+impl Inner {
+    pub(crate) fn new(parts: Parts, options: &Builder) -> Self {
+        Self {
+            lock_release: parts.meta.protocol.lock_release(),
+            wants_dependencies: parts.log.wants_dependencies(),
+            held: HeldLocks::new(parts.log.options().strands),
+            log: parts.log,
+            store: parts.store,
+            locks: LockTable::for_pool(options.pool_bytes),
+            snapshots: Snapshots::new(),
+            garbage: Garbage::new(),
+            counters: Counters::new(),
+            maintenance: Maintenance::new(),
+            health: HealthWatch::new(options.health_listener.clone()),
+            named: NamedSnapshots::default(),
+            clock: options.clock.clone(),
+            sweeps: Sweeps::default(),
+            opened_read_only: options.read_only,
+            meta: parts.meta,
+            tables: RwLock::default(),
+            catalog_change: Mutex::default(),
+            dropped: Mutex::default(),
+            catalog: parts.catalog,
+            page_gate: RwLock::default(),
+            checkpoint_running: Mutex::default(),
+            background: options.background,
+            transaction_bytes_max: options.transaction_bytes_max,
+            checkpoint_log_bytes: options.checkpoint_log_bytes,
+            retention: parts.retention,
+            bell: Arc::default(),
+            archiver: parts.archiver,
+            archive_ticker: Ticker::default(),
+            archive_interval: options.archive_interval,
+            opened_at: parts.opened_at,
+            identity: parts.identity,
+            recovery: parts.recovery,
+            lock: Mutex::new(parts.lock),
+            contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
+            next_context: AtomicU64::new(1),
+            publisher: Publisher::new(options),
+            slow_commit: options.slow_commit,
+            poison_told: PoisonTold::default(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
+        let pooled = self.contexts[braid_rt::thread::index() % POOL_SHARDS]
+            .lock()
+            .pop();
+        match pooled {
+            Some(context) => Transaction::new(context, options),
+            None => Transaction::new(self.new_context(), options),
+        }
+    }
+
+    #[cold]
+    fn new_context(self: &Arc<Self>) -> PooledContext {
+        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
+        PooledContext {
+            inner: self.clone(),
+            state: crate::commit::cell(Context::new(number)),
+            ranges: Box::default(),
+        }
+    }
+
+    /// Takes a context back for the next transaction.
+    #[inline(always)]
+    pub(crate) fn give_back(mut context: PooledContext) {
+        context.state.get_mut().clear();
+        context.ranges.get_mut().clear();
+        // The pool's pointer is taken without touching the shared reference count, which every
+        // transaction of every core would otherwise write to twice.
+        let inner = Arc::as_ptr(&context.inner);
+        // SAFETY: `context.inner` keeps the database alive until `context` is moved into the pool, and
+        // from then on the pool's copy does, because only `shutdown`, under a handle's reference, empties
+        // it. If the database is closed, the context is dropped last, after the guard.
+        let inner = unsafe { &*inner };
+        let mut pool = inner.contexts[braid_rt::thread::index() % POOL_SHARDS].lock();
+        // The flag is read under the pool's lock, and `shutdown` sets it before it takes that lock.
+        if !inner.is_closed() && pool.len() < POOLED_MAX {
+            pool.push(context);
+        } else {
+            drop(pool);
+            drop(context);
+        }
+    }
+
+    pub(crate) fn open_snapshot(&self) -> Registration {
+        // `gsn` acknowledges ahead of the horizon: a snapshot holds what its user was told, so it waits for
+        // what other lanes had before. A failed log's snapshot is at the horizon.
+        let acknowledged = self.log.acknowledged();
+        if acknowledged > self.log.horizon() {
+            let _ = self.log.ticket(acknowledged).wait();
+        }
+        self.snapshots.open(braid_rt::thread::index(), || {
+            if braid_rt::mutant!("snapshot_of_the_newest") {
+                return self.log.applied_before() - 1;
+            }
+            self.log.horizon()
+        })
+    }
+
+    /// A snapshot at the newest state that is complete in memory, durable or not.
+    #[inline(never)]
+    pub(crate) fn open_applied_snapshot(&self) -> Registration {
+        self.snapshots
+            .open(braid_rt::thread::index(), || self.log.applied_before() - 1)
+    }
+
+    /// Whether the table may be used here.
+    #[inline]
+    pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
+        if table.database != self.identity {
+            return Err(table.foreign());
+        }
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        table.check_alive()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: whoever begins while another thread closes may come before or after it.
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// I8: after a failure that leaves the state in doubt nothing more is written.
+    pub(crate) fn poison(&self, cause: String) {
+        self.poison_told.tell(Some(&cause));
+        let _ = self.poison.set(cause);
+    }
+
+    pub(crate) fn poisoned(&self) -> Option<String> {
+        let cause = self.poison.get().cloned().or_else(|| self.log.poisoned());
+        self.poison_told.tell(cause.as_deref());
+        cause
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.opened_read_only || self.is_closed() || self.poison.get().is_some()
+    }
+
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(self.not_writable());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_writable(&self) -> Error {
+        match self.poison.get() {
+            Some(cause) => Error::Poisoned {
+                cause: cause.clone(),
+            },
+            None if self.is_closed() => Error::Closed,
+            None => Error::OpenedReadOnly,
+        }
+    }
+
+    /// Takes a write lock. Where locks are held until the flush, whoever meets one makes it happen.
+    #[inline(always)]
+    pub(crate) fn lock_stripe(
+        &self,
+        stripe: usize,
+        owner: u64,
+    ) -> Result<crate::locks::Locked, crate::locks::Deadlock> {
+        if self.lock_release != LockRelease::Precommit && self.locks.is_held_by_other(stripe, owner)
+        {
+            self.flush_for_lock();
+        }
+        self.locks.lock(stripe, owner)
+    }
+
+    #[cold]
+    fn flush_for_lock(&self) {
+        // An error shows up at this transaction's own commit.
+        let _ = self.log.sync();
+    }
+
+    /// Asks for a flush within `bound`.
+    pub(crate) fn flush_within(&self, bound: Duration) {
+        if self.background {
+            self.maintenance.flush_within(bound);
+        }
+    }
+
+    /// Ends the database: flushes, makes a last checkpoint, stops the threads, unlocks the directory.
+    pub(super) fn shutdown(&self) -> Result<()> {
+        // SeqCst: whoever does not see it has its transaction in the log before that is closed, or fails
+        // to enter it.
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.maintenance.stop();
+        self.archive_ticker.stop();
+        self.bell.ring();
+        self.unpublish_stats();
+        let result = self
+            .final_checkpoint()
+            .and(self.log.clone().close().map_err(Error::from));
+        self.release();
+        self.tell_health();
+        result
+    }
+
+    /// Lets go of everything without writing anything, after opening failed half way.
+    pub(crate) fn abandon(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.release();
+    }
+
+    /// Empties the pool, whose contexts refer back to the database, and unlocks the directory.
+    fn release(&self) {
+        for shard in &self.contexts {
+            let contexts = std::mem::take(&mut *shard.lock());
+            drop(contexts);
+        }
+        *self.lock.lock() = None;
+    }
+
+    fn final_checkpoint(&self) -> Result<()> {
+        if let Some(cause) = self.poisoned() {
+            return Err(Error::Poisoned { cause });
+        }
+        self.log.sync()?;
+        if self.opened_read_only {
+            return Ok(());
+        }
+        // If it fails, the log is kept, and the next opening goes on with it.
+        let _ = self.run_archiver();
+        self.checkpoint_if_changed()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Closes the database when the last handle goes.
+pub(super) struct Closer(pub(super) Arc<Inner>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Nobody is left to take the error. What matters is on the log, and the next open finds it.
+        let _ = self.0.shutdown();
+    }
+}

@@ -1,0 +1,416 @@
+//! The database: its handle, and what all handles share.
+
+mod inner;
+mod transact;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::archive::Archiver;
+use crate::error::Result;
+use crate::options::{Builder, TransactionOptions};
+use crate::recovery::RecoveryReport;
+use crate::snapshot::Snapshot;
+use crate::stats::{Health, Stats};
+use crate::table::Table;
+use crate::transaction::Transaction;
+use crate::types::{AsKey, Key, Value};
+
+use self::inner::Closer;
+pub(crate) use self::inner::{Inner, Parts, PooledContext};
+
+/// A transactional database of ordered tables.
+///
+/// A handle is cheap to clone and can be used from any thread. The database closes when the last handle
+/// is dropped, or with [`Database::close`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// use braid::{Database, Readable};
+///
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// let db = Database::open(path)?;
+/// let accounts = db.table::<String, u64>("accounts")?;
+///
+/// let mut tx = db.begin();
+/// tx.insert(&accounts, "Ada", &100)?;
+/// tx.insert(&accounts, "Grace", &50)?;
+/// tx.commit()?; // both are on the disk now
+///
+/// db.transact(|tx| {
+///     tx.fetch_update(&accounts, "Ada", |balance| Some(balance.unwrap_or(0) - 20))?;
+///     tx.fetch_update(&accounts, "Grace", |balance| Some(balance.unwrap_or(0) + 20))?;
+///     Ok(())
+/// })?;
+///
+/// let snapshot = db.snapshot();
+/// for entry in snapshot.iter(&accounts)? {
+///     let (name, balance) = entry?;
+///     println!("{name}: {balance}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Database {
+    inner: Arc<Inner>,
+    _closer: Arc<Closer>,
+}
+
+impl Database {
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self {
+            _closer: Arc::new(Closer(inner.clone())),
+            inner,
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Opens the database in a directory, which is created if it is missing.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("library");
+    /// let db = braid::Database::open(&path)?;
+    /// assert!(braid::Database::open(&path).is_err()); // one at a time
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// Opens the database in a directory to read from it; see [`Builder::open_read_only`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Database, Error, Readable};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = Database::open(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
+    /// drop((table, db));
+    ///
+    /// let db = Database::open_read_only(path)?;
+    /// let table = db.table::<u32, String>("t")?;
+    /// assert_eq!(db.get(&table, &1)?.as_deref(), Some("one"));
+    /// let written = db.transact(|tx| tx.insert(&table, &1, "uno"));
+    /// assert!(matches!(written, Err(Error::OpenedReadOnly)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open_read_only(path)
+    }
+
+    /// A database in memory, gone with its last handle.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let table = db.table::<u32, u32>("t")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfSpace`].
+    pub fn in_memory() -> Result<Self> {
+        Self::builder().open_on(Arc::new(braid_io::MemoryDevice::new()))
+    }
+
+    /// Options for opening a database.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = braid::Database::builder().pool_bytes(64 << 20).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Begins a serializable transaction whose commit is durable when it returns.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn begin(&self) -> Transaction {
+        self.begin_with(TransactionOptions::default())
+    }
+
+    /// Begins a transaction.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use std::time::Duration;
+    /// use braid::{Durability, TransactionOptions};
+    /// let mut tx = db.begin_with(TransactionOptions {
+    ///     durability: Durability::Buffered(Duration::from_millis(100)),
+    ///     ..TransactionOptions::default()
+    /// });
+    /// tx.insert(&t, &1, "a crash within a tenth of a second may lose this")?;
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin_with(&self, options: TransactionOptions) -> Transaction {
+        self.inner.begin(options)
+    }
+
+    /// A read-only view of what is durable now.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # use braid::Readable;
+    /// let snapshot = db.snapshot();
+    /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
+    /// assert_eq!(snapshot.get(&t, &1)?, None);
+    /// assert_eq!(db.snapshot().get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a snapshot is there to be read"]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.inner.clone())
+    }
+
+    /// Reads one key as a [`Database::snapshot`] of its own would, at less cost.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`crate::Readable::get`].
+    pub fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        let (inner, core) = (&self.inner, &*table.core);
+        inner.check_table(core)?;
+        let stored =
+            key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
+        let found: Option<Bytes> = core.open(stored, || inner.clock.now())?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    /// Looks at one key's encoded value, as a [`Database::snapshot`] of its own would with
+    /// [`Readable::get_with`](crate::Readable::get_with), at less cost: the cheapest read there is.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// let table: braid::Table<u32, String> = db.table("t")?;
+    /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
+    /// assert!(db.get_with(&table, &1, |bytes| bytes == Some(&b"one"[..]))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`crate::Readable::get_with`].
+    pub fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let (inner, core) = (&self.inner, &*table.core);
+        inner.check_table(core)?;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || inner.clock.now(), f)
+    }
+
+    /// Blocks until everything committed so far is durable, whatever its [`crate::Durability`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.set_durability(braid::Durability::None);
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.commit()?; // perhaps only in memory
+    /// db.sync()?; // on the device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Poisoned`].
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.inner.log.sync()?)
+    }
+
+    /// The number up to which all transactions are durable.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?;
+    /// assert!(db.durable_horizon() >= commit.number());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn durable_horizon(&self) -> u64 {
+        self.inner.log.horizon()
+    }
+
+    /// Writes a checkpoint now: the log before it is no longer needed, and its space is reused.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let before = db.stats().checkpoints;
+    /// db.checkpoint()?;
+    /// assert_eq!(db.stats().checkpoints, before + 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfSpace`], [`crate::Error::Io`] or [`crate::Error::Poisoned`]; the checkpoint before stays good.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        let outcome = self.inner.checkpoint();
+        outcome.inspect_err(|error| self.inner.note_failure(error))
+    }
+
+    /// Brings the archive of the log up to all that is durable now, durably; returns the number up to which it
+    /// goes. Without this it follows at intervals, or, without background threads, at checkpoints. `None` if
+    /// there is no archive, see [`Builder::archive`].
+    ///
+    /// # Errors
+    /// What the archive's medium fails with; the log is kept then, and the next attempt goes on.
+    pub fn archive_now(&self) -> Result<Option<u64>> {
+        self.inner.run_archiver()?;
+        Ok(self.inner.archiver.as_ref().map(Archiver::archived))
+    }
+
+    /// Counters and sizes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let stats = db.stats();
+    /// println!("{} commits, {} flushes", stats.commits, stats.log.flushes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// Publishes the statistics through the facade `metrics` now, with a label `database` of this value;
+    /// [`Builder::metrics`] does it once a second.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, database: &str) {
+        self.stats().publish(database);
+    }
+
+    /// Whether the database can be written to, and why not.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::Health;
+    /// match db.health() {
+    ///     Health::Good => {}
+    ///     health => eprintln!("look after the database: {health:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    /// What opening the database had to recover.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let recovery = db.recovery();
+    /// println!("{} transactions replayed in {:?}", recovery.transactions, recovery.duration);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.inner.recovery
+    }
+
+    /// Closes the database: waits for what is committed, writes a last checkpoint, stops the threads and
+    /// unlocks the directory. Other handles fail with [`crate::Error::Closed`] from then on.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let other = db.clone();
+    /// db.close()?;
+    /// assert!(matches!(other.health(), braid::Health::Closed));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Poisoned`], or what a checkpoint can fail with; what was acknowledged is safe even so.
+    pub fn close(self) -> Result<()> {
+        self.inner.shutdown()
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

@@ -1,0 +1,9 @@
+//! How a database is opened and how a transaction behaves.
+
+mod builder;
+mod open;
+mod transaction;
+
+pub(crate) use self::builder::ArchivePlace;
+pub use self::builder::Builder;
+pub use self::transaction::{Durability, Isolation, TransactionOptions};

@@ -1,0 +1,166 @@
+//! Opening a database with options, which are checked first.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_io::{Device, OverlayDevice};
+use braid_log::LogOptions;
+
+use super::Builder;
+use crate::database::Database;
+use crate::error::{Error, Result};
+
+impl Builder {
+    /// Opens, and creates if need be, the database in a directory.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = braid::Database::builder().pool_bytes(4 << 20).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::NotADatabase`], [`Error::Incompatible`], [`Error::Corrupted`],
+    /// [`Error::ReadOnly`], [`Error::OutOfSpace`], [`Error::Options`] or [`Error::Io`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_directory(path.as_ref(), self)
+    }
+
+    /// Opens, and creates if need be, the database on a device: for memory, simulated or own media. The
+    /// caller sees to it that it is opened only once at a time.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use braid::{Database, MemoryDevice};
+    /// let device = Arc::new(MemoryDevice::new());
+    /// let db = Database::builder().pool_bytes(1 << 20).open_on(device.clone())?;
+    /// db.table::<u32, u32>("t")?;
+    /// db.close()?;
+    /// let db = Database::builder().pool_bytes(1 << 20).open_on(device)?;
+    /// assert_eq!(db.table_names()?, ["t"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
+        Database::open_device(device, None, self)
+    }
+
+    /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
+    /// is made. The directory and its medium may be read-only.
+    ///
+    /// What a crash left is recovered all the same, in memory: the log behind the newest checkpoint is
+    /// replayed into the buffer pool, and pages that find no room in that are kept beside it. A database
+    /// that was closed has no such log. Transactions work as far as they write nothing, which fails with
+    /// [`Error::OpenedReadOnly`].
+    ///
+    /// Any number of readers can have the directory open, but no writer at the same time: they share a lock
+    /// that is an opened writer's alone. (If the file `LOCK` is missing, in a copy perhaps, see to that
+    /// yourself.) Options for writing do not matter.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+    /// let reader = braid::Database::builder().pool_bytes(4 << 20).open_read_only(path)?;
+    /// let another = braid::Database::builder().pool_bytes(4 << 20).open_read_only(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
+    /// [`Builder::create_if_missing`] says.
+    pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
+        Database::open_directory_read_only(path.as_ref(), self.reading())
+    }
+
+    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. The caller sees to it
+    /// that nobody writes to the device meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.clone().open_on(device.clone())?;
+    /// db.close()?;
+    /// let reader = builder.open_read_only_on(device)?;
+    /// assert!(reader.table::<u32, u32>("new").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only_on(self, device: Arc<dyn Device>) -> Result<Database> {
+        let overlay = OverlayDevice::new(device);
+        let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
+        Database::open_device(Arc::new(overlay), None, self.reading())
+    }
+
+    /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
+    fn reading(self) -> Self {
+        Self {
+            read_only: true,
+            background: false,
+            create_if_missing: false,
+            protocol: None,
+            strands: None,
+            lanes: None,
+            max_log_bytes: 0,
+            ..self
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let check = |ok: bool, option: &'static str, reason: &str| {
+            if ok {
+                Ok(())
+            } else {
+                Err(Error::Options {
+                    option,
+                    reason: reason.into(),
+                })
+            }
+        };
+        let strands = self.strands.unwrap_or(1);
+        check((1..=256).contains(&strands), "strands", "from 1 to 256")?;
+        let lanes = self.lanes.unwrap_or(1);
+        let lanes_fit = (1..=256).contains(&lanes) && (self.strands.is_none() || lanes <= strands);
+        check(lanes_fit, "lanes", "from 1 to the number of strands")?;
+        check(self.pool_bytes >= 1 << 20, "pool_bytes", "at least 1 MiB")?;
+        let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
+        check(segment_fits, "segment_bytes", "from 64 KiB to 1 GiB")?;
+        let checkpoint_fits = self.checkpoint_log_bytes >= 64 << 10;
+        check(checkpoint_fits, "checkpoint_log_bytes", "at least 64 KiB")?;
+        let log_fits =
+            self.max_log_bytes == 0 || self.max_log_bytes / 2 >= self.checkpoint_log_bytes;
+        check(
+            log_fits,
+            "max_log_bytes",
+            "0, or at least twice checkpoint_log_bytes",
+        )?;
+        let transaction_fits = (1 << 10..=1 << 30).contains(&self.transaction_bytes_max);
+        check(
+            transaction_fits,
+            "transaction_bytes_max",
+            "from 1 KiB to 1 GiB",
+        )?;
+        let epoch_fits =
+            (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
+        check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
+        let interval_fits = !self.archive_interval.is_zero();
+        check(interval_fits, "archive_interval", "more than zero")?;
+        let flushes = self.flushes_in_flight.unwrap_or(1);
+        let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
+        check(flushes_fit, "flushes_in_flight", "from 1 to 16")
+    }
+}

@@ -1,0 +1,79 @@
+//! How a transaction behaves.
+
+use std::time::Duration;
+
+/// When a commit is safe from a crash of the system.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use std::time::Duration;
+/// use braid::Durability;
+/// let mut tx = db.begin();
+/// tx.set_durability(Durability::Buffered(Duration::from_millis(10)));
+/// tx.insert(&t, &1, "one")?;
+/// tx.commit()?; // visible now, durable in ten milliseconds
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Before `commit` returns, or the ticket resolves.
+    #[default]
+    Immediate,
+    /// Within this time after `commit` returns. A crash may lose it, but never a part of it, and nothing
+    /// that a later durable transaction builds on.
+    Buffered(Duration),
+    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `Buffered`. (Soon, under a
+    /// protocol that holds locks until the flush.)
+    None,
+}
+
+/// What concurrent transactions see of each other.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::{Isolation, TransactionOptions};
+/// let tx = db.begin_with(TransactionOptions {
+///     isolation: Isolation::Snapshot,
+///     ..TransactionOptions::default()
+/// });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// As if the transactions ran one after the other. Reads see the newest state and are validated at
+    /// commit; until then two reads may disagree, and then the commit fails with a conflict.
+    #[default]
+    Serializable,
+    /// Reads see the state at the beginning; the first of two writers of a key wins. Allows write skew.
+    Snapshot,
+}
+
+/// How a transaction behaves; see [`Database::begin_with`](crate::Database::begin_with).
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::{Durability, TransactionOptions};
+/// let tx = db.begin_with(TransactionOptions {
+///     durability: Durability::None,
+///     ..TransactionOptions::default()
+/// });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// What it sees of others.
+    pub isolation: Isolation,
+    /// When its commit is safe.
+    pub durability: Durability,
+}
