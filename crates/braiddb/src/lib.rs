@@ -37,8 +37,9 @@
 //! | several writes at once, or none | [`Transaction`], from [`Database::begin`] or [`Database::transact`], which runs conflicts again |
 //! | reading what does not change meanwhile | [`Snapshot`], from [`Database::snapshot`]; by name, [`Database::create_snapshot`] |
 //! | reading one key | [`Database::get`]; without an allocation, [`Database::get_with`] |
-//! | what transactions and snapshots can read | [`Readable`]: `get`, `range`, `prefix`, `first`, `last`, … |
+//! | what transactions and snapshots can read | [`Readable`]: `get`, `range`, `prefix`, `first`, `last`, `len`, … |
 //! | read, decide, write | [`fetch_update`](Transaction::fetch_update), [`compare_and_set`](Transaction::compare_and_set), [`insert_if_absent`](Transaction::insert_if_absent), [`get_for_update`](Transaction::get_for_update) |
+//! | many at once | [`remove_range`](Transaction::remove_range), [`retain`](Transaction::retain); from an end, [`pop_first`](Transaction::pop_first), [`pop_last`](Transaction::pop_last) |
 //! | taking back a part of a transaction | [`Transaction::savepoint`] |
 //! | not waiting for the device | [`Transaction::commit_async`] and its [`Ticket`], which is also a future; [`Durability`] |
 //! | a lot of sorted data | [`Database::bulk_load`] |
@@ -200,6 +201,8 @@ mod book {
     struct Snapshots;
     #[doc = include_str!("../../../docs/concepts/tables-and-types.md")]
     struct TablesAndTypes;
+    #[doc = include_str!("../../../docs/faq.md")]
+    struct Questions;
 }
 
 #[cfg(all(test, not(loom)))]

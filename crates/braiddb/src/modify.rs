@@ -1,9 +1,13 @@
-//! Reading a key, with a lock, and writing it, in one step.
+//! Reading and writing in one step: a key, with a lock, or the keys of a range.
+
+use std::ops::Bound;
+use std::sync::Arc;
 
 use braid_store::Direction;
+use bytes::Bytes;
 
 use crate::error::Result;
-use crate::table::Table;
+use crate::table::{Table, TableCore};
 use crate::transaction::Transaction;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value};
 
@@ -149,15 +153,130 @@ impl Transaction {
         table: &Table<K, V>,
         range: impl KeyRange<K>,
     ) -> Result<u64> {
-        let mut raw = self.raw_range(&table.core, range.into_key_bounds())?;
-        let entries = std::iter::from_fn(|| raw.next_raw(Direction::Forward));
-        let keys = entries.map(|entry| entry.map(|(key, _)| key));
-        let keys = keys.collect::<Result<Vec<_>>>()?;
+        self.remove_where(&table.core, range.into_key_bounds(), |_, _| Ok(true))
+    }
+
+    /// Removes the entries of a range that `keep` says no to; says how many there were. As
+    /// [`Transaction::remove_range`] otherwise.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # use braid::Readable;
+    /// let stock = db.table::<String, u32>("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&stock, "bread", &3)?;
+    /// tx.insert(&stock, "milk", &0)?;
+    /// assert_eq!(tx.retain(&stock, .., |_, left| *left > 0)?, 1);
+    /// assert!(!tx.contains_key(&stock, "milk")?);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`crate::Readable::range`]. After one that is found while reading
+    /// ([`crate::Error::Decode`], say) nothing is removed.
+    pub fn retain<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+        mut keep: impl FnMut(&K, &V) -> bool,
+    ) -> Result<u64> {
+        self.remove_where(&table.core, range.into_key_bounds(), |key, value| {
+            Ok(!keep(
+                &K::from_key_bytes(key)?,
+                &V::from_value_bytes(value)?,
+            ))
+        })
+    }
+
+    fn remove_where(
+        &mut self,
+        core: &Arc<TableCore>,
+        bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+        mut which: impl FnMut(Bytes, Bytes) -> Result<bool>,
+    ) -> Result<u64> {
+        let mut keys = Vec::new();
+        let mut raw = self.raw_range(core, bounds)?;
+        while let Some((key, value)) = raw.next_raw(Direction::Forward).transpose()? {
+            if which(key.clone(), value)? {
+                keys.push(key);
+            }
+        }
         drop(raw);
         for key in &keys {
-            self.write(&table.core, key, None)?;
+            self.write(core, key, None)?;
         }
         Ok(keys.len() as u64)
+    }
+
+    /// Removes the entry with the smallest key and returns it. Of several transactions that do so at once one
+    /// commits, and the others conflict: [`Database::transact`](crate::Database::transact) runs them again.
+    ///
+    /// What is left of removed keys until no snapshot needs it is passed over each time. A queue that is long in
+    /// use rather remembers how far it has come, and takes the first of a range from there: see the
+    /// repository's `crates/braiddb/examples/queue.rs`.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// let jobs = db.table::<u64, String>("jobs")?;
+    /// db.transact(|tx| {
+    ///     tx.insert(&jobs, &1, "wash")?;
+    ///     tx.insert(&jobs, &2, "dry")
+    /// })?;
+    /// let next = db.transact(|tx| tx.pop_first(&jobs))?;
+    /// assert_eq!(next, Some((1, "wash".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`] and [`crate::Readable::get`].
+    pub fn pop_first<K: Key, V: Value>(&mut self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.pop(table, Direction::Forward)
+    }
+
+    /// Removes the entry with the largest key and returns it; as [`Transaction::pop_first`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// let stack = db.table::<u64, String>("stack")?;
+    /// db.transact(|tx| {
+    ///     tx.insert(&stack, &1, "plate")?;
+    ///     tx.insert(&stack, &2, "bowl")
+    /// })?;
+    /// let top = db.transact(|tx| tx.pop_last(&stack))?;
+    /// assert_eq!(top, Some((2, "bowl".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::pop_first`].
+    pub fn pop_last<K: Key, V: Value>(&mut self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.pop(table, Direction::Reverse)
+    }
+
+    fn pop<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        end: Direction,
+    ) -> Result<Option<(K, V)>> {
+        let everywhere = (Bound::Unbounded, Bound::Unbounded);
+        let mut raw = self.raw_range(&table.core, everywhere)?;
+        let found = raw.next_raw(end).transpose()?;
+        drop(raw);
+        let Some((key, value)) = found else {
+            return Ok(None);
+        };
+        let entry = (K::from_key_bytes(key.clone())?, V::from_value_bytes(value)?);
+        // If another transaction came to it before this has its lock, this one can't commit: what it read of the
+        // range has changed.
+        self.write(&table.core, &key, None)?;
+        Ok(Some(entry))
     }
 
     /// Removes a key and returns its value.

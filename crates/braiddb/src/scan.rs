@@ -475,6 +475,16 @@ impl<'a, K: Key, V: Value> Range<'a, K, V> {
         }
     }
 
+    /// How many entries there are, without making keys and values of them.
+    pub(crate) fn count_entries(mut self) -> Result<u64> {
+        let mut count = 0;
+        while let Some(entry) = self.raw.next_raw(Direction::Forward) {
+            entry?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
     fn take(&mut self, direction: Direction) -> Option<Result<(K, V)>> {
         let item = self.raw.next_raw(direction)?;
         let typed = item

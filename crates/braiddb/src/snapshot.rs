@@ -213,6 +213,44 @@ pub trait Readable {
     fn last<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
         self.iter(table)?.next_back().transpose()
     }
+
+    /// How many entries a table has. They are counted one by one, which takes as long as reading all of
+    /// them; a transaction that does so conflicts with everybody who adds or removes one.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().len(&t)?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`], but for [`crate::Error::Decode`].
+    fn len<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<u64> {
+        self.iter(table)?.count_entries()
+    }
+
+    /// Whether a table has no entry.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// use braid::Readable;
+    /// let new: braid::Table<u32, String> = db.table("new")?;
+    /// assert!(db.snapshot().is_empty(&new)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn is_empty<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<bool> {
+        Ok(self.first(table)?.is_none())
+    }
 }
 
 /// A consistent, read-only view of the database: exactly the transactions that were durable when it was

@@ -53,6 +53,76 @@ fn operations_read_their_own_writes() {
 }
 
 #[test]
+fn entries_are_taken_from_the_ends_and_by_what_they_are() {
+    both(|db| {
+        let t: Table<u32, u32> = db.table("t").unwrap();
+        assert!(db.snapshot().is_empty(&t).unwrap());
+        db.transact(|tx| (0..10).try_for_each(|i| tx.insert(&t, &i, &(i * i))))
+            .unwrap();
+        let mut tx = db.begin();
+        // Its own writes are among what it takes from.
+        tx.insert(&t, &10, &100).unwrap();
+        tx.remove(&t, &0).unwrap();
+        assert_eq!(tx.len(&t).unwrap(), 10);
+        assert_eq!(tx.pop_first(&t).unwrap(), Some((1, 1)));
+        assert_eq!(tx.pop_last(&t).unwrap(), Some((10, 100)));
+        assert_eq!(tx.pop_last(&t).unwrap(), Some((9, 81)));
+        // Of 2 to 8, those from 4 on with an odd square.
+        let mut looked_at = Vec::new();
+        let removed = tx.retain(&t, 4.., |key, value| {
+            looked_at.push(*key);
+            value % 2 == 0
+        });
+        assert_eq!(removed.unwrap(), 2);
+        assert_eq!(looked_at, [4, 5, 6, 7, 8]);
+        assert_eq!(
+            (tx.len(&t).unwrap(), db.snapshot().len(&t).unwrap()),
+            (5, 10)
+        );
+        tx.commit().unwrap();
+        let left: Vec<u32> = db
+            .snapshot()
+            .iter(&t)
+            .unwrap()
+            .map(|e| e.unwrap().0)
+            .collect();
+        assert_eq!(left, [2, 3, 4, 6, 8]);
+        let left = std::iter::from_fn(|| db.transact(|tx| tx.pop_last(&t)).unwrap());
+        assert_eq!(left.count(), 5);
+        assert!(db.snapshot().is_empty(&t).unwrap());
+        assert_eq!(db.begin().pop_first(&t).unwrap(), None);
+    });
+}
+
+#[test]
+fn what_several_threads_pop_each_gets_once() {
+    const ENTRIES: u64 = 200;
+    for options in [TransactionOptions::default(), SNAPSHOT] {
+        let db = Database::in_memory().unwrap();
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        db.transact(|tx| (0..ENTRIES).try_for_each(|i| tx.insert(&t, &i, &!i)))
+            .unwrap();
+        let mut taken: Vec<(u64, u64)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|thread| {
+                    let (db, t) = (&db, &t);
+                    let pop = move || match thread % 2 {
+                        0 => db.transact_with(options, |tx| tx.pop_first(t)),
+                        _ => db.transact_with(options, |tx| tx.pop_last(t)),
+                    };
+                    scope.spawn(move || std::iter::from_fn(|| pop().unwrap()).collect::<Vec<_>>())
+                })
+                .collect();
+            let taken = threads.into_iter().map(|thread| thread.join().unwrap());
+            taken.flatten().collect()
+        });
+        taken.sort_unstable();
+        let all: Vec<(u64, u64)> = (0..ENTRIES).map(|i| (i, !i)).collect();
+        assert_eq!(taken, all, "{options:?}");
+    }
+}
+
+#[test]
 fn ranges_merge_the_tree_with_own_writes_from_both_ends() {
     for seed in 0..300 {
         let mut rng = fastrand::Rng::with_seed(seed);
