@@ -298,12 +298,13 @@ impl<'a> BareLog<'a> {
         state.group += 1;
         drop(state);
         let result = self.file.write_durable_at(&[&buffer[..bytes]], offset);
-        self.lock().spare = Some(buffer);
         if result.is_ok() {
             self.durable.store(group, Ordering::Release);
         } else {
             self.failed.store(true, Ordering::Release);
         }
+        // Only then: who finds it may flush the next group at once, and `durable` must not go back behind that.
+        self.lock().spare = Some(buffer);
         // First the next leader, then the many. Release: pairs with the Acquire in `wait`.
         self.door(group + 1).fetch_add(1, Ordering::Release);
         if result.is_ok() {
