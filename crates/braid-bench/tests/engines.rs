@@ -326,6 +326,20 @@ fn scans(engine: &dyn KvEngine) {
                 let limit = limit.min(wanted.len());
                 assert_eq!(seen, wanted[..limit], "{mode:?} {order:?}");
             }
+            // An empty key is below all others.
+            for (to, wanted) in [(&b"scan12"[..], 2), (b"", 0)] {
+                let mut seen = Vec::new();
+                session
+                    .transact(mode, Wait::Durable, &mut |tx| {
+                        tx.scan(1, b"", to, order, &mut |key, _| {
+                            seen.push(String::from_utf8(key.to_vec()).unwrap());
+                            true
+                        })
+                    })
+                    .unwrap();
+                seen.sort_unstable();
+                assert_eq!(seen, keys[..wanted], "{mode:?} {order:?}");
+            }
             // Nothing lies between two neighbours, and nothing before the first or behind the last.
             for (from, to) in [
                 ("scan10a", "scan10b"),

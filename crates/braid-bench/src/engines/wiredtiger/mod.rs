@@ -287,17 +287,26 @@ impl Cursor {
             Order::Descending => to,
         };
         let _reset = Reset(self);
-        let mut side = 0;
-        // SAFETY: the cursor is open, the key is borrowed until it moves.
-        check(unsafe {
-            braid_wt_search_near(self.0, start.as_ptr().cast(), start.len(), &raw mut side)
-        })?;
-        let is_outside = match order {
-            Order::Ascending => side < 0,
-            Order::Descending => side >= 0,
-        };
-        if is_outside {
-            self.advance(order)?;
+        if start.is_empty() {
+            // No key is searched for that is empty: WiredTiger refuses it. Everything is above it.
+            match order {
+                // From nowhere, to the first.
+                Order::Ascending => self.advance(order)?,
+                Order::Descending => return Ok(()),
+            }
+        } else {
+            let mut side = 0;
+            // SAFETY: the cursor is open, the key is borrowed until it moves.
+            check(unsafe {
+                braid_wt_search_near(self.0, start.as_ptr().cast(), start.len(), &raw mut side)
+            })?;
+            let is_outside = match order {
+                Order::Ascending => side < 0,
+                Order::Descending => side >= 0,
+            };
+            if is_outside {
+                self.advance(order)?;
+            }
         }
         loop {
             let key = self.key()?;
