@@ -85,9 +85,9 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
         )));
     }
     output.line(format_args!(
-        "{}: sound ({} tables, {} records on {} pages; {} transactions in {} of log)",
+        "{}: sound ({} tables and the catalog of them, {} records on {} pages; {} transactions in {} of log)",
         dir.display(),
-        grouped(report.tables),
+        grouped(report.tables.saturating_sub(1)),
         grouped(report.records),
         grouped(report.pages),
         grouped(report.log_transactions),
