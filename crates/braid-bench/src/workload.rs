@@ -166,6 +166,12 @@ impl Workload {
         matches!(self, Workload::YcsbC | Workload::Scan)
     }
 
+    /// Whether it ends by itself, with its last transaction, and not after a time.
+    #[must_use]
+    pub fn is_finite(self) -> bool {
+        self == Workload::Load
+    }
+
     /// Records that are loaded unless the caller says otherwise: accounts of a branch for TPC-B, items for
     /// TPC-C, which make all of its data smaller in proportion.
     #[must_use]

@@ -40,7 +40,7 @@ fn a_small_comparison_from_one_end_to_the_other() {
         "--in-flight=1,20",
         "--repeat=2",
         "--records=500",
-        "--seconds=0.05",
+        "--seconds=0.1",
         "--warm-up=0.01",
     ]);
     let output = run(small.clone());
@@ -154,6 +154,52 @@ fn a_small_comparison_from_one_end_to_the_other() {
     assert_eq!(fs::read_to_string(place("report.html")).unwrap(), page);
 }
 
+#[test]
+fn loads_are_compared_from_empty_databases() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("results");
+    let db = dir.path().join("db");
+    let output = compare(&[
+        "--engines=braid",
+        "--workloads=load",
+        "--threads=1,2",
+        "--repeat=2",
+        "--records=3000",
+        "--seconds=0.01",
+        "--out",
+        out.to_str().unwrap(),
+        "--dir",
+        db.to_str().unwrap(),
+    ]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(
+        said.contains("report.html, and 2 plots beside it"),
+        "{said}"
+    );
+    let rows = csv_rows(&out.join("measurements.csv"));
+    assert_eq!(rows.len(), 4, "nobody but Braid: {rows:?}");
+    for row in &rows {
+        let number = |column: &str| row[column].parse::<f64>().unwrap();
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
+        let seconds = number("seconds");
+        assert!(close(number("records_per_s") * seconds, 3_000.0), "{row:?}");
+        let bytes = number("mb_per_s") * seconds * 1e6;
+        assert!(close(bytes, 3_000.0 * 1_008.0), "{row:?}");
+    }
+    assert!(!db.join("braid").exists(), "its data is removed");
+
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    for metric in ["seconds", "records/s", "MB/s"] {
+        let cell = format!("data-point=\"load/braid/2/1\" data-metric=\"{metric}\"");
+        assert!(page.contains(&cell), "{cell}");
+    }
+    assert!(!page.contains("share of bare log"));
+    for name in ["load-throughput.svg", "load-elapsed.png"] {
+        assert!(out.join(name).exists(), "{name}");
+    }
+}
+
 /// The lines of a file without quotes, by the names in its first.
 fn csv_rows(path: &Path) -> Vec<BTreeMap<String, String>> {
     let table = fs::read_to_string(path).unwrap();
@@ -176,7 +222,6 @@ fn bad_options_are_told_before_anything_is_measured() {
         (&["--repeat=0"], "repeat"),
         (&["--seconds=0"], "--seconds"),
         (&["--workloads=u2"], "u2"),
-        (&["--workloads=load"], "load"),
         (&["--engines=oracle"], "wiredtiger"),
         (&["--records=0"], "records"),
     ] {

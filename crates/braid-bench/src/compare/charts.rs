@@ -7,7 +7,7 @@ use super::run::{Run, WorkloadInfo};
 use super::summary::{Metric, Point, Summary};
 
 /// For each workload, and each number of commits in flight: throughput against threads, latency against
-/// throughput, and the share of the bare log.
+/// throughput, and the share of the bare log; of one that loads, records a second and how long it took.
 pub(super) fn all(run: &Run, summary: &Summary) -> Vec<Chart> {
     let mut charts = Vec::new();
     for workload in &run.workloads {
@@ -93,10 +93,25 @@ fn of_workload(
         y: Axis::Log,
         series: Vec::new(),
     };
+    let by_threads = |metric| series(&|p| Some((p.threads as f64, summary.spread(p, metric)?)));
+    if workload.finite {
+        let records = Chart {
+            y_title: "records/s",
+            series: by_threads(Metric::Records),
+            ..chart("throughput", "records loaded a second")
+        };
+        let elapsed = Chart {
+            y_title: "seconds",
+            y: Axis::Linear,
+            series: by_threads(Metric::Elapsed),
+            ..chart("elapsed", "seconds until all is loaded and durable")
+        };
+        return vec![records, elapsed];
+    }
     let latency = if workload.read_only { "read" } else { "commit" };
     let throughput = Chart {
         y_title: "transactions/s",
-        series: series(&|p| Some((p.threads as f64, summary.spread(p, Metric::Throughput)?))),
+        series: by_threads(Metric::Throughput),
         ..chart("throughput", "durable transactions a second")
     };
     let latency = Chart {

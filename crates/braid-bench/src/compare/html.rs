@@ -180,6 +180,10 @@ fn method(run: &Run) -> Markup {
                 (tables::number(run.warm_up)) " s of warm-up. In every repeat each engine has its turn, so that the drift of the "
                 "machine hits all alike; it is opened, its data is read once, and all loads follow. A figure is the median of the "
                 "repeats, what stands below it in small print its smallest and largest; bars in the plots, too."
+                @if run.workloads.iter().any(|w| w.finite) {
+                    " A workload that loads begins with an empty database each time, and runs without warm-up from its first "
+                    "transaction until its last is durable."
+                }
             }
             p {
                 "Latency is that of commits, from the call to durable; for a workload that only reads, that of reads. "

@@ -14,7 +14,7 @@ use super::stages::{LogWrites, NotedWrites, Staged};
 use super::{CompareSpec, Load, Machine, RUN, TABLE};
 use crate::driver::Driver;
 use crate::engines::{KvEngine, Mode, Order, PeerInfo, Stop, Wait, peers};
-use crate::{BenchError, Engine, Workload, bare_log, measure_device};
+use crate::{BenchError, Engine, Report, Spec, Workload, bare_log, measure_device};
 
 /// Threads that read the data once before an engine is measured.
 const WARMERS: u8 = 8;
@@ -83,6 +83,7 @@ fn describe(spec: &CompareSpec) -> Result<Run, BenchError> {
             records: of.records,
             value_size: of.value_size,
             read_only: workload.is_read_only(),
+            finite: workload.is_finite(),
         }
     };
     let engine = |peer: &&PeerInfo| EngineInfo {
@@ -241,7 +242,7 @@ impl Comparison<'_> {
                 present: None,
             });
         }
-        if !workload.is_read_only() {
+        if !workload.is_read_only() && !workload.is_finite() {
             entrants.push(Entrant {
                 peer: None,
                 driver: spec.driver()?,
@@ -265,11 +266,13 @@ impl Comparison<'_> {
         let Some(peer) = entrant.peer else {
             return self.visit_bare_log(workload, &dir, &entrant.loads, repeat);
         };
-        let engine = self.open(peer, &dir, workload, entrant.driver.as_ref())?;
-        let setting = engine.setting();
-        if let Some(info) = self.run.engines.iter_mut().find(|e| e.name == peer.name) {
-            info.setting = format!("{}, on {}", setting.protocol, setting.device);
+        if workload.is_finite() {
+            return entrant.loads.iter().try_for_each(|&load| {
+                remove(&dir)?;
+                self.visit_empty(workload, peer, &dir, load, repeat)
+            });
         }
+        let engine = self.open(peer, &dir, workload, entrant.driver.as_ref())?;
         let driver = entrant.driver.as_ref();
         driver.load(&engine, &mut |p| {
             (self.progress)(Event::Loading(peer.name, workload, p.loaded, p.records));
@@ -281,24 +284,66 @@ impl Comparison<'_> {
         read_all(&engine, driver.tables().len())?;
         for &load in &entrant.loads {
             let spec = self.spec.spec(workload, load, repeat);
-            let (sequence, total) = (self.sequence, self.total);
             let from = Instant::now() + spec.warm_up;
-            let report = crate::run(&engine, driver, &spec, &mut |p| {
-                let part = p.elapsed.as_secs_f64() / p.total.as_secs_f64();
-                (self.progress)(Event::Measuring {
-                    engine: peer.name,
-                    workload,
-                    threads: load.threads,
-                    done: sequence as f64 + part.min(1.0),
-                    total,
-                });
-            })?;
+            let report = self.run(&engine, driver, &spec)?;
             self.record(repeat, Row::of_report(&report, engine.take(from)))?;
         }
-        for check in crate::check(&engine, driver, entrant.present)? {
-            if let Some(found) = check.violation {
-                let condition = check.condition;
-                let violation = format!("{}, {workload}: {condition}: {found}", peer.name);
+        self.check(&engine, driver, entrant.present)
+    }
+
+    /// Measures a workload that ends by itself: each load fills an empty database.
+    fn visit_empty(
+        &mut self,
+        workload: Workload,
+        peer: &PeerInfo,
+        dir: &Path,
+        load: Load,
+        repeat: usize,
+    ) -> Result<(), BenchError> {
+        let spec = self.spec.spec(workload, load, repeat);
+        let driver = spec.driver()?;
+        let engine = self.open(peer, dir, workload, driver.as_ref())?;
+        driver.load(&engine, &mut |_| ())?;
+        let from = Instant::now();
+        let report = self.run(&engine, driver.as_ref(), &spec)?;
+        self.record(repeat, Row::of_load(&report, engine.take(from)))?;
+        self.check(&engine, driver.as_ref(), None)
+    }
+
+    fn run(
+        &mut self,
+        engine: &Staged,
+        driver: &dyn Driver,
+        spec: &Spec,
+    ) -> Result<Report, BenchError> {
+        let (sequence, total) = (self.sequence, self.total);
+        let name = engine.name();
+        crate::run(engine, driver, spec, &mut |p| {
+            // How far one is that ends by itself is not known.
+            let part = match driver.is_finite() {
+                true => 0.0,
+                false => p.elapsed.as_secs_f64() / p.total.as_secs_f64(),
+            };
+            (self.progress)(Event::Measuring {
+                engine: name,
+                workload: spec.workload,
+                threads: spec.threads,
+                done: sequence as f64 + part.min(1.0),
+                total,
+            });
+        })
+    }
+
+    fn check(
+        &mut self,
+        engine: &Staged,
+        driver: &dyn Driver,
+        present: Option<u64>,
+    ) -> Result<(), BenchError> {
+        let (name, workload) = (engine.name(), driver.name());
+        for check in crate::check(engine, driver, present)? {
+            if let Some(complaint) = check.complaint() {
+                let violation = format!("{name}, {workload}: {complaint}");
                 self.run.violations.push(violation);
             }
         }
@@ -357,8 +402,9 @@ impl Comparison<'_> {
         engine
     }
 
+    /// Opens an engine, and notes how.
     fn open(
-        &self,
+        &mut self,
         peer: &PeerInfo,
         dir: &Path,
         workload: Workload,
@@ -366,14 +412,20 @@ impl Comparison<'_> {
     ) -> Result<Staged, BenchError> {
         let tables = driver.tables();
         let options = self.braid(dir, workload);
-        if peer.name == "braid" {
+        let engine = if peer.name == "braid" {
             let device = LogWrites::over(options.open_device()?, NotedWrites::default());
             let engine = options.open_tables_on(Arc::new(device.clone()), &tables)?;
-            return Ok(Staged::new(Box::new(engine), Some(&device)));
+            Staged::new(Box::new(engine), Some(&device))
+        } else {
+            let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+            let engine = crate::engines::open(peer.name, dir, &tables, options.pool_bytes)?;
+            Staged::new(engine, None)
+        };
+        let setting = engine.setting();
+        if let Some(info) = self.run.engines.iter_mut().find(|e| e.name == peer.name) {
+            info.setting = format!("{}, on {}", setting.protocol, setting.device);
         }
-        let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
-        let engine = crate::engines::open(peer.name, dir, &tables, options.pool_bytes)?;
-        Ok(Staged::new(engine, None))
+        Ok(engine)
     }
 }
 

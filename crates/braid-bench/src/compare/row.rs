@@ -32,6 +32,12 @@ pub struct Row {
     pub seconds: f64,
     /// Transactions a second: durable commits and read-only transactions.
     pub tx_per_s: f64,
+    /// Records a second, of a workload that loads them.
+    #[serde(default)]
+    pub records_per_s: Option<f64>,
+    /// Megabytes of keys and values a second, of the same.
+    #[serde(default)]
+    pub mb_per_s: Option<f64>,
     /// Durable commits a second.
     pub commits_per_s: f64,
     /// Attempts that ended in a conflict and were retried, a transaction.
@@ -98,6 +104,15 @@ impl Row {
             device_bytes_per_tx: report.device_bytes_per_tx,
             flushes_per_s: report.flushes_per_s,
             ..Row::default()
+        }
+    }
+
+    /// That of a workload that loads all its records from the first transaction to the last.
+    pub(super) fn of_load(report: &Report, stages: StageMeans) -> Self {
+        Row {
+            records_per_s: Some(report.records as f64 / report.seconds.max(f64::MIN_POSITIVE)),
+            mb_per_s: Some(report.written_mb_per_s),
+            ..Row::of_report(report, stages)
         }
     }
 
@@ -182,6 +197,17 @@ mod tests {
             panic!("no rows are overwritten");
         };
         assert!(error.to_string().contains("rows.csv"), "{error}");
+        // What was recorded before these columns were there is read, too.
+        let old: Vec<String> = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .map(|line| {
+                line.replace(",records_per_s,mb_per_s", "")
+                    .replacen(",,,0.0", ",0.0", 1)
+            })
+            .collect();
+        std::fs::write(&path, old.join("\n")).unwrap();
+        assert_eq!(read(&path).unwrap(), rows);
         std::fs::write(&path, "sequence,repeat\n1,x\n").unwrap();
         assert!(
             read(&path).unwrap_err().to_string().contains("rows.csv"),

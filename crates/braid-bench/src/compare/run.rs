@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
+use super::summary::Metric;
 use crate::{BenchError, DeviceReport};
 
 /// The parameters, the machine and the engines of a comparison; `run.json` beside the measurements.
@@ -49,6 +50,20 @@ pub struct WorkloadInfo {
     pub value_size: usize,
     /// Whether no transaction writes.
     pub read_only: bool,
+    /// Whether it ends by itself: a load, which is timed as a whole.
+    #[serde(default)]
+    pub finite: bool,
+}
+
+impl WorkloadInfo {
+    /// What says how fast it went.
+    #[must_use]
+    pub fn rate(&self) -> Metric {
+        match self.finite {
+            true => Metric::Records,
+            false => Metric::Throughput,
+        }
+    }
 }
 
 /// An engine of a comparison.

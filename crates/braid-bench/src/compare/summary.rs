@@ -44,6 +44,12 @@ impl Point {
 pub enum Metric {
     /// Transactions a second.
     Throughput,
+    /// Records loaded a second.
+    Records,
+    /// Megabytes of them a second.
+    Megabytes,
+    /// Seconds that it took.
+    Elapsed,
     /// Durable commits a second.
     Commits,
     /// Median latency in microseconds.
@@ -86,6 +92,9 @@ impl Metric {
     pub fn title(self) -> &'static str {
         match self {
             Metric::Throughput => "transactions/s",
+            Metric::Records => "records/s",
+            Metric::Megabytes => "MB/s",
+            Metric::Elapsed => "seconds",
             Metric::Commits => "commits/s",
             Metric::P50 => "p50 (µs)",
             Metric::P99 => "p99 (µs)",
@@ -107,6 +116,9 @@ impl Metric {
     pub fn of(self, row: &Row) -> Option<f64> {
         match self {
             Metric::Throughput => Some(row.tx_per_s),
+            Metric::Records => row.records_per_s,
+            Metric::Megabytes => row.mb_per_s,
+            Metric::Elapsed => Some(row.seconds),
             Metric::Commits => Some(row.commits_per_s),
             Metric::P50 => Some(row.p50_us),
             Metric::P99 => Some(row.p99_us),
@@ -127,7 +139,7 @@ impl Metric {
     #[must_use]
     pub fn advantage(self, a: f64, b: f64) -> f64 {
         match self {
-            Metric::Throughput | Metric::Commits => a / b,
+            Metric::Throughput | Metric::Records | Metric::Megabytes | Metric::Commits => a / b,
             _ => b / a,
         }
     }

@@ -82,7 +82,7 @@ impl Driver for Records {
     }
 
     fn is_finite(&self) -> bool {
-        self.workload == Workload::Load
+        self.workload.is_finite()
     }
 
     fn tables(&self) -> Vec<String> {

@@ -52,7 +52,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeat: usize,
 
-    /// Seconds of each measurement
+    /// Seconds of each measurement; `load` takes as long as it takes
     #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
 
@@ -60,7 +60,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     warm_up: Option<Duration>,
 
-    /// Records to load [default: 65536 for u1 and u10, 1000000 for ycsb]
+    /// Records to load [default: 65536 for u1 and u10, 1000000 for load and ycsb]
     #[arg(long, value_name = "R")]
     records: Option<u64>,
 
@@ -161,14 +161,18 @@ fn tell(event: &Event<'_>, bar: &ProgressBar, output: &mut Output) -> Result<(),
             bar.set_message(format!("{workload}, {engine}, {threads} threads"));
         }
         Event::Measured(row) => {
+            let (rate, unit) = match row.records_per_s {
+                Some(records) => (records, "rec/s"),
+                None => (row.tx_per_s, "tx/s"),
+            };
             let line = format!(
-                "{:<8} {:>2}  {:<18} {:>4} threads {:>5} in flight {:>12} tx/s   p50 {:>8.1} us  p99 {:>9.1} us",
+                "{:<8} {:>2}  {:<18} {:>4} threads {:>5} in flight {:>12} {unit:<5}  p50 {:>8.1} us  p99 {:>9.1} us",
                 row.workload,
                 row.repeat,
                 row.engine,
                 row.threads,
                 row.in_flight,
-                grouped(row.tx_per_s as u64),
+                grouped(rate as u64),
                 row.p50_us,
                 row.p99_us
             );

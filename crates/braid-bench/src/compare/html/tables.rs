@@ -88,17 +88,19 @@ pub(super) fn headline(run: &Run, summary: &Summary) -> Markup {
             threads,
             in_flight,
         };
-    let versus = |column| {
+    let versus = |column: (&WorkloadInfo, usize, usize)| {
         let own = point(BRAID, column);
-        let braid = summary.spread(&own, Metric::Throughput)?;
-        let (_, best) = summary.best_peer(&own, Metric::Throughput)?;
-        Some(Metric::Throughput.advantage(braid.median, best.median))
+        let rate = column.0.rate();
+        let braid = summary.spread(&own, rate)?;
+        let (_, best) = summary.best_peer(&own, rate)?;
+        Some(rate.advantage(braid.median, best.median))
     };
     html! {
         section id="headline" {
             h2 { "Transactions a second" }
             div.wide { table {
-                caption { "At the largest number of threads. Below each median, its smallest and largest." }
+                caption { "At the largest number of threads. Below each median, its smallest and largest."
+                    @if run.workloads.iter().any(|w| w.finite) { " Of a load: records a second." } }
                 thead { tr {
                     th { "engine" }
                     @for (workload, threads, in_flight) in &columns { th {
@@ -112,8 +114,8 @@ pub(super) fn headline(run: &Run, summary: &Summary) -> Markup {
                         td.text { (engine) }
                         @for &column in &columns {
                             @let point = point(engine, column);
-                            (cell(&point, Metric::Throughput, summary.spread(&point, Metric::Throughput),
-                                is_best(summary, &point, Metric::Throughput)))
+                            @let rate = column.0.rate();
+                            (cell(&point, rate, summary.spread(&point, rate), is_best(summary, &point, rate)))
                         }
                     } }
                     tr {
@@ -190,6 +192,17 @@ pub(super) fn everything(
         Metric::LogBytes,
         Metric::DeviceBytes,
     ];
+    const OF_LOADS: [Metric; 8] = [
+        Metric::Elapsed,
+        Metric::Records,
+        Metric::Megabytes,
+        Metric::P50,
+        Metric::P99,
+        Metric::Cpu,
+        Metric::LogBytes,
+        Metric::DeviceBytes,
+    ];
+    let metrics = if workload.finite { OF_LOADS } else { METRICS };
     let point = |engine: &str, threads| Point {
         workload: workload.name.clone(),
         engine: engine.to_owned(),
@@ -204,19 +217,21 @@ pub(super) fn everything(
             div.wide { table {
                 thead { tr {
                     th { "engine" } th { "threads" }
-                    @for metric in METRICS { th { (metric.title()) } }
-                    th { "share of bare log" }
+                    @for metric in metrics { th { (metric.title()) } }
+                    @if !workload.finite { th { "share of bare log" } }
                 } }
                 tbody { @for threads in threads(summary, &workload.name) { @for engine in lines(run) {
                     @let point = point(engine, threads);
                     @if was_measured(&point) { tr class=(row_class(engine)) {
                         td.text { (engine) } td { (threads) }
-                        @for metric in METRICS {
+                        @for metric in metrics {
                             (cell(&point, metric, summary.spread(&point, metric), is_best(summary, &point, metric)))
                         }
-                        td { @if engine != BARE_LOG && let Some(share) = summary.share(&point) {
-                            (number(share.median))
-                        } @else { "–" } }
+                        @if !workload.finite {
+                            td { @if engine != BARE_LOG && let Some(share) = summary.share(&point) {
+                                (number(share.median))
+                            } @else { "–" } }
+                        }
                     } }
                 } } }
             } }
