@@ -86,7 +86,7 @@ fn transactions_and_snapshots() {
         ["\"one\"", "(not there)", "2", "1", "(not there)"]
     );
     assert!(
-        shown.contains("checkpoint") && shown.contains(": sound"),
+        shown.contains("checkpoint") && shown.contains(": sound (1 table and the catalog"),
         "{shown}"
     );
     assert_eq!(lines.last(), Some(&"\"two\""));

@@ -80,8 +80,9 @@ pub enum Metric {
 
 impl Metric {
     /// Those by which engines are held against each other.
-    pub(super) const COMPARED: [Metric; 4] = [
+    pub(super) const COMPARED: [Metric; 5] = [
         Metric::Throughput,
+        Metric::Records,
         Metric::P99,
         Metric::Cpu,
         Metric::DeviceBytes,
@@ -230,6 +231,11 @@ impl Summary {
         for metric in Metric::COMPARED {
             let first = losses.len();
             for braid in self.points().filter(|p| p.engine == BRAID) {
+                // Of a load both say the same, and records say it better.
+                let is_load = self.spread(braid, Metric::Records).is_some();
+                if is_load && metric == Metric::Throughput {
+                    continue;
+                }
                 let Some(own) = self.spread(braid, metric).filter(|s| s.median > 0.0) else {
                     continue;
                 };
@@ -307,6 +313,18 @@ mod tests {
             (0.25, 0.4),
             "each with its own repeat"
         );
+        let load = |mut row: Row, records: f64| {
+            row.workload = "load".into();
+            row.records_per_s = Some(records);
+            row
+        };
+        let rows = [
+            load(row(BRAID, 1, 1.0, 5.0), 1_000.0),
+            load(row("quick", 1, 2.0, 5.0), 2_000.0),
+        ];
+        let losses = Summary::new(&rows).losses();
+        let told: Vec<_> = losses.iter().map(|l| (l.metric, l.factor)).collect();
+        assert_eq!(told, [(Metric::Records, 2.0)], "records, not transactions");
         let nobody = braid.with_engine("nobody");
         assert_eq!(summary.spread(&nobody, Metric::P50), None);
         assert_eq!(summary.spread(&braid, Metric::LogBytes), None);

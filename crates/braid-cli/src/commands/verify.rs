@@ -84,10 +84,12 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
             dir.display()
         )));
     }
+    let tables = report.tables.saturating_sub(1);
+    let plural = if tables == 1 { "" } else { "s" };
     output.line(format_args!(
-        "{}: sound ({} tables and the catalog of them, {} records on {} pages; {} transactions in {} of log)",
+        "{}: sound ({} table{plural} and the catalog of them, {} records on {} pages; {} transactions in {} of log)",
         dir.display(),
-        grouped(report.tables.saturating_sub(1)),
+        grouped(tables),
         grouped(report.records),
         grouped(report.pages),
         grouped(report.log_transactions),
