@@ -114,6 +114,8 @@ typedef enum {
   BRAID_FEED_MISSING = -40,
   // A backup or an archive is not what is needed; the message says what to do.
   BRAID_BACKUP = -41,
+  // The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried again.
+  BRAID_ARCHIVE_FAILING = -42,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -196,6 +198,14 @@ typedef enum {
   BRAID_SNAPSHOT_ISOLATION = 1,
 } braid_isolation;
 
+// What a write does.
+typedef enum {
+  // Sets the value of the key, whether it was there or not.
+  BRAID_PUT = 0,
+  // Removes the key, if it is there; the value is not looked at.
+  BRAID_REMOVE = 1,
+} braid_operation;
+
 // What `braid_options_set` sets, and what its number means. What is not set has its default.
 typedef enum {
   // The commit protocol, a `braid_protocol`. Default: `BRAID_PROTOCOL_GLSN` for a new database; an
@@ -247,6 +257,9 @@ typedef enum {
   BRAID_OPTION_FEED_LOG_BYTES = 17,
   // How often the archive is brought up to date, in microseconds, from 1. Default: a second.
   BRAID_OPTION_ARCHIVE_INTERVAL_US = 18,
+  // Whether the file `STATS` in the database's directory has its statistics while it is open, once a second, as
+  // Prometheus reads them: 1 or 0 (the default).
+  BRAID_OPTION_STATS_FILE = 19,
 } braid_option;
 
 // To which point a database is restored.
@@ -314,6 +327,10 @@ typedef struct {
   uint64_t written_bytes;
 } braid_backup_report;
 
+// Takes bytes, which last for the call; says whether it took all of them. If not, the call that gave them fails with
+// `BRAID_IO`.
+typedef bool (*braid_write_callback)(void *data, const void *bytes, size_t len);
+
 // What a backup file says about itself.
 typedef struct {
   // The identity of the database that was backed up. A restored database has another one.
@@ -330,12 +347,27 @@ typedef struct {
   uint64_t pages;
 } braid_backup_info;
 
+// Gives up to `capacity` bytes; returns how many, 0 at the end, and -1 if it can't, which makes the call that asked
+// fail with `BRAID_IO`.
+typedef int64_t (*braid_read_callback)(void *data, void *bytes, size_t capacity);
+
+// Where a stream of bytes comes from.
+typedef struct {
+  // Gives the bytes; NULL: this is no stream.
+  braid_read_callback read;
+  // Goes to `read`.
+  void *data;
+} braid_source;
+
 // What `braid_restore` restores from, and to which point.
 typedef struct {
   // The paths of the backup files: the full one first, then the incremental ones from the oldest to the newest.
   const char *const *backups;
   // How many they are.
   size_t backup_count;
+  // NULL, or as many sources as there are backups: one that has `read` is read in the place of the path of the same
+  // index, which may be NULL then.
+  const braid_source *streams;
   // The directory of the archive of the database's log, see `braid_options_set_archive`; NULL: none.
   const char *archive;
   // A `braid_until`.
@@ -458,8 +490,22 @@ typedef struct {
   uint64_t oldest_snapshot;
   // Old versions and removed keys that wait to be collected.
   uint64_t garbage;
+  // Entries removed because their time to live was over.
+  uint64_t expired;
   // The number up to which all transactions are durable.
   uint64_t durable_horizon;
+  // Bytes of log behind the newest checkpoint, which a recovery would read.
+  uint64_t log_bytes_to_recover;
+  // Whether the last checkpoint failed; `braid_db_health` says why.
+  bool checkpoint_failing;
+  // Whether nothing can be written any more because a write or sync failed.
+  bool poisoned;
+  // Whether the log is archived, see `braid_options_set_archive`.
+  bool has_archive;
+  // The number up to which it is.
+  uint64_t archived;
+  // The number behind which all changes can still be read.
+  uint64_t changes_kept_from;
   // Bytes of log written to the device, with headers and padding.
   uint64_t log_written_bytes;
   // Of these, without padding.
@@ -498,6 +544,8 @@ typedef struct {
   uint64_t pages;
   // Pages read from the medium.
   uint64_t page_loads;
+  // Of these, those that were read along with a neighbour before anybody asked for them.
+  uint64_t pages_read_ahead;
   // Pages put out of memory.
   uint64_t evictions;
   // Of these, those that had to be written.
@@ -534,6 +582,44 @@ typedef int (*braid_body)(void *data, braid_tx *tx);
 // Is given a name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
 // ends the listing.
 typedef bool (*braid_name_callback)(void *data, braid_slice name);
+
+// Is told what `braid_db_health` would return now; `message`, which lasts for the call and is NULL with `BRAID_OK`,
+// says why.
+typedef void (*braid_health_callback)(void *data, braid_status status, const char *message);
+
+// What `braid_db_compact` did.
+typedef struct {
+  // The data file's length before, in bytes.
+  uint64_t bytes_before;
+  // Its length now.
+  uint64_t bytes_after;
+  // How many checkpoints that took.
+  uint32_t checkpoints;
+} braid_compact_report;
+
+// What `braid_upgrade` did.
+typedef struct {
+  // The format that the data file had.
+  uint64_t from;
+  // The format that it has now, the present one.
+  uint64_t to;
+} braid_upgrade_report;
+
+// Is told of something that `braid_salvage` came upon: damaged, but found or made good otherwise, or `is_lost`.
+// `what` lasts for the call.
+typedef void (*braid_finding_callback)(void *data, bool is_lost, const char *what);
+
+// What `braid_salvage` saved.
+typedef struct {
+  // Tables in the new database.
+  uint64_t tables;
+  // Entries found in the pages of the newest checkpoint.
+  uint64_t entries;
+  // Transactions replayed from the log.
+  uint64_t transactions;
+  // How many findings say that something is lost.
+  uint64_t losses;
+} braid_salvage_report;
 
 // A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
 // the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
@@ -598,6 +684,18 @@ typedef struct {
   uint64_t damages;
 } braid_verify_report;
 
+// A write of `braid_db_write`.
+typedef struct {
+  // The table.
+  braid_table *table;
+  // A `braid_operation`.
+  int operation;
+  // The key.
+  braid_slice key;
+  // The value.
+  braid_slice value;
+} braid_write;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -620,6 +718,21 @@ braid_status braid_db_backup(braid_db *db,
                              void *data,
                              braid_backup_report *report);
 
+// Makes a backup as `braid_db_backup` does, and gives it to `write` piece by piece, on this thread, in the same format
+// as to a file: for a pipe, a socket, or another program's storage. A backup that ends early is told from a whole one
+// when it is restored. `data` goes to `write` and to `progress`.
+//
+// # Safety
+//
+// `parent` is NULL or a string that ends with a NUL; `write` and `progress` may be called with `data` and must not
+// unwind or jump out; `report` is NULL or points to where it fits.
+braid_status braid_db_backup_to(braid_db *db,
+                                braid_write_callback write,
+                                const char *parent,
+                                braid_backup_callback progress,
+                                void *data,
+                                braid_backup_report *report);
+
 // Reads what a backup file says about itself; its pages are not looked at.
 //
 // # Safety
@@ -635,7 +748,8 @@ braid_status braid_backup_read_info(const char *path, braid_backup_info *info);
 // # Safety
 //
 // `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end with a NUL, as
-// `archive` does unless it is NULL, and whose `progress` may be called with `data` and must not unwind or jump out;
+// `archive` does unless it is NULL, whose `streams` are NULL or point to as many sources, which give no more than they
+// are asked for, and whose `progress` may be called with `data`; no callback may unwind or jump out;
 // `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
 braid_status braid_restore(const braid_restore_options *options,
                            const char *path,
@@ -894,11 +1008,6 @@ braid_status braid_db_durable_horizon(braid_db *db, uint64_t *horizon);
 // `stats` is NULL or points to where they fit.
 braid_status braid_db_stats(braid_db *db, braid_stats *stats);
 
-// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
-// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
-// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
-braid_status braid_db_health(braid_db *db);
-
 // What opening the database had to recover.
 //
 // # Safety
@@ -976,6 +1085,63 @@ braid_status braid_feed_drop(braid_db *db,
 //
 // `callback` may be called with `data`. It must not unwind or jump out.
 braid_status braid_feed_names(braid_db *db, braid_name_callback callback, void *data);
+
+// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
+// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
+// `BRAID_OUT_OF_SPACE`: the last commit found no room; others that need less may succeed.
+// `BRAID_ARCHIVE_FAILING`: the archive can't be written, commits go on while the log has room.
+// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
+braid_status braid_db_health(braid_db *db);
+
+// Sets what databases that are opened with these options call when their health becomes another: when a failure
+// poisons one, when a commit or a checkpoint finds no space, when that is over, and when it is closed
+// (`BRAID_CLOSED`). It is called on the thread that notices, within 50 ms, and must be short.
+//
+// # Safety
+//
+// `callback` may be called with `data` from any thread until every database that was opened with these options is
+// closed. It must not unwind or jump out.
+braid_status braid_options_set_health_callback(braid_options *options,
+                                               braid_health_callback callback,
+                                               void *data);
+
+// Moves the pages at the end of the data file into free space before them, and cuts the file. Transactions go on
+// meanwhile; a crash at any moment loses nothing. `report` may be NULL. If it fails, as a checkpoint can, the
+// checkpoint before stays good.
+//
+// # Safety
+//
+// `report` is NULL or points to where it fits.
+braid_status braid_db_compact(braid_db *db,
+                              braid_compact_report *report);
+
+// Brings a database that nobody has open to the format of this version. One that has it already is read, its log
+// too, and left as it is. `report` may be NULL. `BRAID_INCOMPATIBLE` if the format is newer than this version's, or
+// too old to be converted.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
+braid_status braid_upgrade(const char *path,
+                           braid_upgrade_report *report);
+
+// Saves what can be read of a damaged database that nobody has open into a new one in the directory `into`, which is
+// made. Writes nothing to the damaged one. Each damage and each loss goes to `callback`, which may be NULL, on this
+// thread, with the table and the range of keys, or the numbers of the transactions, that it concerns. Entries of
+// which it is not known to which table they belong go to tables named `salvaged-…`. `report` may be NULL.
+//
+// `BRAID_OK` also if something is lost: `report` says how much. `BRAID_NOT_A_DATABASE` also if there is something
+// in `into`; `BRAID_CORRUPTED` if there is nothing to begin with.
+//
+// # Safety
+//
+// `path` and `into` are NULL or strings that end with a NUL; `callback` may be called with `data` and must not unwind
+// or jump out; `report` is NULL or points to where it fits.
+braid_status braid_salvage(const char *path,
+                           const char *into,
+                           braid_finding_callback callback,
+                           void *data,
+                           braid_salvage_report *report);
 
 // Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
 //
@@ -1359,6 +1525,19 @@ braid_status braid_tx_compare_and_set(braid_tx *tx,
 // `key` points to `key_len` bytes, or is NULL if there are none.
 braid_status braid_tx_remove(braid_tx *tx, braid_table *table, const void *key, size_t key_len);
 
+// Removes all keys of a range, and sets `count`, which may be NULL, to how many there were. `range` may be NULL, for all
+// keys. Other transactions that put a key into the range meanwhile conflict with this one. The keys are gathered in
+// memory; for a whole table, `braid_table_drop` costs less.
+//
+// # Safety
+//
+// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
+// are none; `count` is NULL or points to where a number fits.
+braid_status braid_tx_remove_range(braid_tx *tx,
+                                   braid_table *table,
+                                   const braid_range *range,
+                                   uint64_t *count);
+
 // Checks a database that nobody has open: every checksum, the order of the trees, the accounting of space,
 // the chains of the log. Writes nothing. Each finding goes to `callback`, which may be NULL, on this
 // thread, and the counts to `report`, which may be NULL.
@@ -1374,6 +1553,42 @@ braid_status braid_verify(const char *path,
                           braid_damage_callback callback,
                           void *data,
                           braid_verify_report *report);
+
+// Prints a database that nobody has open, for people to read: its properties, its pages, and the transactions of its
+// log. The text, in UTF-8, goes to `write` piece by piece, on this thread.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL; `write` may be called with `data` and must not unwind or jump out.
+braid_status braid_dump(const char *path,
+                        braid_write_callback write,
+                        void *data);
+
+// Makes several writes as one transaction and commits it: all of them are durable when this returns `BRAID_OK`, and
+// none was made if it returns anything else. They are made in their order, and again if another transaction is in
+// the way (`BRAID_CONFLICT`), at most 1,000 times. `number`, which may be NULL, is set to the transaction's place in
+// the serial order. After `BRAID_POISONED` only opening the database again tells whether they survive.
+//
+// # Safety
+//
+// `writes` points to `count` writes, or is NULL if there are none; the `data` of their keys and values points to `len`
+// bytes, or is NULL if there are none; `number` is NULL or points to where the number fits.
+braid_status braid_db_write(braid_db *db,
+                            const braid_write *writes,
+                            size_t count,
+                            uint64_t *number);
+
+// Makes several writes as one transaction, as `braid_db_write` does, and does not wait until they are durable: they
+// are visible to other transactions, and the ticket tells when they are. `ticket` may be NULL: then nobody is told,
+// and they become durable all the same. The ticket is freed with `braid_ticket_free`.
+//
+// # Safety
+//
+// That of `braid_db_write`; `ticket` is NULL or points to where a handle fits.
+braid_status braid_db_write_async(braid_db *db,
+                                  const braid_write *writes,
+                                  size_t count,
+                                  braid_ticket **ticket);
 
 #ifdef __cplusplus
 }  // extern "C"

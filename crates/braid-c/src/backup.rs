@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use braid::{BackupProgress, BackupReport, Restore, RestoreReport, Until};
+use braid::{Backup, BackupProgress, BackupReport, Database, Restore, RestoreReport, Until};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
@@ -12,6 +12,7 @@ use crate::handles::braid_db;
 use crate::memory::{self, Optional, Out, UserData, required};
 use crate::options::device;
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+use crate::stream::{Sink, braid_source, braid_write_callback};
 
 /// How a backup or a restore gets on.
 #[repr(C)]
@@ -93,6 +94,9 @@ pub struct braid_restore_options {
     pub backups: *const *const c_char,
     /// How many they are.
     pub backup_count: usize,
+    /// NULL, or as many sources as there are backups: one that has `read` is read in the place of the path of the same
+    /// index, which may be NULL then.
+    pub streams: *const braid_source,
     /// The directory of the archive of the database's log, see `braid_options_set_archive`; NULL: none.
     pub archive: *const c_char,
     /// A `braid_until`.
@@ -173,12 +177,51 @@ pub unsafe extern "C" fn braid_db_backup(
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(report) };
         let database = database(db)?;
-        let mut backup = database.backup_options();
-        if let Some(parent) = parent {
-            backup = backup.incremental_from(parent);
-        }
-        let backup = backup.progress(tell(progress, UserData::new(data)));
+        let backup = backup_of(&database, parent, progress, data);
         out.set(braid_backup_report::of(&backup.to_path(path)?));
+        Ok(BRAID_OK)
+    })
+}
+
+fn backup_of<'a>(
+    database: &'a Database,
+    parent: Option<&Path>,
+    progress: braid_backup_callback,
+    data: *mut c_void,
+) -> Backup<'a> {
+    let backup = database.backup_options();
+    let backup = match parent {
+        Some(parent) => backup.incremental_from(parent),
+        None => backup,
+    };
+    backup.progress(tell(progress, UserData::new(data)))
+}
+
+/// Makes a backup as `braid_db_backup` does, and gives it to `write` piece by piece, on this thread, in the same format
+/// as to a file: for a pipe, a socket, or another program's storage. A backup that ends early is told from a whole one
+/// when it is restored. `data` goes to `write` and to `progress`.
+///
+/// # Safety
+///
+/// `parent` is NULL or a string that ends with a NUL; `write` and `progress` may be called with `data` and must not
+/// unwind or jump out; `report` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_backup_to(
+    db: *mut braid_db,
+    write: braid_write_callback,
+    parent: *const c_char,
+    progress: braid_backup_callback,
+    data: *mut c_void,
+    report: *mut braid_backup_report,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut sink, parent) = unsafe { (Sink::new(write, data)?, optional_path(parent)?) };
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(report) };
+        let database = database(db)?;
+        let backup = backup_of(&database, parent, progress, data);
+        out.set(braid_backup_report::of(&backup.to_writer(&mut sink)?));
         Ok(BRAID_OK)
     })
 }
@@ -218,7 +261,8 @@ pub unsafe extern "C" fn braid_backup_read_info(
 /// # Safety
 ///
 /// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end with a NUL, as
-/// `archive` does unless it is NULL, and whose `progress` may be called with `data` and must not unwind or jump out;
+/// `archive` does unless it is NULL, whose `streams` are NULL or point to as many sources, which give no more than they
+/// are asked for, and whose `progress` may be called with `data`; no callback may unwind or jump out;
 /// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_restore(
@@ -273,9 +317,22 @@ impl braid_restore_options {
     unsafe fn parse(&self) -> Outcome<Restore<'_>> {
         let mut restore = Restore::new();
         // SAFETY: this function's contract.
-        for backup in unsafe { memory::elements(self.backups, self.backup_count, "backups") }? {
-            // SAFETY: this function's contract.
-            restore = restore.backup(unsafe { memory::path(*backup) }?);
+        let backups = unsafe { memory::elements(self.backups, self.backup_count, "backups") }?;
+        let streams = match self.streams.is_null() {
+            true => &[],
+            // SAFETY: the same.
+            false => unsafe { memory::elements(self.streams, self.backup_count, "streams") }?,
+        };
+        for (index, backup) in backups.iter().enumerate() {
+            // SAFETY: the same.
+            let stream = streams
+                .get(index)
+                .and_then(|stream| unsafe { stream.open() });
+            restore = match stream {
+                Some(stream) => restore.stream(stream),
+                // SAFETY: the same.
+                None => restore.backup(unsafe { memory::path(*backup) }?),
+            };
         }
         // SAFETY: this function's contract.
         if let Some(archive) = unsafe { optional_path(self.archive) }? {

@@ -25,7 +25,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn status(&self) -> braid_status {
+    pub(crate) fn status(&self) -> braid_status {
         match self {
             Failure::Engine(error) => status::of_error(error),
             Failure::Handle(error) => error.status(),

@@ -101,7 +101,7 @@ impl braid_bound {
 
 /// # Safety
 /// `range` is NULL or points to a range whose keys are those of [`braid_bound::parse`].
-unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
+pub(crate) unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
     // SAFETY: this function's contract.
     let Some(range) = (unsafe { optional(range) }) else {
         return Ok((Bound::Unbounded, Bound::Unbounded));
@@ -156,6 +156,36 @@ impl Cursor {
             front: Given::new(),
             back: Given::new(),
             over: None,
+        }
+    }
+
+    /// Shows the next entry where it lies, if the cursor is over a snapshot: a range over a transaction goes when that
+    /// is written to, and what was given of it must not.
+    #[inline]
+    fn show(&mut self, direction: Direction) -> Option<Outcome<Option<braid_entry>>> {
+        let Source::Snapshot(scan) = &mut self.source else {
+            return None;
+        };
+        if self.over.is_some() {
+            return None;
+        }
+        let next = |range: &mut BytesRange<'_>| {
+            let next = match direction {
+                Direction::Forward => range.next_in_place(),
+                Direction::Reverse => range.next_back_in_place(),
+            };
+            next.map(|next| next.map(|(key, value)| entry_of(key, value)))
+        };
+        match scan.with_range(next) {
+            Some(Ok(entry)) => Some(Ok(Some(entry))),
+            Some(Err(error)) => {
+                self.over = Some(Err(error.clone()));
+                Some(Err(error.into()))
+            }
+            None => {
+                self.over = Some(Ok(()));
+                Some(Ok(None))
+            }
         }
     }
 
@@ -365,7 +395,8 @@ pub unsafe extern "C" fn braid_snapshot_prefix(
     })
 }
 
-fn entry_of((key, value): &(Bytes, Bytes)) -> braid_entry {
+#[inline]
+fn entry_of(key: &[u8], value: &[u8]) -> braid_entry {
     braid_entry {
         key: braid_slice::of(key),
         value: braid_slice::of(value),
@@ -381,10 +412,28 @@ fn give(
 ) -> Outcome<usize> {
     let mut locked = CURSORS.lock(cursor)?;
     let read = locked.read(number(cursor), direction, room.len())?;
-    for (place, entry) in room.iter_mut().zip(read) {
-        place.write(entry_of(entry));
+    for (place, (key, value)) in room.iter_mut().zip(read) {
+        place.write(entry_of(key, value));
     }
     Ok(read.len())
+}
+
+/// Gives one entry, or says that there is none left.
+#[inline]
+fn give_one(cursor: *mut braid_cursor, direction: Direction, mut out: Out<braid_entry>) -> Outcome {
+    let mut locked = CURSORS.lock(cursor)?;
+    let entry = match locked.show(direction) {
+        Some(entry) => entry?,
+        None => {
+            let read = locked.read(number(cursor), direction, 1)?;
+            read.first().map(|(key, value)| entry_of(key, value))
+        }
+    };
+    let Some(entry) = entry else {
+        return Ok(BRAID_END);
+    };
+    out.set(entry);
+    Ok(BRAID_OK)
 }
 
 fn end_if_none(count: usize) -> braid_status {
@@ -409,8 +458,8 @@ pub unsafe extern "C" fn braid_cursor_next(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let room = unsafe { array(entry, 1, "entry") }?;
-        give(cursor, Direction::Forward, room).map(end_if_none)
+        let out = unsafe { Out::new(entry, "entry") }?;
+        give_one(cursor, Direction::Forward, out)
     })
 }
 
@@ -427,8 +476,8 @@ pub unsafe extern "C" fn braid_cursor_next_back(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let room = unsafe { array(entry, 1, "entry") }?;
-        give(cursor, Direction::Reverse, room).map(end_if_none)
+        let out = unsafe { Out::new(entry, "entry") }?;
+        give_one(cursor, Direction::Reverse, out)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use braid::{Commit, ConflictKind, Database, Error, Health, MemoryDevice};
+use braid::{Commit, ConflictKind, Database, Error, MemoryDevice};
 
 use crate::boundary::{Failure, call};
 use crate::bulk::LOADERS;
@@ -18,7 +18,7 @@ use crate::options::options_of;
 use crate::scan::Tx;
 use crate::snapshot::SNAPSHOTS;
 use crate::stats::{braid_recovery_report, braid_stats};
-use crate::status::braid_status::{self, BRAID_CHECKPOINT_FAILING, BRAID_CONFLICT, BRAID_OK};
+use crate::status::braid_status::{self, BRAID_CONFLICT, BRAID_OK};
 use crate::table::TABLES;
 use crate::transaction::TRANSACTIONS;
 
@@ -149,26 +149,6 @@ pub unsafe extern "C" fn braid_db_stats(
         let mut out = unsafe { Out::new(stats, "stats") }?;
         out.set(braid_stats::of(&database(db)?.stats()));
         Ok(BRAID_OK)
-    })
-}
-
-/// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
-/// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
-/// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
-#[unsafe(no_mangle)]
-pub extern "C" fn braid_db_health(db: *mut braid_db) -> braid_status {
-    call(|| match database(db)?.health() {
-        Health::Good => Ok(BRAID_OK),
-        Health::CheckpointFailing { error } => {
-            let what = format!("the last checkpoint failed: {error}");
-            Err(Failure::Status(BRAID_CHECKPOINT_FAILING, what))
-        }
-        Health::Poisoned { cause } => Err(Error::Poisoned { cause }.into()),
-        Health::Closed => Err(Error::Closed.into()),
-        other => Err(Failure::Status(
-            braid_status::BRAID_OTHER,
-            format!("{other:?}"),
-        )),
     })
 }
 

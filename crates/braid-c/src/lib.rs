@@ -25,18 +25,22 @@ mod cursor;
 mod database;
 mod feed;
 mod handles;
+mod health;
 mod limits;
+mod maintenance;
 mod memory;
 mod options;
 mod scan;
 mod snapshot;
 mod stats;
 mod status;
+mod stream;
 mod table;
 mod table_options;
 mod ticket;
 mod transaction;
 mod verify;
+mod write;
 
 pub use backup::*;
 pub use boundary::*;
@@ -49,14 +53,18 @@ pub use handles::{
     braid_changes, braid_cursor, braid_db, braid_feed, braid_loader, braid_options, braid_snapshot,
     braid_table, braid_ticket, braid_tx,
 };
+pub use health::*;
 pub use limits::*;
+pub use maintenance::*;
 pub use memory::{braid_slice, braid_value, braid_value_free};
 pub use options::*;
 pub use snapshot::*;
 pub use stats::*;
 pub use status::*;
+pub use stream::{braid_read_callback, braid_source, braid_write_callback};
 pub use table::*;
 pub use table_options::*;
 pub use ticket::*;
 pub use transaction::*;
 pub use verify::*;
+pub use write::*;

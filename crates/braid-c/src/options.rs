@@ -64,6 +64,9 @@ pub enum braid_option {
     BRAID_OPTION_FEED_LOG_BYTES = 17,
     /// How often the archive is brought up to date, in microseconds, from 1. Default: a second.
     BRAID_OPTION_ARCHIVE_INTERVAL_US = 18,
+    /// Whether the file `STATS` in the database's directory has its statistics while it is open, once a second, as
+    /// Prometheus reads them: 1 or 0 (the default).
+    BRAID_OPTION_STATS_FILE = 19,
 }
 
 /// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -189,6 +192,8 @@ impl Options {
             builder.feed_log_bytes(value)
         } else if is(BRAID_OPTION_ARCHIVE_INTERVAL_US) {
             builder.archive_interval(Duration::from_micros(value))
+        } else if is(BRAID_OPTION_STATS_FILE) {
+            builder.stats_file(flag()?)
         } else {
             return Err(Failure::Argument(format!("there is no option {option}")));
         };
@@ -216,7 +221,7 @@ fn misfit(option: c_int, value: u64) -> Failure {
     Failure::Argument(format!("option {option} can't be {value}"))
 }
 
-static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();
+pub(crate) static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();
 
 /// The options of a handle; the defaults if it is NULL.
 pub(crate) fn options_of(handle: *mut braid_options) -> Outcome<Options> {

@@ -28,8 +28,22 @@ pub struct braid_stats {
     pub oldest_snapshot: u64,
     /// Old versions and removed keys that wait to be collected.
     pub garbage: u64,
+    /// Entries removed because their time to live was over.
+    pub expired: u64,
     /// The number up to which all transactions are durable.
     pub durable_horizon: u64,
+    /// Bytes of log behind the newest checkpoint, which a recovery would read.
+    pub log_bytes_to_recover: u64,
+    /// Whether the last checkpoint failed; `braid_db_health` says why.
+    pub checkpoint_failing: bool,
+    /// Whether nothing can be written any more because a write or sync failed.
+    pub poisoned: bool,
+    /// Whether the log is archived, see `braid_options_set_archive`.
+    pub has_archive: bool,
+    /// The number up to which it is.
+    pub archived: u64,
+    /// The number behind which all changes can still be read.
+    pub changes_kept_from: u64,
 
     /// Bytes of log written to the device, with headers and padding.
     pub log_written_bytes: u64,
@@ -70,6 +84,8 @@ pub struct braid_stats {
     pub pages: u64,
     /// Pages read from the medium.
     pub page_loads: u64,
+    /// Of these, those that were read along with a neighbour before anybody asked for them.
+    pub pages_read_ahead: u64,
     /// Pages put out of memory.
     pub evictions: u64,
     /// Of these, those that had to be written.
@@ -95,7 +111,14 @@ impl braid_stats {
             snapshots: stats.snapshots as u64,
             oldest_snapshot: stats.oldest_snapshot.unwrap_or(0),
             garbage: stats.garbage as u64,
+            expired: stats.expired,
             durable_horizon: stats.durable_horizon,
+            log_bytes_to_recover: stats.log_bytes_to_recover,
+            checkpoint_failing: stats.checkpoint_failing,
+            poisoned: stats.poisoned,
+            has_archive: stats.archived.is_some(),
+            archived: stats.archived.unwrap_or(0),
+            changes_kept_from: stats.changes_kept_from,
             log_written_bytes: log.written_bytes,
             log_chunk_bytes: log.chunk_bytes,
             log_payload_bytes: log.payload_bytes,
@@ -115,6 +138,7 @@ impl braid_stats {
             resident_pages: store.resident_pages as u64,
             pages: store.pages,
             page_loads: store.page_loads,
+            pages_read_ahead: store.pages_read_ahead,
             evictions: store.evictions,
             eviction_writes: store.eviction_writes,
             checkpoint_copies: store.checkpoint_copies,
@@ -150,6 +174,43 @@ impl braid_recovery_report {
             discarded: report.discarded,
             scan_us: microseconds(report.scan),
             duration_us: microseconds(report.duration),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of a struct's fields, by what it prints.
+    fn fields(debug: &str) -> Vec<String> {
+        let names = debug
+            .lines()
+            .filter_map(|line| line.trim().split_once(": "));
+        names.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn every_count_of_the_engine_is_there() {
+        let database = braid::Database::in_memory().unwrap();
+        let stats = database.stats();
+        let ours = fields(&format!("{:#?}", braid_stats::of(&stats)));
+        let ours = |name: &str| ours.iter().any(|ours| ours == name);
+        let log = fields(&format!("{:#?}", stats.log));
+        assert!(log.len() >= 14, "{log:?}");
+        for name in log {
+            let in_c = format!("log_{}", name.replace("_time", "_us"));
+            assert!(ours(&in_c), "the log's {name}");
+        }
+        for name in fields(&format!("{:#?}", stats.store)) {
+            assert!(ours(&name), "the store's {name}");
+        }
+        let all = fields(&format!("{stats:#?}"));
+        let parts = ["log", "store", "queue_time", "write_time", "notify_time"];
+        let known =
+            |name: &str| parts.contains(&name) || ours(name) || ours(&format!("log_{name}"));
+        for name in all {
+            assert!(known(&name), "{name}");
         }
     }
 }

@@ -101,6 +101,8 @@ pub enum braid_status {
     BRAID_FEED_MISSING = -40,
     /// A backup or an archive is not what is needed; the message says what to do.
     BRAID_BACKUP = -41,
+    /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried again.
+    BRAID_ARCHIVE_FAILING = -42,
 }
 
 use braid_status::*;
@@ -150,6 +152,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_FOREIGN_POSITION, c"BRAID_FOREIGN_POSITION"),
     (BRAID_FEED_MISSING, c"BRAID_FEED_MISSING"),
     (BRAID_BACKUP, c"BRAID_BACKUP"),
+    (BRAID_ARCHIVE_FAILING, c"BRAID_ARCHIVE_FAILING"),
 ];
 
 /// The status of an engine's error.

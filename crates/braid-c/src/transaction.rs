@@ -6,6 +6,7 @@ use std::time::Duration;
 use braid::{Bytes, Durability, Isolation, Readable, Savepoint, TransactionOptions};
 
 use crate::boundary::{Failure, Outcome, call};
+use crate::cursor::{bounds_of, braid_range};
 use crate::database::database;
 use crate::handles::{Ended, Exclusive, braid_db, braid_table, braid_ticket, braid_tx, number};
 use crate::memory::{
@@ -402,5 +403,30 @@ pub unsafe extern "C" fn braid_tx_remove(
             true => BRAID_OK,
             false => BRAID_NOT_FOUND,
         })
+    })
+}
+
+/// Removes all keys of a range, and sets `count`, which may be NULL, to how many there were. `range` may be NULL, for all
+/// keys. Other transactions that put a key into the range meanwhile conflict with this one. The keys are gathered in
+/// memory; for a whole table, `braid_table_drop` costs less.
+///
+/// # Safety
+///
+/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
+/// are none; `count` is NULL or points to where a number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_remove_range(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    range: *const braid_range,
+    count: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (mut out, bounds) = unsafe { (Optional::new(count), bounds_of(range)?) };
+        let mut tx = TRANSACTIONS.lock(tx)?;
+        let table = self::table(table)?;
+        out.set(tx.writer().remove_range(&table.table, bounds)?);
+        Ok(BRAID_OK)
     })
 }

@@ -1,10 +1,11 @@
-//! Checking a database that is not open.
+//! Looking at a database that is not open.
 
 use std::ffi::{CString, c_char, c_void};
 
 use crate::boundary::{Failure, call};
 use crate::memory::{self, Optional};
 use crate::status::braid_status::{self, BRAID_CORRUPTED, BRAID_OK};
+use crate::stream::{Sink, braid_write_callback};
 
 /// What `braid_verify` looked at, and how much it found wrong.
 #[repr(C)]
@@ -69,6 +70,26 @@ pub unsafe extern "C" fn braid_verify(
             let what = format!("{} damages in {}", report.damages, path.display());
             return Err(Failure::Status(BRAID_CORRUPTED, what));
         }
+        Ok(BRAID_OK)
+    })
+}
+
+/// Prints a database that nobody has open, for people to read: its properties, its pages, and the transactions of its
+/// log. The text, in UTF-8, goes to `write` piece by piece, on this thread.
+///
+/// # Safety
+///
+/// `path` is NULL or a string that ends with a NUL; `write` may be called with `data` and must not unwind or jump out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_dump(
+    path: *const c_char,
+    write: braid_write_callback,
+    data: *mut c_void,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (path, mut sink) = unsafe { (memory::path(path)?, Sink::new(write, data)?) };
+        braid::dump(path, &mut sink)?;
         Ok(BRAID_OK)
     })
 }

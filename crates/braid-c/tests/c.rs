@@ -1,7 +1,8 @@
 //! The interface as C sees it: programs in `tests/c`, compiled with warnings as errors under the address and
 //! undefined behaviour sanitizers, linked with the library that cargo built beside this test, and run.
 //!
-//! With every C compiler that is there (`cc`, and `clang` if it is another one). What is missing is said.
+//! With every C compiler that is there (`cc`, and `clang` if it is another one), at once. What is missing is said.
+//! Programs take the shared library, which links in a moment; one of them, and the example, take the static one.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -126,21 +127,36 @@ fn run(program: &str, arguments: &[&[&str]]) {
     run_in(program, arguments, |_| {});
 }
 
-fn run_in(program: &str, arguments: &[&[&str]], prepare: impl Fn(&Path)) {
+fn run_in(program: &str, arguments: &[&[&str]], prepare: impl Fn(&Path) + Sync) {
+    run_with(program, arguments, &library("libbraid_c.so"), prepare);
+}
+
+fn run_with(program: &str, arguments: &[&[&str]], library: &Path, prepare: impl Fn(&Path) + Sync) {
     let source = crate_dir().join("tests/c").join(program);
-    for compiler in compilers() {
-        let dir = tempfile::tempdir().unwrap();
-        prepare(dir.path());
-        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
+    by_each_compiler(|compiler, dir| {
+        prepare(dir);
+        let binary = compiler.c(&source, dir, library.as_os_str());
         for arguments in arguments {
-            let place = dir.path().display().to_string();
+            let place = dir.display().to_string();
             let arguments = arguments
                 .iter()
                 .map(|argument| argument.replace("{dir}", &place));
-            let said = succeed(Command::new(&binary).args(arguments));
+            let mut command = Command::new(&binary);
+            command.env("LD_LIBRARY_PATH", library.parent().unwrap());
+            let said = succeed(command.args(arguments));
             assert_eq!(said, "ok\n", "{program} by {}", compiler.name);
         }
-    }
+    });
+}
+
+/// Calls `f` for all compilers at once, each with a new directory.
+fn by_each_compiler(f: impl Fn(&Compiler, &Path) + Sync) {
+    std::thread::scope(|scope| {
+        for compiler in compilers() {
+            let f = &f;
+            scope.spawn(move || f(compiler, tempfile::tempdir().unwrap().path()));
+        }
+    });
 }
 
 #[test]
@@ -192,14 +208,13 @@ fn databases_in_directories() {
 #[test]
 fn the_example_runs() {
     let source = crate_dir().join("examples/bank.c");
-    for compiler in compilers() {
-        let dir = tempfile::tempdir().unwrap();
-        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
+    by_each_compiler(|compiler, dir| {
+        let binary = compiler.c(&source, dir, library("libbraid_c.a").as_os_str());
         for _ in 0..2 {
-            let said = succeed(Command::new(&binary).arg(dir.path().join("bank")));
+            let said = succeed(Command::new(&binary).arg(dir.join("bank")));
             assert!(said.contains("total: 10000"), "{said}");
         }
-    }
+    });
 }
 
 /// The first program in the manual is whole.
@@ -211,27 +226,20 @@ fn the_shortest_program_runs() {
         .split("```c\n")
         .map(|block| block.split("```").next().unwrap())
         .find(|block| block.contains("int main"));
-    for compiler in compilers() {
-        let dir = tempfile::tempdir().unwrap();
-        let source = dir.path().join("shortest.c");
+    let library = library("libbraid_c.so");
+    by_each_compiler(|compiler, dir| {
+        let source = dir.join("shortest.c");
         std::fs::write(&source, program.expect("the manual has a program")).unwrap();
-        let binary = compiler.c(&source, dir.path(), library("libbraid_c.a").as_os_str());
-        let said = succeed(Command::new(binary).current_dir(dir.path()));
-        assert_eq!(said, "Call me Ishmael.\n");
-    }
+        let binary = compiler.c(&source, dir, library.as_os_str());
+        let mut command = Command::new(binary);
+        command.env("LD_LIBRARY_PATH", library.parent().unwrap());
+        assert_eq!(succeed(command.current_dir(dir)), "Call me Ishmael.\n");
+    });
 }
 
-/// With the shared library instead of the static one.
 #[test]
-fn the_shared_library_links() {
-    let source = crate_dir().join("tests/c/basics.c");
-    for compiler in compilers() {
-        let dir = tempfile::tempdir().unwrap();
-        let library = library("libbraid_c.so");
-        let binary = compiler.c(&source, dir.path(), library.as_os_str());
-        let said = succeed(Command::new(binary).env("LD_LIBRARY_PATH", library.parent().unwrap()));
-        assert_eq!(said, "ok\n");
-    }
+fn the_static_library_links() {
+    run_with("basics.c", &[&[]], &library("libbraid_c.a"), |_| {});
 }
 
 #[test]

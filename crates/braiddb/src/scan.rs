@@ -65,6 +65,13 @@ enum Visible {
     Old(Bytes),
 }
 
+/// An entry that a step comes to.
+enum Found {
+    /// A record of the end's leaf, by its position.
+    InLeaf(usize),
+    Apart(Bytes, Bytes),
+}
+
 /// The part of a leaf that one end of a scan is in.
 #[derive(Debug)]
 struct Leaf {
@@ -137,7 +144,8 @@ impl End {
     }
 
     /// Gives out the record that waits for it, or lets it go.
-    fn take(&mut self) -> Option<(Bytes, Bytes)> {
+    #[inline]
+    fn take(&mut self) -> Option<Found> {
         if self.met {
             return None;
         }
@@ -146,11 +154,10 @@ impl End {
         let i = leaf.at - 1;
         leaf.given = Some(i);
         self.moved = true;
-        let value = match peeked {
-            Visible::Newest => leaf.scan.value(i),
-            Visible::Old(value) => value,
-        };
-        Some((leaf.scan.key(i), value))
+        Some(match peeked {
+            Visible::Newest => Found::InLeaf(i),
+            Visible::Old(value) => Found::Apart(leaf.scan.key(i), value),
+        })
     }
 }
 
@@ -168,6 +175,8 @@ pub(crate) struct RawRange<'a> {
     own: VecDeque<OwnWrite>,
     front: End,
     back: End,
+    /// What was given out in place, if it is not in a leaf.
+    apart: (Bytes, Bytes),
     failed: bool,
 }
 
@@ -202,6 +211,7 @@ impl<'a> RawRange<'a> {
             own: own.into(),
             front: end(),
             back: end(),
+            apart: (Bytes::new(), Bytes::new()),
         }
     }
 
@@ -212,7 +222,8 @@ impl<'a> RawRange<'a> {
         }
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    #[inline]
+    fn step(&mut self, direction: Direction) -> Result<Option<Found>> {
         loop {
             self.peek(direction)?;
             let (end, own, bound) = match direction {
@@ -228,10 +239,14 @@ impl<'a> RawRange<'a> {
                 },
             };
             let (key, value) = if order.is_lt() {
-                let Some((key, value)) = end.take() else {
-                    return Ok(None);
-                };
-                (key, Some(value))
+                match (end.take(), &end.leaf) {
+                    (None, _) => return Ok(None),
+                    (Some(Found::InLeaf(i)), Some(leaf)) if self.table.codec.is_some() => {
+                        (leaf.scan.key(i), Some(leaf.scan.value(i)))
+                    }
+                    (Some(Found::Apart(key, value)), _) => (key, Some(value)),
+                    (found, _) => return Ok(found),
+                }
             } else {
                 // A write of the transaction's own takes the place of the record.
                 if order.is_eq() {
@@ -250,7 +265,7 @@ impl<'a> RawRange<'a> {
                 (own.key, own.value)
             };
             if let Some(value) = self.table.open(value, || self.now)? {
-                return Ok(Some((key, value)));
+                return Ok(Some(Found::Apart(key, value)));
             }
         }
     }
@@ -371,7 +386,8 @@ impl<'a> RawRange<'a> {
             .add(table, bounds, stamp, read.fingerprint, read.newest);
     }
 
-    pub(crate) fn next_raw(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
+    #[inline]
+    fn next_found(&mut self, direction: Direction) -> Option<Result<Found>> {
         if self.failed {
             return None;
         }
@@ -381,6 +397,32 @@ impl<'a> RawRange<'a> {
                 self.failed = true;
                 Some(Err(error))
             }
+        }
+    }
+
+    pub(crate) fn next_raw(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
+        match self.next_found(direction)? {
+            Ok(Found::InLeaf(i)) => {
+                let leaf = self.end(direction).leaf.as_ref()?;
+                Some(Ok((leaf.scan.key(i), leaf.scan.value(i))))
+            }
+            Ok(Found::Apart(key, value)) => Some(Ok((key, value))),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// The same, where it lies: until the next step, from either end.
+    fn next_in_place(&mut self, direction: Direction) -> Option<Result<(&[u8], &[u8])>> {
+        match self.next_found(direction)? {
+            Ok(Found::InLeaf(i)) => {
+                let record = self.end(direction).leaf.as_ref()?.scan.record(i);
+                Some(Ok((record.key, record.value)))
+            }
+            Ok(Found::Apart(key, value)) => {
+                self.apart = (key, value);
+                Some(Ok((&self.apart.0, &self.apart.1)))
+            }
+            Err(error) => Some(Err(error)),
         }
     }
 }
@@ -493,6 +535,23 @@ impl<'a, K: Key, V: Value> Range<'a, K, V> {
             self.raw.failed = true;
         }
         Some(typed)
+    }
+}
+
+impl Range<'_, Bytes, Bytes> {
+    /// The next entry, where it lies in memory until the next one is asked for, from either end: for bindings, which
+    /// copy it or show it to others.
+    #[doc(hidden)]
+    #[inline]
+    pub fn next_in_place(&mut self) -> Option<Result<(&[u8], &[u8])>> {
+        self.raw.next_in_place(Direction::Forward)
+    }
+
+    /// The same from the other end.
+    #[doc(hidden)]
+    #[inline]
+    pub fn next_back_in_place(&mut self) -> Option<Result<(&[u8], &[u8])>> {
+        self.raw.next_in_place(Direction::Reverse)
     }
 }
 

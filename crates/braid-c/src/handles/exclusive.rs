@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
+use super::free::FreeList;
 use super::slots::{self, Header, Slots, TAKEN};
 use super::{Ended, HandleError, Opaque, Owner, Parts};
 
@@ -16,14 +17,20 @@ pub(crate) struct Exclusive<H, T> {
 }
 
 impl<H: Opaque, T: Send> Exclusive<H, T> {
+    /// Those of the process, of which there is one table.
     pub(crate) const fn new() -> Self {
+        Self::with(FreeList::of(H::KIND))
+    }
+
+    const fn with(free: &'static FreeList) -> Self {
         Self {
-            slots: Slots::new(),
+            slots: Slots::new(free),
             kind: PhantomData,
         }
     }
 
     /// Puts an object into a slot, and says by which handle it goes.
+    #[inline]
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
         self.slots.insert(value, owner)
     }
@@ -62,8 +69,17 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
         for (index, slot) in self.slots.iter() {
             let live = slot.header.live_of(owner);
-            if let Some(locked) = live.and_then(|live| self.try_take(index, slot, live)) {
-                drop(locked.end(ended));
+            // At once, without being taken before: to other threads it is stale, and never busy because of this.
+            if let Some(live) = live
+                && slot.header.try_retire(live, ended)
+            {
+                // SAFETY: the exchange succeeded once for this generation, and from a state in which nobody had it; the
+                // slot is this thread's alone until it is given back.
+                let value = unsafe { (*slot.value.get()).take() };
+                if slot.header.is_usable() {
+                    self.slots.give_back(H::KIND, index);
+                }
+                drop(value);
             }
         }
     }
@@ -84,11 +100,12 @@ impl<H: Opaque, T: Send> Locked<'_, H, T> {
     }
 
     /// Takes the object out. Its handle is good for nothing from then on.
+    #[inline]
     pub(crate) fn end(self, ended: Ended) -> T {
         // SAFETY: as in `deref_mut`.
         let value = unsafe { (*self.slot.value.get()).take() };
         if self.slot.header.retire(ended) {
-            self.objects.slots.give_back(self.index);
+            self.objects.slots.give_back(H::KIND, self.index);
         }
         std::mem::forget(self);
         value.expect("a slot that can be taken has an object")
@@ -137,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_object_has_one_user_and_one_end() {
-        let objects = Objects::new();
+        let objects = Objects::with(FreeList::leaked());
         let handle = objects.insert("a".into(), 1).unwrap();
         let mut locked = objects.lock(handle).unwrap();
         locked.push('b');
@@ -156,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_database_takes_its_own_along() {
-        let objects = Objects::new();
+        let objects = Objects::with(FreeList::leaked());
         let [a, b, used] = [1, 2, 1].map(|owner| objects.insert(owner.to_string(), owner).unwrap());
         let in_use = objects.lock(used).unwrap();
         objects.end_all_of(1, Ended::DatabaseClosed);
@@ -170,7 +187,7 @@ mod tests {
 
     #[test]
     fn threads_that_share_a_handle_see_one_another_or_its_end() {
-        let objects = Exclusive::<braid_tx, u64>::new();
+        let objects = Exclusive::<braid_tx, u64>::with(FreeList::leaked());
         let handle = objects.insert(0, 1).unwrap().addr();
         let counted: u64 = std::thread::scope(|scope| {
             let work = || {

@@ -19,9 +19,12 @@
 //! object is busy. In [`shared`] are those that many work with at once (databases, tables, snapshots, feeds):
 //! they end when the last of them lets go.
 
+mod barrier;
 mod exclusive;
+mod free;
 mod shared;
 mod slots;
+mod user;
 
 use std::fmt;
 

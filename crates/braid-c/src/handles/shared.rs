@@ -1,8 +1,8 @@
 //! Objects that many threads work with at once.
 //!
-//! A use is counted, in a counter that few threads share, so that threads on many cores do not write to one
-//! cache line for each call. An object that shall end is marked; then nobody can begin to use it, and
-//! whoever sees the mark and no use drops it: the one who marked it, or the last user.
+//! A use is counted, in a counter of the thread's own ([`user`]), so that no call waits for another processor. An object
+//! that shall end is marked; then nobody can begin to use it, and whoever sees the mark and no use drops it: the one
+//! who marked it, or the last user.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use super::free::FreeList;
 use super::slots::{self, Header, LIVE, Slots, TAKEN};
-use super::{Ended, HandleError, Opaque, Owner, Parts};
-
-const COUNTERS: usize = 16;
+use super::user::{self, COUNTERS, OF_ALL};
+use super::{Ended, HandleError, Opaque, Owner, Parts, barrier};
 
 /// Beside an object: who uses it.
 #[derive(Default)]
@@ -28,19 +28,22 @@ type Slot<T> = slots::Slot<T, Users>;
 impl<T> Slot<T> {
     /// Takes the object out if it shall end and nobody uses it.
     ///
-    /// All accesses are SeqCst. A user counts itself, then looks at the state; one who ends the object changes
-    /// the state, then looks at the counters. So a user that found the object live is seen here until it is
-    /// gone. One that comes later finds the mark, and touches nothing but the counter; if that keeps this
-    /// look from finding zero, it looks itself when it has taken its count back.
+    /// A user counts itself, passes the light side of the barrier, then looks at the state; and so when it takes its
+    /// count back. One who ends the object changes the state, passes the heavy side, then looks at the counters. So a
+    /// user that found the object live is seen here until it is gone. One that comes later finds the mark, and touches
+    /// nothing but the counter; if that keeps this look from finding zero, it looks itself when it has taken its count
+    /// back.
     #[cold]
     fn reap(&self) -> Option<(T, Ended)> {
-        let state = self.header.state.load(Ordering::SeqCst);
+        let state = self.header.state.load(Ordering::Acquire);
         let marked = state & (LIVE | TAKEN) == LIVE | TAKEN;
         let used = || {
+            barrier::heavy();
             self.beside
                 .uses
                 .iter()
-                .any(|uses| uses.load(Ordering::SeqCst) != 0)
+                // Acquire: pairs with the release of a user that is gone.
+                .any(|uses| uses.load(Ordering::Acquire) != 0)
         };
         if !marked || used() {
             return None;
@@ -64,15 +67,21 @@ pub(crate) struct Shared<H, T> {
 }
 
 impl<H: Opaque, T: Send + Sync> Shared<H, T> {
+    /// Those of the process, of which there is one table.
     pub(crate) const fn new() -> Self {
+        Self::with(FreeList::of(H::KIND))
+    }
+
+    const fn with(free: &'static FreeList) -> Self {
         Self {
-            slots: Slots::new(),
+            slots: Slots::new(free),
             kind: PhantomData,
         }
     }
 
     /// Puts an object into a slot, and says by which handle it goes.
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
+        barrier::prepare();
         self.slots.insert(value, owner)
     }
 
@@ -81,16 +90,17 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     pub(crate) fn pin(&self, handle: *mut H) -> Result<Pinned<'_, H, T>, HandleError> {
         let parts = Parts::of(handle)?;
         let slot = self.slots.of(parts, H::KIND)?;
-        let uses = &slot.beside.uses[braid_rt::thread::index() % COUNTERS];
-        uses.fetch_add(1, Ordering::SeqCst);
         let pinned = Pinned {
             objects: self,
             slot,
-            uses,
+            user: user::counter(),
             index: parts.index,
+            of_thread: PhantomData,
         };
-        // SeqCst: see `reap`. It also acquires what `publish` released.
-        if slot.header.state.load(Ordering::SeqCst) != Header::live(parts.generation) {
+        pinned.count(1);
+        // See `reap`. Acquire: pairs with the release of `publish`.
+        barrier::light();
+        if slot.header.state.load(Ordering::Acquire) != Header::live(parts.generation) {
             drop(pinned);
             return Err(self.gone(slot, parts));
         }
@@ -123,9 +133,8 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         // A reason that comes too late is a word in a message.
         slot.beside.ending.store(ended as u8, Ordering::Relaxed);
         let state = &slot.header.state;
-        // SeqCst: see `reap`.
         let marked = state
-            .compare_exchange(live, live | TAKEN, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(live, live | TAKEN, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if marked {
             self.reap(index, slot);
@@ -136,7 +145,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     fn reap(&self, index: u32, slot: &Slot<T>) {
         if let Some((value, ended)) = slot.reap() {
             if slot.header.retire(ended) {
-                self.slots.give_back(index);
+                self.slots.give_back(H::KIND, index);
             }
             drop(value);
         }
@@ -156,11 +165,28 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 pub(crate) struct Pinned<'a, H: Opaque, T: Send + Sync> {
     objects: &'a Shared<H, T>,
     slot: &'a Slot<T>,
-    uses: &'a AtomicUsize,
+    /// The number of this thread's counter.
+    user: usize,
     index: u32,
+    /// It stays with its thread, whose counter that is.
+    of_thread: PhantomData<*const ()>,
 }
 
 impl<H: Opaque, T: Send + Sync> Pinned<'_, H, T> {
+    /// Adds to the uses; one is taken back by adding its complement.
+    #[inline]
+    fn count(&self, uses: usize) {
+        let counter = &self.slot.beside.uses[self.user];
+        // Release: what this thread read of the object comes before it is seen to be gone.
+        if self.user == OF_ALL {
+            counter.fetch_add(uses, Ordering::Release);
+        } else {
+            // Nobody else writes to it.
+            let sum = counter.load(Ordering::Relaxed).wrapping_add(uses);
+            counter.store(sum, Ordering::Release);
+        }
+    }
+
     /// The database that the object belongs to.
     pub(crate) fn owner(&self) -> Owner {
         self.slot.header.owner()
@@ -182,9 +208,10 @@ impl<H: Opaque, T: Send + Sync> Deref for Pinned<'_, H, T> {
 impl<H: Opaque, T: Send + Sync> Drop for Pinned<'_, H, T> {
     #[inline]
     fn drop(&mut self) {
-        self.uses.fetch_sub(1, Ordering::SeqCst);
-        // SeqCst: see `Slot::reap`.
-        if self.slot.header.state.load(Ordering::SeqCst) & TAKEN != 0 {
+        self.count(1usize.wrapping_neg());
+        // See `Slot::reap`.
+        barrier::light();
+        if self.slot.header.state.load(Ordering::Relaxed) & TAKEN != 0 {
             self.objects.reap(self.index, self.slot);
         }
     }
@@ -202,7 +229,7 @@ mod tests {
 
     #[test]
     fn an_object_ends_with_its_last_user() {
-        let objects = Objects::new();
+        let objects = Objects::with(FreeList::leaked());
         let object = Arc::new(());
         let handle = objects.insert(object.clone(), 1).unwrap();
         let users = [(); 2].map(|()| objects.pin(handle).unwrap());
@@ -237,7 +264,7 @@ mod tests {
             }
         }
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 200 };
-        let objects = Objects::<Watched>::new();
+        let objects = Objects::<Watched>::with(FreeList::leaked());
         let drops = Arc::new(AtomicUsize::new(0));
         let current = AtomicUsize::new(0);
         let done = AtomicBool::new(false);

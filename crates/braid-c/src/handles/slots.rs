@@ -4,9 +4,7 @@ use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use braid_rt::Mutex;
-use crossbeam_utils::CachePadded;
-
+use super::free::FreeList;
 use super::{Ended, GENERATION_MAX, HandleError, INDEX_BITS, Kind, Opaque, Owner, Parts};
 
 /// Slots of the first chunk; each further one has as many as all before it and that.
@@ -14,7 +12,6 @@ const FIRST: u32 = 8;
 const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
 const SLOTS_MAX: u32 = (FIRST << CHUNKS) - FIRST;
 const _: () = assert!(SLOTS_MAX <= 1 << INDEX_BITS);
-const SHARDS: usize = 16;
 
 /// The slot has an object.
 pub(super) const LIVE: u64 = 1;
@@ -40,6 +37,7 @@ impl Header {
     }
 
     /// Makes a new object known, which the caller has put into the slot that is its own.
+    #[inline]
     pub(super) fn publish(&self, owner: Owner) -> u64 {
         // Relaxed: the slot is this thread's until the store below; who had it before gave it back under the
         // free list's lock.
@@ -56,6 +54,7 @@ impl Header {
 
     /// Ends the generation of an object that the caller has taken out. Says whether the slot can be used
     /// again.
+    #[inline]
     pub(super) fn retire(&self, ended: Ended) -> bool {
         let generation = self.state.load(Ordering::Relaxed) >> FLAGS;
         self.ended.store(ended as u8, Ordering::Relaxed);
@@ -63,6 +62,25 @@ impl Header {
         self.state
             .store((generation + 1) << FLAGS, Ordering::Release);
         generation < GENERATION_MAX
+    }
+
+    /// Ends the generation of an object that nobody has taken, whose state is `live`; says whether it did. The object
+    /// is the caller's then.
+    pub(super) fn try_retire(&self, live: u64, ended: Ended) -> bool {
+        let next = ((live >> FLAGS) + 1) << FLAGS;
+        // Acquire: pairs with the release of whoever published or left it. Release: as in `retire`.
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let retired = self.state.compare_exchange(live, next, order.0, order.1);
+        if retired.is_ok() {
+            // Who looks before this is told how the generation before ended: a word in a message.
+            self.ended.store(ended as u8, Ordering::Relaxed);
+        }
+        retired.is_ok()
+    }
+
+    /// Whether the slot can be used again.
+    pub(super) fn is_usable(&self) -> bool {
+        self.state.load(Ordering::Relaxed) >> FLAGS <= GENERATION_MAX
     }
 
     /// The state, if the slot has an object of this owner that is not taken.
@@ -116,16 +134,15 @@ pub(super) struct Slots<T, U> {
     chunks: [Chunk<T, U>; CHUNKS],
     /// Slots that were ever used.
     used: AtomicU32,
-    /// Free ones, by the thread that freed them, the last first: it is still in the cache.
-    free: [CachePadded<Mutex<Vec<u32>>>; SHARDS],
+    free: &'static FreeList,
 }
 
 impl<T, U: Default> Slots<T, U> {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(free: &'static FreeList) -> Self {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             used: AtomicU32::new(0),
-            free: [const { CachePadded::new(Mutex::new(Vec::new())) }; SHARDS],
+            free,
         }
     }
 
@@ -147,6 +164,7 @@ impl<T, U: Default> Slots<T, U> {
     }
 
     /// Puts an object into a slot, and says by which handle it goes.
+    #[inline]
     pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
         let (index, slot) = self.take(H::KIND)?;
         // SAFETY: a slot from `take` is this thread's alone until `publish`.
@@ -156,49 +174,36 @@ impl<T, U: Default> Slots<T, U> {
     }
 
     /// A free slot, which is the caller's alone.
+    #[inline]
     fn take(&self, kind: Kind) -> Result<(u32, &Slot<T, U>), HandleError> {
-        let here = braid_rt::thread::index() % SHARDS;
-        let freed = self.free[here].lock().pop();
-        let index = match freed {
-            Some(index) => index,
-            None => self.steal(here).map_or_else(|| self.fresh(kind), Ok)?,
-        };
+        let freed = self.free.take(kind);
+        if let Some(index) = freed
+            && let Some(slot) = self.get(index)
+        {
+            return Ok((index, slot));
+        }
+        self.fresh(kind)
+    }
+
+    /// A slot that was never used.
+    #[cold]
+    fn fresh(&self, kind: Kind) -> Result<(u32, &Slot<T, U>), HandleError> {
+        let next = |used| (used < SLOTS_MAX).then_some(used + 1);
+        // Relaxed: only uniqueness matters; the chunk is made by whoever comes first.
+        let index = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .map_err(|_| HandleError::Full(kind))?;
         let (chunk, offset) = Self::place(index);
         let slots = self.chunks[chunk]
             .get_or_init(|| (0..FIRST << chunk).map(|_| Slot::default()).collect());
         Ok((index, &slots[offset]))
     }
 
-    /// Takes half of what other threads have freed, before memory is taken for more: where one thread makes
-    /// objects and another frees them, they would grow for ever.
-    #[cold]
-    fn steal(&self, here: usize) -> Option<u32> {
-        (1..SHARDS).find_map(|distance| {
-            let stolen = {
-                let mut there = self.free[(here + distance) % SHARDS].lock();
-                let half = there.len() / 2;
-                there.split_off(half)
-            };
-            let mut own = self.free[here].lock();
-            own.extend(stolen);
-            own.pop()
-        })
-    }
-
-    #[cold]
-    fn fresh(&self, kind: Kind) -> Result<u32, HandleError> {
-        let next = |used| (used < SLOTS_MAX).then_some(used + 1);
-        // Relaxed: only uniqueness matters; the chunk is made by whoever comes first.
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .map_err(|_| HandleError::Full(kind))
-    }
-
     /// Takes a slot back whose object ended.
-    pub(super) fn give_back(&self, index: u32) {
-        self.free[braid_rt::thread::index() % SHARDS]
-            .lock()
-            .push(index);
+    #[inline]
+    pub(super) fn give_back(&self, kind: Kind, index: u32) {
+        self.free.give(kind, index);
     }
 
     /// All slots that were ever used.
@@ -229,11 +234,15 @@ mod tests {
 
     #[test]
     fn what_one_thread_frees_another_uses() {
-        static SLOTS: Slots<u8, ()> = Slots::new();
-        let kind = Kind::Table;
+        static SLOTS: Slots<u8, ()> = Slots::new(FreeList::of(Kind::Loader));
+        let kind = Kind::Loader;
         for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             let taken: Vec<u32> = (0..50).map(|_| SLOTS.take(kind).unwrap().0).collect();
-            let free = move || taken.into_iter().for_each(|index| SLOTS.give_back(index));
+            let free = move || {
+                taken
+                    .into_iter()
+                    .for_each(|index| SLOTS.give_back(kind, index))
+            };
             std::thread::spawn(free).join().unwrap();
         }
         assert!(SLOTS.used.load(Ordering::Relaxed) <= 100);

@@ -53,6 +53,81 @@ static int holds(const char *path, const char *text) {
     return value_is(&value, text);
 }
 
+/* A backup in memory. */
+struct memory {
+    char *bytes;
+    size_t len, at;
+};
+
+static bool take(void *data, const void *bytes, size_t len) {
+    struct memory *memory = data;
+    memory->bytes = realloc(memory->bytes, memory->len + len);
+    CHECK(memory->bytes);
+    memcpy(memory->bytes + memory->len, bytes, len);
+    memory->len += len;
+    return true;
+}
+
+static bool full_up(void *data, const void *bytes, size_t len) {
+    (void)data, (void)bytes, (void)len;
+    return false;
+}
+
+static int64_t give(void *data, void *bytes, size_t capacity) {
+    struct memory *memory = data;
+    size_t left = memory->len - memory->at;
+    /* In pieces that fit nothing. */
+    size_t len = left < capacity ? left : capacity;
+    if (len > 1000) len = 1000;
+    memcpy(bytes, memory->bytes + memory->at, len);
+    memory->at += len;
+    return (int64_t)len;
+}
+
+static int64_t broken(void *data, void *bytes, size_t capacity) {
+    (void)data, (void)bytes, (void)capacity;
+    return -1;
+}
+
+static int64_t too_much(void *data, void *bytes, size_t capacity) {
+    (void)data, (void)bytes;
+    return (int64_t)capacity + 1;
+}
+
+/* A stream is restored as a file is, and the two can be of one chain. */
+static void streams(braid_db *db, const char *full, uint64_t of_full) {
+    struct memory memory = {NULL, 0, 0};
+    braid_backup_report report;
+    braid_restore_report restored;
+    OK(braid_db_backup_to(db, take, full, NULL, &memory, &report));
+    CHECK(report.written_bytes == memory.len && report.pages < report.pages_total);
+    EXPECT(BRAID_IO, braid_db_backup_to(db, full_up, NULL, NULL, NULL, NULL));
+    MESSAGE("callback");
+
+    const char *backups[] = {full, NULL};
+    braid_source sources[] = {{NULL, NULL}, {give, &memory}};
+    braid_restore_options options;
+    memset(&options, 0, sizeof options);
+    options.backups = backups;
+    options.backup_count = 2;
+    options.streams = sources;
+    OK(braid_restore(&options, at("from a stream"), &restored));
+    CHECK(restored.number == report.number && restored.number > of_full && memory.at == memory.len);
+    CHECK(holds(at("from a stream"), "2"));
+
+    memory.at = 0;
+    memory.len -= 5000;
+    EXPECT(BRAID_BACKUP, braid_restore(&options, at("cut short"), NULL));
+    sources[1].read = broken;
+    EXPECT(BRAID_IO, braid_restore(&options, at("broken"), NULL));
+    MESSAGE("callback");
+    sources[1].read = too_much;
+    EXPECT(BRAID_IO, braid_restore(&options, at("too much"), NULL));
+    options.streams = NULL;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_restore(&options, at("none"), NULL));
+    free(memory.bytes);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     snprintf(dir, sizeof dir, "%s", argv[1]);
@@ -87,6 +162,7 @@ int main(int argc, char **argv) {
     CHECK(info.time_us > 1700000000000000);
     OK(braid_backup_read_info(since, &info));
     CHECK(info.is_incremental && info.parent == of_full && info.number == report.number);
+    streams(db, full, of_full);
     put(db, table, "k", "3");
     braid_tx *tx = NULL;
     OK(braid_tx_begin(db, NULL, &tx));

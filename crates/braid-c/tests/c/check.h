@@ -44,6 +44,13 @@
 /* A string as two arguments. */
 #define S(string) (string), strlen(string)
 
+static inline braid_slice slice(const char *text) {
+    braid_slice slice;
+    slice.data = text;
+    slice.len = strlen(text);
+    return slice;
+}
+
 static inline int slice_is(braid_slice slice, const char *text) {
     return slice.len == strlen(text) && memcmp(slice.data, text, slice.len) == 0;
 }

@@ -47,6 +47,66 @@ static void damage(void *data, const char *what) {
     ++*(int *)data;
 }
 
+/* Counts the text, and looks for a word in what may come in pieces. */
+struct text {
+    size_t len;
+    char head[64];
+};
+
+static bool gather(void *data, const void *bytes, size_t len) {
+    struct text *text = data;
+    for (size_t i = 0; i < len && text->len + i < sizeof text->head - 1; i++)
+        text->head[text->len + i] = ((const char *)bytes)[i];
+    text->len += len;
+    return true;
+}
+
+static bool refuse(void *data, const void *bytes, size_t len) {
+    (void)data, (void)bytes, (void)len;
+    return false;
+}
+
+/* What was found, and of that lost. */
+static void finding(void *data, bool is_lost, const char *what) {
+    int *counts = data;
+    CHECK(*what);
+    counts[0]++;
+    counts[1] += is_lost;
+}
+
+/* Looked at, upgraded, and saved into another directory while it is whole. */
+static void maintained(const char *dir) {
+    struct text text;
+    braid_upgrade_report upgrade;
+    braid_salvage_report saved;
+    int found[2] = {0, 0};
+    static char into[4096];
+    memset(&text, 0, sizeof text);
+    OK(braid_dump(dir, gather, &text));
+    CHECK(text.len > 100 && strstr(text.head, "protocol gsn, 2 strands"));
+    EXPECT(BRAID_IO, braid_dump(dir, refuse, NULL));
+    OK(braid_upgrade(dir, &upgrade));
+    CHECK(upgrade.from == upgrade.to && upgrade.to > 0);
+    OK(braid_upgrade(dir, NULL));
+    snprintf(into, sizeof into, "%s-saved", dir);
+    OK(braid_salvage(dir, into, finding, found, &saved));
+    CHECK(saved.tables == 1 && saved.entries + saved.transactions >= 100 && saved.losses == 0);
+    CHECK(found[1] == 0);
+    EXPECT(BRAID_NOT_A_DATABASE, braid_salvage(dir, into, NULL, NULL, NULL));
+    OK(braid_verify(into, NULL, NULL, NULL));
+}
+
+/* What a damaged page held is told to be lost, the rest is there. */
+static void saved_from_damage(const char *dir) {
+    braid_salvage_report saved;
+    int found[2] = {0, 0};
+    static char into[4096];
+    snprintf(into, sizeof into, "%s-left", dir);
+    OK(braid_salvage(dir, into, finding, found, &saved));
+    CHECK(saved.losses > 0 && saved.losses == (uint64_t)found[1] && found[0] >= found[1]);
+    OK(braid_verify(into, NULL, NULL, NULL));
+}
+
 static void read_back(const char *dir) {
     braid_options *options = NULL;
     braid_table *table = NULL;
@@ -81,6 +141,8 @@ static void read_back(const char *dir) {
     OK(braid_verify(dir, damage, &damages, &report));
     CHECK(damages == 0 && report.damages == 0 && report.tables >= 2 && report.records >= 100);
 
+    maintained(dir);
+
     /* Every page but the superblocks is overwritten: told, never believed. */
     snprintf(file, sizeof file, "%s/data.braid", dir);
     FILE *data = fopen(file, "r+b");
@@ -92,6 +154,7 @@ static void read_back(const char *dir) {
     int status = braid_verify(dir, damage, &damages, &report);
     EXPECT(BRAID_CORRUPTED, status);
     CHECK(damages > 0 && report.damages == (uint64_t)damages);
+    saved_from_damage(dir);
     puts("ok");
 }
 
@@ -103,6 +166,9 @@ static void refused(const char *dir) {
     MESSAGE("none");
     OK(braid_options_free(options));
     EXPECT(BRAID_NOT_A_DATABASE, braid_verify(file, NULL, NULL, NULL));
+    EXPECT(BRAID_NOT_A_DATABASE, braid_upgrade(file, NULL));
+    EXPECT(BRAID_NOT_A_DATABASE, braid_salvage(file, file, NULL, NULL, NULL));
+    EXPECT(BRAID_NOT_A_DATABASE, braid_dump(file, refuse, NULL));
     options = with(BRAID_OPTION_POOL_BYTES, 1);
     open_db(file, BRAID_OPTIONS, options);
     MESSAGE("pool_bytes");

@@ -1,6 +1,8 @@
 /* Wrong calls: each has a status of its own, nothing is lost, and the process goes on. */
 #include "check.h"
 
+#include <pthread.h>
+
 static braid_db *db;
 static braid_table *table;
 static braid_tx *tx;
@@ -32,11 +34,29 @@ static bool name(void *data, braid_slice given) {
     return true;
 }
 
+/* Called on whichever thread completes the flush. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
+
 static void durable(void *data, braid_status status, uint64_t of, const char *message) {
     (void)of, (void)message;
     CHECK(status == BRAID_OK);
+    pthread_mutex_lock(&lock);
     ++*(int *)data;
+    pthread_cond_signal(&told);
+    pthread_mutex_unlock(&lock);
 }
+
+static bool take(void *data, const void *bytes, size_t len) {
+    (void)data, (void)bytes, (void)len;
+    return true;
+}
+
+static void healthy(void *data, braid_status status, const char *message) {
+    (void)data, (void)status, (void)message;
+}
+
+static braid_write one_write;
 
 /* Every call with a handle in `H`, the others being good, fails with a status. */
 #define WITH_DB(H, expected)                                                          \
@@ -57,6 +77,9 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     EXPECT(expected, braid_feed_drop(H, "none"));                                     \
     EXPECT(expected, braid_db_remove_expired(H, &number));                            \
     EXPECT(expected, braid_db_archive_now(H, &number));                               \
+    EXPECT(expected, braid_db_compact(H, NULL));                                      \
+    EXPECT(expected, braid_db_backup_to(H, take, NULL, NULL, NULL, NULL));            \
+    EXPECT(expected, braid_db_write(H, &one_write, 1, &number));                      \
     EXPECT(expected, braid_db_backup(H, "never made", NULL, NULL, NULL, NULL));       \
     EXPECT(expected, braid_db_position(H, &position));                                \
     EXPECT(expected, braid_db_oldest_position(H, &position));                         \
@@ -83,6 +106,9 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
         CHECK(!out2);                                                                 \
         EXPECT(expected, braid_tx_begin(H, NULL, &out3));                             \
         CHECK(!out3);                                                                 \
+        braid_ticket *out7 = ticket;                                                  \
+        EXPECT(expected, braid_db_write_async(H, &one_write, 1, &out7));              \
+        CHECK(!out7);                                                                 \
     } while (0);                                                                      \
     EXPECT(expected, braid_db_close(H))
 
@@ -120,6 +146,12 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     EXPECT(expected, braid_tx_insert_if_absent(tx, H, S("k"), S("v")));               \
     EXPECT(expected, braid_tx_compare_and_set(tx, H, S("k"), NULL, NULL));            \
     EXPECT(expected, braid_tx_remove(tx, H, S("k")));                                 \
+    EXPECT(expected, braid_tx_remove_range(tx, H, NULL, &number));                    \
+    do {                                                                              \
+        braid_write written = one_write;                                              \
+        written.table = H;                                                            \
+        EXPECT(expected, braid_db_write(db, &written, 1, NULL));                      \
+    } while (0);                                                                      \
     do {                                                                              \
         braid_cursor *out = cursor;                                                   \
         EXPECT(expected, braid_tx_range(tx, H, NULL, &out));                          \
@@ -139,6 +171,7 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
     EXPECT(expected, braid_tx_insert_if_absent(H, table, S("k"), S("v")));            \
     EXPECT(expected, braid_tx_compare_and_set(H, table, S("k"), NULL, NULL));         \
     EXPECT(expected, braid_tx_remove(H, table, S("k")));                              \
+    EXPECT(expected, braid_tx_remove_range(H, table, NULL, &number));                 \
     EXPECT(expected, braid_tx_set_durability(H, BRAID_DURABLE, 0));                   \
     EXPECT(expected, braid_tx_commit(H, &number));                                    \
     do {                                                                              \
@@ -175,7 +208,8 @@ static void durable(void *data, braid_status status, uint64_t of, const char *me
 
 #define WITH_OPTIONS(H, expected)                                                     \
     EXPECT(expected, braid_options_set(H, BRAID_OPTION_STRANDS, 1));                  \
-    EXPECT(expected, braid_options_set_recovery_progress(H, progress, NULL))
+    EXPECT(expected, braid_options_set_recovery_progress(H, progress, NULL));         \
+    EXPECT(expected, braid_options_set_health_callback(H, healthy, NULL))
 
 static void progress(void *data, const braid_recovery_progress *given) {
     (void)data, (void)given;
@@ -189,6 +223,8 @@ static void open_all(void) {
     db = open_in_memory();
     OK(braid_options_new(&options));
     OK(braid_table_open(db, "t", &table));
+    one_write.table = table;
+    one_write.key = slice("other");
     put(db, table, "k", "v");
     OK(braid_tx_begin(db, NULL, &tx));
     OK(braid_snapshot_open(db, &snapshot));
@@ -286,7 +322,24 @@ static void null_arguments(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_on_durable(ticket, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_recovery_progress(options, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_archive(options, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_health_callback(options, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_verify(NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_upgrade(NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_salvage(NULL, "x", NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_salvage("x", NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_dump(NULL, take, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_dump("x", NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_backup_to(db, NULL, NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_tx_remove_range(tx, table, &range, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_write(db, NULL, 1, NULL));
+    braid_write write = one_write;
+    write.key = bad;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_write(db, &write, 1, NULL));
+    MESSAGE("key");
+    write.key = one_write.key;
+    write.value = bad;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_write_async(db, &write, 1, NULL));
+    MESSAGE("value");
     EXPECT(BRAID_NULL_ARGUMENT, braid_tx_savepoint(tx, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_open_with(db, NULL, NULL, &none));
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_open_with(db, "t", NULL, NULL));
@@ -331,6 +384,14 @@ static void bad_arguments(void) {
     EXPECT(BRAID_INVALID_ARGUMENT, braid_tx_begin(db, &durability, &none));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_tx_set_durability(tx, -1, 0));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_tx_range(tx, table, &range, &out));
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_tx_remove_range(tx, table, &range, NULL));
+    braid_write writes[2];
+    writes[0] = writes[1] = one_write;
+    writes[1].operation = 7;
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_db_write(db, writes, 2, NULL));
+    MESSAGE("operation 7");
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_db_write(db, writes, SIZE_MAX, NULL));
+    EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("other"), &value));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_cursor_fetch(cursor, 7, &entry, 1, &count));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_cursor_fetch(cursor, 0, &entry, 0, &count));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, 0, 1));
@@ -419,8 +480,10 @@ static void stale_handles(void) {
     WITH_TICKET(given, BRAID_STALE_HANDLE);
     MESSAGE("exchanged for a callback");
     EXPECT(BRAID_STALE_HANDLE, braid_ticket_free(given));
-    OK(braid_db_sync(db));
+    pthread_mutex_lock(&lock);
+    while (!called) pthread_cond_wait(&told, &lock);
     CHECK(called == 1);
+    pthread_mutex_unlock(&lock);
 
     OK(braid_cursor_free(cursor));
     EXPECT(BRAID_STALE_HANDLE, braid_cursor_free(cursor));

@@ -1,0 +1,108 @@
+//! A barrier of two unequal sides: the light one, of those who come often, costs nothing; the heavy one, of who comes
+//! seldom, makes all threads of the process pass a full barrier (`membarrier`). Where the system has no such thing,
+//! both are full ones.
+//!
+//! Of two threads that each write, pass their side, and read what the other writes, at least one sees the other's
+//! write.
+
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+
+/// Whether the heavy side reaches all threads. It is set before anything is published that a light side protects.
+static IS_UNEQUAL: AtomicBool = AtomicBool::new(false);
+
+/// Makes the light side free, if the system can; to be called before the first use of either.
+pub(super) fn prepare() {
+    use std::sync::Once;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| IS_UNEQUAL.store(system::register(), Ordering::Release));
+}
+
+/// The side of those who come often.
+#[inline]
+pub(super) fn light() {
+    // Relaxed: it is set once, before the handle came to this thread.
+    match IS_UNEQUAL.load(Ordering::Relaxed) {
+        true => compiler_fence(Ordering::SeqCst),
+        false => fence(Ordering::SeqCst),
+    }
+}
+
+/// The side of who comes seldom.
+pub(super) fn heavy() {
+    fence(Ordering::SeqCst);
+    if IS_UNEQUAL.load(Ordering::Relaxed) {
+        system::barrier_everywhere();
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod system {
+    use std::ffi::c_int;
+
+    // Of linux/membarrier.h.
+    const PRIVATE_EXPEDITED: c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+
+    fn membarrier(command: c_int) -> bool {
+        // SAFETY: the call takes numbers, and touches no memory of the process.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    }
+
+    pub(super) fn register() -> bool {
+        membarrier(REGISTER_PRIVATE_EXPEDITED)
+    }
+
+    pub(super) fn barrier_everywhere() {
+        // Once registered it can't fail; if it does, what follows must not go on as if it had not.
+        assert!(membarrier(PRIVATE_EXPEDITED), "the system's barrier failed");
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod system {
+    pub(super) fn register() -> bool {
+        false
+    }
+
+    pub(super) fn barrier_everywhere() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// The promise, from both sides: of two that write and then read, one sees the other.
+    #[test]
+    fn one_of_two_sees_the_other() {
+        prepare();
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 2_000 };
+        let (left, right) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (together, seen) = (Barrier::new(2), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    together.wait();
+                    left.store(round, Ordering::Relaxed);
+                    light();
+                    let sees = right.load(Ordering::Relaxed) == round;
+                    seen.fetch_add(usize::from(sees), Ordering::SeqCst);
+                    together.wait();
+                    together.wait();
+                }
+            });
+            for round in 1..=ROUNDS {
+                together.wait();
+                right.store(round, Ordering::Relaxed);
+                heavy();
+                let sees = left.load(Ordering::Relaxed) == round;
+                seen.fetch_add(usize::from(sees), Ordering::SeqCst);
+                together.wait();
+                assert!(seen.swap(0, Ordering::SeqCst) >= 1, "round {round}");
+                together.wait();
+            }
+        });
+    }
+}

@@ -1,0 +1,147 @@
+//! Several writes, or one, and their commit in one call.
+
+use std::ffi::c_int;
+
+use braid::{Result, Transaction};
+
+use crate::boundary::{Failure, Outcome, call};
+use crate::database::database;
+use crate::handles::{Pinned, braid_db, braid_table, braid_ticket};
+use crate::memory::{Optional, braid_slice, bytes, elements};
+use crate::status::braid_status::{self, BRAID_OK};
+use crate::table::{OpenTable, table};
+use crate::ticket::TICKETS;
+
+/// What a write does.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_operation {
+    /// Sets the value of the key, whether it was there or not.
+    BRAID_PUT = 0,
+    /// Removes the key, if it is there; the value is not looked at.
+    BRAID_REMOVE = 1,
+}
+
+/// A write of `braid_db_write`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_write {
+    /// The table.
+    pub table: *mut braid_table,
+    /// A `braid_operation`.
+    pub operation: c_int,
+    /// The key.
+    pub key: braid_slice,
+    /// The value.
+    pub value: braid_slice,
+}
+
+impl braid_write {
+    /// # Safety
+    /// Key and value, where it is looked at, are those of [`bytes`].
+    #[inline]
+    unsafe fn apply(&self, tx: &mut Transaction, table: &OpenTable) -> Outcome<()> {
+        // SAFETY: this function's contract.
+        let key = unsafe { bytes(self.key.data, self.key.len, "key") }?;
+        if self.operation == braid_operation::BRAID_PUT as c_int {
+            // SAFETY: this function's contract.
+            let value = unsafe { bytes(self.value.data, self.value.len, "value") }?;
+            tx.insert(&table.table, key, value)?;
+        } else if self.operation == braid_operation::BRAID_REMOVE as c_int {
+            tx.remove(&table.table, key)?;
+        } else {
+            let what = format!("there is no operation {}", self.operation);
+            return Err(Failure::Argument(what));
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+/// The writes are those of [`braid_write::apply`].
+unsafe fn apply(writes: &[braid_write], tx: &mut Transaction) -> Outcome<()> {
+    let mut last: Option<(*mut braid_table, Pinned<'static, braid_table, OpenTable>)> = None;
+    for write in writes {
+        // Mostly they are of one table.
+        let table = match &last {
+            Some((handle, table)) if *handle == write.table => table,
+            _ => &last.insert((write.table, table(write.table)?)).1,
+        };
+        // SAFETY: this function's contract.
+        unsafe { write.apply(tx, table) }?;
+    }
+    Ok(())
+}
+
+/// Runs the writes in a transaction, again and again while it loses a conflict.
+///
+/// # Safety
+/// That of [`braid_db_write`].
+#[inline]
+unsafe fn run<T>(
+    db: *mut braid_db,
+    writes: *const braid_write,
+    count: usize,
+    commit: impl Fn(Transaction) -> Result<T>,
+) -> Outcome<T> {
+    // SAFETY: this function's contract.
+    let writes = unsafe { elements(writes, count, "writes") }?;
+    // SAFETY: the same.
+    database(db)?.retry(|mut tx| match unsafe { apply(writes, &mut tx) } {
+        Ok(()) => commit(tx).map(Ok),
+        Err(Failure::Engine(error)) => Err(error),
+        Err(wrong) => Ok(Err(wrong)),
+    })?
+}
+
+/// Makes several writes as one transaction and commits it: all of them are durable when this returns `BRAID_OK`, and
+/// none was made if it returns anything else. They are made in their order, and again if another transaction is in
+/// the way (`BRAID_CONFLICT`), at most 1,000 times. `number`, which may be NULL, is set to the transaction's place in
+/// the serial order. After `BRAID_POISONED` only opening the database again tells whether they survive.
+///
+/// # Safety
+///
+/// `writes` points to `count` writes, or is NULL if there are none; the `data` of their keys and values points to `len`
+/// bytes, or is NULL if there are none; `number` is NULL or points to where the number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_write(
+    db: *mut braid_db,
+    writes: *const braid_write,
+    count: usize,
+    number: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(number) };
+        // SAFETY: this function's contract.
+        let commit = unsafe { run(db, writes, count, Transaction::commit) }?;
+        out.set(commit.number());
+        Ok(BRAID_OK)
+    })
+}
+
+/// Makes several writes as one transaction, as `braid_db_write` does, and does not wait until they are durable: they
+/// are visible to other transactions, and the ticket tells when they are. `ticket` may be NULL: then nobody is told,
+/// and they become durable all the same. The ticket is freed with `braid_ticket_free`.
+///
+/// # Safety
+///
+/// That of `braid_db_write`; `ticket` is NULL or points to where a handle fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_write_async(
+    db: *mut braid_db,
+    writes: *const braid_write,
+    count: usize,
+    ticket: *mut *mut braid_ticket,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::handle(ticket) };
+        // SAFETY: this function's contract.
+        let given = unsafe { run(db, writes, count, Transaction::commit_async) }?;
+        if out.is_wanted() {
+            out.set(TICKETS.insert(given, 0)?);
+        }
+        Ok(BRAID_OK)
+    })
+}
