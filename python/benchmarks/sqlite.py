@@ -8,12 +8,17 @@ connection a thread, opened in autocommit mode; its statements are cached by the
 "A call for all" is ``table.update`` beside ``executemany``, given the same generator. "In flight" is what one thread can
 have on the way with tickets, and counts what they said is durable; ``sqlite3`` has only commits that wait. With
 ``--only`` the lines whose title has that text are measured alone.
+Every write has another value than what is there: SQLite writes no page, and syncs nothing, for a row that stays as it
+was. ``--commits N`` makes N waited commits of one row with each, to be counted with
+``strace -f -c -e trace=fdatasync,fsync,pwrite64,pwritev2,io_uring_enter``.
 A cell is the median of the rounds, with the least and the greatest. Every value that is read is checked.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import random
 import shutil
 import sqlite3
@@ -26,7 +31,19 @@ from pathlib import Path
 
 import braid
 
-VALUE = bytes(range(100))
+FILLER = bytes(range(92))
+_numbers = itertools.count()
+
+
+def next_value() -> bytes:
+    """A value that there has not been."""
+    return next(_numbers).to_bytes(8, "big") + FILLER
+
+
+def is_value(value: bytes) -> bool:
+    return len(value) == 100 and value.endswith(FILLER)
+
+
 
 Worker = Callable[[int], Callable[[], int]]
 """Given a thread's number, what the thread does over and over; that returns how many operations it did."""
@@ -40,14 +57,14 @@ class Braid:
         self.db = braid.open(directory / "braid")
         self.table = self.db.table("t", key=int, value=bytes)
         for start in range(0, rows, 10_000):
-            self.table.update((k, VALUE) for k in range(start, min(start + 10_000, rows)))
+            self.table.update((k, next_value()) for k in range(start, min(start + 10_000, rows)))
         self.db.checkpoint()
 
     def writer(self, number: int) -> Callable[[], int]:
         rng, table, rows = random.Random(number), self.table, self.rows
 
         def write() -> int:
-            table[rng.randrange(rows)] = VALUE
+            table[rng.randrange(rows)] = next_value()
             return 1
 
         return write
@@ -57,7 +74,7 @@ class Braid:
 
         def read() -> int:
             for key in keys:
-                assert table[key] == VALUE
+                assert is_value(table[key])
             return len(keys)
 
         return read
@@ -68,7 +85,8 @@ class Braid:
         def read() -> int:
             with db.snapshot() as snapshot:
                 for key in keys:
-                    assert snapshot.get(table, key) == VALUE
+                    value = snapshot.get(table, key)
+                    assert value is not None and is_value(value)
             return len(keys)
 
         return read
@@ -79,7 +97,7 @@ class Braid:
         def write() -> int:
             def body(tx: braid.Transaction) -> None:
                 for key in keys:
-                    tx.insert(table, key, VALUE)
+                    tx.insert(table, key, next_value())
 
             keys = sorted(rng.randrange(rows) for _ in range(100))
             db.transact(body)
@@ -92,7 +110,7 @@ class Braid:
 
         def write() -> int:
             keys = sorted(rng.randrange(rows) for _ in range(100))
-            table.update((key, VALUE) for key in keys)
+            table.update((key, next_value()) for key in keys)
             return len(keys)
 
         return write
@@ -113,16 +131,34 @@ class Braid:
             for _ in range(100):
                 tx = db.begin()
                 if batch == 1:
-                    tx.insert(table, rng.randrange(rows), VALUE)
+                    tx.insert(table, rng.randrange(rows), next_value())
                 else:
                     keys = sorted(rng.randrange(rows) for _ in range(batch))
-                    tx.insert_many(table, ((key, VALUE) for key in keys))
+                    tx.insert_many(table, ((key, next_value()) for key in keys))
                 began.append(tx.commit_async())
             # Counted when it is known to be durable, while the next hundred are under way.
             for ticket in in_flight:
                 ticket.wait()
             done, in_flight = len(in_flight), began
             return done * batch
+
+        return write
+
+    def asyncio_writer(self, number: int) -> Callable[[], int]:
+        rng, table, db, rows = random.Random(number), self.table, self.db, self.rows
+
+        async def task() -> None:
+            for _ in range(10):
+                tx = db.begin()
+                tx.insert(table, rng.randrange(rows), next_value())
+                await tx.commit_async()
+
+        async def tasks() -> None:
+            await asyncio.gather(*(task() for _ in range(100)))
+
+        def write() -> int:
+            asyncio.run(tasks())
+            return 1000
 
         return write
 
@@ -151,7 +187,7 @@ class Sqlite:
         db = self.connect()
         db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB)")
         db.execute("BEGIN")
-        db.executemany("INSERT INTO t VALUES (?, ?)", ((k, VALUE) for k in range(rows)))
+        db.executemany("INSERT INTO t VALUES (?, ?)", ((k, next_value()) for k in range(rows)))
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -171,7 +207,7 @@ class Sqlite:
         rng, db, rows = random.Random(number), self.connect(), self.rows
 
         def write() -> int:
-            db.execute("REPLACE INTO t VALUES (?, ?)", (rng.randrange(rows), VALUE))
+            db.execute("REPLACE INTO t VALUES (?, ?)", (rng.randrange(rows), next_value()))
             return 1
 
         return write
@@ -181,7 +217,8 @@ class Sqlite:
 
         def read() -> int:
             for key in keys:
-                assert db.execute("SELECT v FROM t WHERE k = ?", (key,)).fetchone() == (VALUE,)
+                (value,) = db.execute("SELECT v FROM t WHERE k = ?", (key,)).fetchone()
+                assert is_value(value)
             return len(keys)
 
         return read
@@ -204,7 +241,7 @@ class Sqlite:
             keys = sorted(rng.randrange(rows) for _ in range(100))
             db.execute("BEGIN IMMEDIATE")
             for key in keys:
-                db.execute("REPLACE INTO t VALUES (?, ?)", (key, VALUE))
+                db.execute("REPLACE INTO t VALUES (?, ?)", (key, next_value()))
             db.execute("COMMIT")
             return len(keys)
 
@@ -216,7 +253,7 @@ class Sqlite:
         def write() -> int:
             keys = sorted(rng.randrange(rows) for _ in range(100))
             db.execute("BEGIN IMMEDIATE")
-            db.executemany("REPLACE INTO t VALUES (?, ?)", ((key, VALUE) for key in keys))
+            db.executemany("REPLACE INTO t VALUES (?, ?)", ((key, next_value()) for key in keys))
             db.execute("COMMIT")
             return len(keys)
 
@@ -225,6 +262,7 @@ class Sqlite:
     # A commit of sqlite3 is waited for: there is no other.
     pipelined_writer = writer
     pipelined_batch_writer = many_writer
+    asyncio_writer = writer
 
     def scanner(self, number: int) -> Callable[[], int]:
         db = self.connect()
@@ -280,6 +318,7 @@ WORK: list[tuple[str, str, int]] = [
     ("rows by commits of 100, a call for each row, 1 thread", "batch_writer", 1),
     ("rows by commits of 100, a call for all of them, 1 thread", "many_writer", 1),
     ("commits of 1 row, 1 thread, 200 in flight; sqlite3 waits for each", "pipelined_writer", 1),
+    ("commits of 1 row, 100 tasks of asyncio; sqlite3 waits for each", "asyncio_writer", 1),
     (
         "rows by commits of 100, 1 thread, 200 in flight; sqlite3 waits for each",
         "pipelined_batch_writer",
@@ -303,6 +342,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument(
+        "--commits", type=int, default=0, help="make so many commits with each, and measure nothing"
+    )
     parser.add_argument("--only", default="", help="measure only the lines that have this in their title")
     options = parser.parse_args()
     work_to_do = [line for line in WORK if options.only in line[0]]
@@ -310,6 +352,12 @@ def main() -> None:
     try:
         engines: list[Braid | Sqlite]
         engines = [Braid(directory, options.rows), Sqlite(directory, options.rows)]
+        if options.commits:
+            for engine in engines:
+                write = engine.writer(1)
+                print(engine.name, sum(write() for _ in range(options.commits)), flush=True)
+                engine.close()
+            return
         samples: dict[tuple[str, str], list[float]] = {}
         for turn in range(options.rounds):
             for title, work, threads in work_to_do:

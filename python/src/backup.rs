@@ -1,13 +1,14 @@
 //! Backups and restoring them.
 
+use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use braid::{BackupProgress, Restore, Until};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 
 use crate::errors::{IntoPyResult, OptionError};
 use crate::fork::Active;
@@ -33,7 +34,7 @@ impl Progress {
         let Some(function) = &self.function else {
             return;
         };
-        let mut error = self.error.lock().unwrap_or_else(|e| e.into_inner());
+        let mut error = lock(&self.error);
         if error.is_none() {
             let counts = (progress.pages, progress.pages_total);
             *error = Python::attach(|py| function.call1(py, counts)).err();
@@ -42,10 +43,97 @@ impl Progress {
 
     /// What was done, unless the function failed.
     fn check<T>(self, done: T) -> PyResult<T> {
-        match self.error.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        match self
+            .error
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             Some(error) => Err(error),
             None => Ok(done),
         }
+    }
+}
+
+/// Where a backup goes, or comes from.
+pub(crate) enum Place {
+    Path(PathBuf),
+    Stream(Stream),
+}
+
+impl Place {
+    /// A path, or an object that has the method of a stream.
+    pub(crate) fn of(given: &Bound<'_, PyAny>, method: &'static str) -> PyResult<Self> {
+        match given.getattr_opt(method)? {
+            Some(method) => Ok(Place::Stream(Stream::new(method))),
+            None => given.extract().map(Place::Path),
+        }
+    }
+}
+
+/// A method of a binary stream, `read` or `write`.
+pub(crate) struct Stream {
+    method: Py<PyAny>,
+    /// What it raised.
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Stream {
+    fn new(method: Bound<'_, PyAny>) -> Self {
+        Self {
+            method: method.unbind(),
+            raised: Arc::default(),
+        }
+    }
+
+    fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> std::io::Result<T> {
+        Python::attach(|py| call(self.method.bind(py))).map_err(|error| {
+            let text = error.to_string();
+            *lock(&self.raised) = Some(error);
+            std::io::Error::other(text)
+        })
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.call(|write| {
+            let taken = write.call1((PyBytes::new(write.py(), bytes),))?;
+            // A raw file says how much it took; other objects may say nothing, and took all.
+            match taken.is_none() {
+                true => Ok(bytes.len()),
+                false => taken.extract(),
+            }
+        })
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        self.call(|read| {
+            let given = read.call1((room.len(),))?;
+            let given: &[u8] = given.extract()?;
+            let place = room
+                .get_mut(..given.len())
+                .ok_or_else(|| PyValueError::new_err("read gave more than it was asked for"))?;
+            place.copy_from_slice(given);
+            Ok(given.len())
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was done, unless a stream of the caller's raised something: that is what went wrong then.
+fn check_raised<T>(raised: &Mutex<Option<PyErr>>, done: T) -> PyResult<T> {
+    match lock(raised).take() {
+        Some(error) => Err(error),
+        None => Ok(done),
     }
 }
 
@@ -53,19 +141,27 @@ impl Progress {
 pub(crate) fn make<'py>(
     py: Python<'py>,
     database: &braid::Database,
-    path: PathBuf,
+    place: Place,
     parent: Option<PathBuf>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let progress = Progress::new(progress);
+    let raised = match &place {
+        Place::Path(_) => Arc::default(),
+        Place::Stream(stream) => stream.raised.clone(),
+    };
     let report = py.detach(|| {
         let mut backup = database.backup_options();
         if let Some(parent) = parent {
             backup = backup.incremental_from(parent);
         }
-        backup.progress(|now| progress.tell(now)).to_path(path)
+        let backup = backup.progress(|now| progress.tell(now));
+        match place {
+            Place::Path(path) => backup.to_path(path),
+            Place::Stream(mut stream) => backup.to_writer(&mut stream),
+        }
     });
-    let report = progress.check(report)?.py()?;
+    let report = check_raised(&raised, progress.check(report)?)?.py()?;
     reports::backup(py, report)
 }
 
@@ -93,7 +189,8 @@ fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
 }
 
 /// Restores a database into a directory that is empty or is created, from backups, the full one first and then the
-/// incremental ones from the oldest to the newest, and from an archive if there is one.
+/// incremental ones from the oldest to the newest, and from an archive if there is one. A backup is a path, or a binary
+/// stream that is open for reading.
 ///
 /// until is the number of the last transaction, or an aware datetime; None: everything. pool_bytes is memory for pages
 /// while the archive is applied. progress is called with the pages so far and in all; what it raises is raised when all is
@@ -116,7 +213,16 @@ pub(crate) fn restore<'py>(
     if backups.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("backups is a list of paths, not one"));
     }
-    let backups: Vec<PathBuf> = backups.extract()?;
+    let places = backups.try_iter()?;
+    let places = places.map(|given| Place::of(&given?, "read"));
+    let places = places.collect::<PyResult<Vec<Place>>>()?;
+    let raised: Vec<_> = places
+        .iter()
+        .filter_map(|place| match place {
+            Place::Path(_) => None,
+            Place::Stream(stream) => Some(stream.raised.clone()),
+        })
+        .collect();
     let until = until.map_or(Ok(Until::End), until_of)?;
     let device = device.map(|device| parsed("device", device)).transpose()?;
     if device == Some(braid::DeviceChoice::Memory) {
@@ -124,7 +230,11 @@ pub(crate) fn restore<'py>(
     }
     let progress = Progress::new(progress);
     let report = py.detach(|| {
-        let mut restore = backups.iter().fold(Restore::new(), Restore::backup);
+        let add = |restore: Restore<'_>, place| match place {
+            Place::Path(path) => restore.backup(path),
+            Place::Stream(stream) => restore.stream(stream),
+        };
+        let mut restore = places.into_iter().fold(Restore::new(), add);
         restore = restore.until(until).progress(|now| progress.tell(now));
         if let Some(archive) = archive {
             restore = restore.archive(archive);
@@ -137,6 +247,9 @@ pub(crate) fn restore<'py>(
         }
         restore.run(path)
     });
-    let report = progress.check(report)?.py()?;
-    reports::restore(py, &report)
+    let report = progress.check(report)?;
+    raised
+        .iter()
+        .try_for_each(|raised| check_raised(raised, ()))?;
+    reports::restore(py, &report.py()?)
 }

@@ -11,7 +11,7 @@ use braid::{Durability, MemoryDevice, TableOptions, TransactionOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::backup;
+use crate::backup::{self, Place};
 use crate::bulk::BulkLoader;
 use crate::changes::{Changes, Feed, Position};
 use crate::errors::{ClosedError, ConflictError, IntoPyResult, OptionError, TableMissingError};
@@ -133,7 +133,7 @@ pub(crate) struct Database {
 ///
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
 /// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, transaction_bytes_max, flushes_in_flight, group_size,
-/// discard, read_only, archive, archive_interval, feed_log_bytes. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
+/// discard, read_only, archive, archive_interval, feed_log_bytes, stats_file, on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
 ///
 /// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError, ReadOnlyError,
 /// OutOfSpaceError, IoError; TypeError or OptionError for an option.
@@ -400,7 +400,8 @@ impl Database {
     }
 
     /// Makes a backup while the database is in use: of everything, or with parent, the path of an earlier backup, of what
-    /// changed since that. path is a file that does not exist, or a directory.
+    /// changed since that. path is a file that does not exist, or a directory; or a binary stream that is open for
+    /// writing.
     ///
     /// progress is called with the pages so far and in all; what it raises is raised when the backup is made. Raises
     /// BackupError, CorruptError, OutOfSpaceError, IoError.
@@ -408,11 +409,12 @@ impl Database {
     fn backup<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: &Bound<'py, PyAny>,
         parent: Option<PathBuf>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        backup::make(py, self.handle.open()?, path, parent, progress)
+        let place = Place::of(path, "write")?;
+        backup::make(py, self.handle.open()?, place, parent, progress)
     }
 
     /// Brings the archive up to all that is durable now; returns the number up to which it goes, or None if the database

@@ -14,6 +14,7 @@ mod database;
 mod errors;
 mod fork;
 mod notifier;
+mod offline;
 mod options;
 mod reading;
 mod reports;
@@ -42,7 +43,7 @@ mod _braid {
     #[pymodule_export]
     use super::database::{Database, in_memory, open};
     #[pymodule_export]
-    use super::reports::verify;
+    use super::offline::{dump, salvage, upgrade, verify};
     #[pymodule_export]
     use super::savepoint::Savepoint;
     #[pymodule_export]

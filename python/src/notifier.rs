@@ -1,4 +1,5 @@
-//! From the thread that completes a flush to the event loop that awaits it.
+//! From the engine's threads to Python: from the one that completes a flush to the event loop that awaits it, and from
+//! the one that notices a change of health to who listens.
 //!
 //! The thread that completes a flush must not wait for the interpreter's lock: whoever holds that lock may wait
 //! for the flush. So it only puts what is due into a channel. A thread of this module's own takes it out, takes the
@@ -10,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 
+use braid::Health;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::errors::{Error, IntoPyResult};
-use crate::fork;
 use crate::ticket::Ticket;
+use crate::{fork, reports};
 
 /// A future that waits for a ticket.
 struct Job {
@@ -24,8 +26,15 @@ struct Job {
     future: Py<PyAny>,
 }
 
+/// A function and what it is to be told.
+struct Told {
+    listener: Arc<Py<PyAny>>,
+    health: Health,
+}
+
 enum Message {
     Due(Job),
+    Health(Told),
     Stop,
 }
 
@@ -151,16 +160,44 @@ impl Drop for Pending {
 fn run(receiver: &Receiver<Message>) {
     while let Ok(first) = receiver.recv() {
         let mut jobs = Vec::new();
+        let mut told = Vec::new();
         let mut stop = false;
         for message in std::iter::once(first).chain(receiver.try_iter()) {
             match message {
                 Message::Due(job) => jobs.push(job),
+                Message::Health(health) => told.push(health),
                 Message::Stop => stop = true,
             }
         }
-        Python::try_attach(|py| deliver(py, jobs));
+        Python::try_attach(|py| {
+            deliver(py, jobs);
+            told.into_iter().for_each(|told| told.tell(py));
+        });
         if stop {
             return;
+        }
+    }
+}
+
+/// What hands a change of health to a Python function, which is called on the notifier's thread.
+pub(crate) fn health_listener(
+    listener: &Bound<'_, PyAny>,
+) -> PyResult<impl Fn(&Health) + Send + Sync + 'static> {
+    let (listener, notifier) = (Arc::new(listener.clone().unbind()), sender()?);
+    Ok(move |health: &Health| {
+        let (listener, health) = (listener.clone(), health.clone());
+        // After the interpreter's exit nobody listens.
+        let _ = notifier.send(Message::Health(Told { listener, health }));
+    })
+}
+
+impl Told {
+    fn tell(self, py: Python<'_>) {
+        let outcome =
+            reports::health(py, &self.health).and_then(|health| self.listener.call1(py, (health,)));
+        if let Err(error) = outcome {
+            // There is nobody to raise it to.
+            error.write_unraisable(py, Some(self.listener.bind(py)));
         }
     }
 }

@@ -10,11 +10,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta, PyDict, PyString};
 
 use crate::errors::OptionError;
+use crate::notifier;
 
 /// The names of the options of `braid.open`, for the message about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
-    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, pool_bytes, protocol, read_only, \
-    segment_bytes, strands, transaction_bytes_max";
+    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, protocol, \
+    read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// What `braid.open` was given.
 pub(crate) struct OpenOptions {
@@ -128,6 +129,13 @@ impl OpenOptions {
                 "feed_log_bytes" => b.feed_log_bytes(integer(n, v)?),
                 "archive" => b.archive(path(n, v)?),
                 "archive_interval" => b.archive_interval(duration(n, v)?),
+                "stats_file" => b.stats_file(boolean(n, v)?),
+                "on_health_change" => {
+                    if !v.is_callable() {
+                        return Err(wrong(n, "a function", v));
+                    }
+                    b.on_health_change(notifier::health_listener(v)?)
+                }
                 "read_only" => {
                     read_only = boolean(n, v)?;
                     b

@@ -1,16 +1,10 @@
 //! What a database tells about itself, as the classes of `braid.reports`.
 
-use std::path::PathBuf;
-
 use braid::{
     BackupInfo, BackupReport, CompactReport, Health, RecoveryReport, RestoreReport, Stats,
 };
-use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-use crate::errors::IntoPyResult;
-use crate::fork::Active;
 
 /// An instance of a class of `braid.reports`.
 macro_rules! report {
@@ -45,6 +39,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         resident_pages: store.resident_pages,
         pages: store.pages,
         page_loads: store.page_loads,
+        pages_read_ahead: store.pages_read_ahead,
         evictions: store.evictions,
         eviction_writes: store.eviction_writes,
         checkpoint_copies: store.checkpoint_copies,
@@ -60,7 +55,13 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         snapshots: stats.snapshots,
         oldest_snapshot: stats.oldest_snapshot,
         garbage: stats.garbage,
+        expired: stats.expired,
         durable_horizon: stats.durable_horizon,
+        log_bytes_to_recover: stats.log_bytes_to_recover,
+        checkpoint_failing: stats.checkpoint_failing,
+        poisoned: stats.poisoned,
+        archived: stats.archived,
+        changes_kept_from: stats.changes_kept_from,
         log: log,
         store: store,
     )
@@ -70,6 +71,8 @@ pub(crate) fn health<'py>(py: Python<'py>, health: &Health) -> PyResult<Bound<'p
     let (status, cause) = match health {
         Health::Good => ("good", None),
         Health::CheckpointFailing { error } => ("checkpoint failing", Some(error.to_string())),
+        Health::OutOfSpace { what } => ("out of space", Some(what.clone())),
+        Health::ArchiveFailing { error } => ("archive failing", Some(error.to_string())),
         Health::Poisoned { cause } => ("poisoned", Some(cause.clone())),
         Health::Closed => ("closed", None),
         other => ("other", Some(format!("{other:?}"))),
@@ -128,23 +131,4 @@ pub(crate) fn compact<'py>(py: Python<'py>, report: &CompactReport) -> PyResult<
     )
 }
 
-/// Checks a database that nobody has open: every checksum and every structure. Writes nothing.
-///
-/// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if it can't look at all.
-#[pyfunction]
-pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
-    let _active = Active::begin()?;
-    let mut findings = Vec::new();
-    let report = py
-        .detach(|| braid::verify(&path, &mut |finding| findings.push(finding)))
-        .py()?;
-    let findings = findings.into_bound_py_any(py)?;
-    report!(py, "VerifyReport",
-        pages: report.pages,
-        records: report.records,
-        tables: report.tables,
-        log_bytes: report.log_bytes,
-        log_transactions: report.log_transactions,
-        findings: findings,
-    )
-}
+pub(crate) use report;

@@ -339,6 +339,21 @@ impl Transaction {
         self.write(py, |tx| tx.remove(&table.table, &key[..]))
     }
 
+    /// Removes the keys from `start` up to `stop`; says how many there were. They are gathered in memory: for a whole
+    /// table, drop_table costs less.
+    #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false))]
+    fn remove_range(
+        &self,
+        table: &Bound<'_, Table>,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        include_stop: bool,
+    ) -> PyResult<u64> {
+        let (py, table) = (table.py(), table.get());
+        let bounds = reading::range_bounds(table, start, stop, include_stop)?;
+        self.write(py, move |tx| tx.remove_range(&table.table, bounds))
+    }
+
     /// Removes a key and returns its value, or `default`.
     #[pyo3(signature = (table, key, default = None))]
     fn take<'py>(

@@ -13,7 +13,7 @@ import braid
 @pytest.fixture(autouse=True)
 def no_hang() -> Iterator[None]:
     """Ends a test that hangs, and shows where."""
-    faulthandler.dump_traceback_later(300, exit=True)
+    faulthandler.dump_traceback_later(900, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 

@@ -34,7 +34,7 @@ def test_awaiting(path: Path) -> None:
             numbers = await asyncio.gather(*tickets)
             assert numbers == [ticket.number for ticket in tickets]
             assert db.durable_horizon >= max(numbers)
-            await asyncio.wait_for(put(db, table, 5), timeout=60)
+            await asyncio.wait_for(put(db, table, 5), timeout=600)
 
         asyncio.run(main())
         assert len(table) == 500
@@ -210,7 +210,7 @@ def test_the_interpreter_ends_in_the_midst_of_it_all(path: Path) -> None:
             [sys.executable, "-X", "faulthandler", "-c", EXIT, path],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
         assert "panic" not in ended.stderr and "Fatal" not in ended.stderr

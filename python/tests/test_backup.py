@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
         assert archived is not None and archived > number
         (tmp_path / "backups").mkdir()
         named = db.backup(tmp_path / "backups").path
-        assert named.parent == tmp_path / "backups" and named.exists()
+        assert named is not None and named.parent == tmp_path / "backups" and named.exists()
         with pytest.raises(braid.BackupError, match="full"):
             db.backup(full)
         with pytest.raises(braid.BackupError):
@@ -114,3 +115,50 @@ def test_compacting(db: braid.Database) -> None:
     del table
     report = db.compact()
     assert report.bytes_after < report.bytes_before and report.checkpoints > 0
+
+
+class Raising(io.BytesIO):
+    """Neither takes nor gives."""
+
+    def write(self, data: object, /) -> int:
+        raise ValueError("full up")
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise ValueError("torn")
+
+
+def test_backups_to_and_from_streams(path: Path, tmp_path: Path) -> None:
+    class Pieces(io.BytesIO):
+        """Takes and gives less than it is asked to."""
+
+        def write(self, data: Any, /) -> int:
+            return super().write(data[:1000])
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or 0, 700))
+
+    full, since = io.BytesIO(), Pieces()
+    with braid.open(path, **SMALL) as db:
+        table = db.table("t", key=str, value=int)
+        table["k"] = 1
+        report = db.backup(full)
+        assert report.path is None and report.written_bytes == len(full.getvalue())
+        db.backup(tmp_path / "full")
+        table["k"] = 2
+        second = db.backup(since, parent=tmp_path / "full")
+        assert second.number > report.number
+        with pytest.raises(ValueError, match="full up"):
+            db.backup(Raising())
+        with pytest.raises(TypeError):
+            db.backup(5)  # type: ignore[arg-type]
+    full.seek(0)
+    braid.restore([full], tmp_path / "r1")
+    assert value_in(tmp_path / "r1") == 1
+    since.seek(0)
+    # A file and a stream in one chain.
+    restored = braid.restore([tmp_path / "full", since], tmp_path / "r2")
+    assert restored.number == second.number and value_in(tmp_path / "r2") == 2
+    with pytest.raises(braid.BackupError):
+        braid.restore([io.BytesIO(full.getvalue()[:-5000])], tmp_path / "short")
+    with pytest.raises(ValueError, match="torn"):
+        braid.restore([Raising()], tmp_path / "torn")

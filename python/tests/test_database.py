@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import inspect
 import pickle
+import queue
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,64 @@ def test_verify_tells_of_damage(path: Path) -> None:
         with braid.open(path, **SMALL) as db:
             print(dict(db.table("t", key=int, value=bytes)))
     assert error.value.location
+
+
+def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
+    with braid.open(path, **SMALL) as db:
+        db.table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
+    saved = braid.salvage(path, tmp_path / "whole")
+    assert (saved.tables, saved.entries, saved.losses) == (1, 1001, [])
+    data = path / "data.braid"
+    contents = bytearray(data.read_bytes())
+    size = 8192
+    used = [at for at in range(2 * size, len(contents), size) if any(contents[at : at + size])]
+    contents[used[len(used) // 2] + size // 2] ^= 1
+    data.write_bytes(contents)
+    assert braid.verify(path).findings
+    saved = braid.salvage(path, tmp_path / "left")
+    assert saved.losses or saved.damages
+    with braid.open(tmp_path / "left", **SMALL) as db:
+        left = dict(db.table("t", key=int, value=bytes))
+    assert 900 <= len(left) <= 1000 and set(left.values()) == {bytes(1000)}
+    with pytest.raises(braid.NotADatabaseError):
+        braid.salvage(path, tmp_path / "left")
+
+
+def test_upgrading_and_dumping(path: Path, tmp_path: Path) -> None:
+    with braid.open(path, **SMALL) as db:
+        db.table("t", key=int, value=int)[1] = 2
+        with pytest.raises(braid.LockedError):
+            braid.dump(path)
+    report = braid.upgrade(path)
+    assert report.from_format == report.to_format > 0
+    assert braid.dump(path).startswith("protocol glsn")
+    for function in (braid.upgrade, braid.dump):
+        with pytest.raises(braid.NotADatabaseError):
+            function(tmp_path / "none")
+
+
+def test_changes_of_health_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: queue.Queue[braid.Health] = queue.Queue()
+    braid.open(path, on_health_change=told.put, stats_file=True, **SMALL).close()
+    assert told.get(timeout=600).status == "closed"
+    assert not (path / "STATS").exists()
+    # What it raises goes where nobody can catch it, and stops nothing.
+    unraisable: queue.Queue[Any] = queue.Queue()
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: unraisable.put(args.exc_value))
+
+    def raising(health: braid.Health) -> None:
+        raise ValueError(health.status)
+
+    braid.in_memory(on_health_change=raising, **SMALL).close()
+    assert str(unraisable.get(timeout=600)) == "closed"
+    with pytest.raises(TypeError, match="on_health_change: a function, not int"):
+        braid.open(path, on_health_change=5)  # type: ignore[arg-type]
+
+
+def test_every_count_is_told(db: braid.Database) -> None:
+    stats = db.stats()
+    assert stats.archived is None and not stats.poisoned and not stats.checkpoint_failing
+    assert stats.expired == stats.changes_kept_from == stats.store.pages_read_ahead == 0
 
 
 def test_errors_have_one_base_and_can_be_pickled() -> None:

@@ -154,8 +154,9 @@ def test_time_to_live(db: braid.Database) -> None:
     while 1 in sessions:
         pass
     assert list(sessions) == []
-    db.remove_expired()
-    assert db.remove_expired() == 0
+    # A sweep of the database's own may have come first.
+    assert db.remove_expired() + db.remove_expired() <= 1
+    assert db.stats().expired <= 1
     for wrong in (timedelta(0), timedelta(-1)):
         with pytest.raises(braid.OptionError, match="time_to_live"):
             db.table("x", time_to_live=wrong)

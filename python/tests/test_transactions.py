@@ -342,3 +342,21 @@ def test_tickets(db: braid.Database) -> None:
     tx.commit_async()
     while table["a"] != 2:
         pass
+
+
+def test_removing_a_range(db: braid.Database) -> None:
+    days = db.table("days", key=int, value=str)
+    days.update((day, "some day") for day in range(1, 32))
+    with db.begin() as tx:
+        ahead = tx.range(days)
+        assert next(ahead) == (1, "some day")
+        assert tx.remove_range(days, 8, 15) == 7
+        assert [day for day, _ in ahead] == [*range(2, 8), *range(15, 32)]
+        assert tx.remove_range(days, 30, 31, include_stop=True) == 2
+        assert tx.remove_range(days, 100) == 0
+    assert list(days) == [*range(1, 8), *range(15, 30)]
+    with db.begin() as tx:
+        assert tx.remove_range(days) == 22
+        with pytest.raises(TypeError):
+            tx.remove_range(days, "monday")  # type: ignore[arg-type]
+    assert not days

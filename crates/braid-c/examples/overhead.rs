@@ -152,6 +152,12 @@ type Fetch = unsafe extern "C" fn(
 ) -> braid_status;
 type Commit = unsafe extern "C" fn(*mut braid_tx, *mut u64) -> braid_status;
 type CommitAsync = unsafe extern "C" fn(*mut braid_tx, *mut *mut braid_ticket) -> braid_status;
+type WriteAsync = unsafe extern "C" fn(
+    *mut braid_db,
+    *const braid_write,
+    usize,
+    *mut *mut braid_ticket,
+) -> braid_status;
 type OfTicket = extern "C" fn(*mut braid_ticket) -> braid_status;
 
 fn insert(tx: *mut braid_tx, table: *mut braid_table, key: u64) {
@@ -323,28 +329,59 @@ const WORK: &[Work] = &[
             both.db.sync()
         },
         c: |both, n| {
-            let mut tickets = VecDeque::with_capacity(IN_FLIGHT);
-            for _ in 0..n {
+            in_flight(both, n, |both| {
                 let tx = begin(both.c_db);
                 insert(tx, both.c_table, both.key());
                 let commit = black_box(braid_tx_commit_async as CommitAsync);
                 // SAFETY: `out` is where the handle goes.
-                tickets.push_back(opened(|out| unsafe { commit(tx, out) }));
-                if tickets.len() == IN_FLIGHT {
-                    ok(black_box(braid_ticket_wait as OfTicket)(
-                        tickets[IN_FLIGHT - 1],
-                    ));
-                    let free = black_box(braid_ticket_free as OfTicket);
-                    tickets.drain(..).for_each(|ticket| ok(free(ticket)));
-                }
-            }
-            tickets
-                .into_iter()
-                .for_each(|ticket| ok(braid_ticket_free(ticket)));
-            ok(braid_db_sync(both.c_db));
+                opened(|out| unsafe { commit(tx, out) })
+            });
+        },
+    },
+    Work {
+        name: "write-async",
+        what: "the same by one call, braid_db_write_async",
+        times: 10_000,
+        rust: |both, n| (WORK[5].rust)(both, n),
+        c: |both, n| {
+            in_flight(both, n, |both| {
+                let key = both.key().to_be_bytes();
+                let slice = |bytes: &[u8]| braid_slice {
+                    data: bytes.as_ptr().cast(),
+                    len: bytes.len(),
+                };
+                let write = braid_write {
+                    table: both.c_table,
+                    operation: braid_operation::BRAID_PUT as i32,
+                    key: slice(&key),
+                    value: slice(&VALUE),
+                };
+                let write_async = black_box(braid_db_write_async as WriteAsync);
+                // SAFETY: `out` is where the handle goes.
+                opened(|out| unsafe { write_async(both.c_db, &write, 1, out) })
+            });
         },
     },
 ];
+
+/// Has so many transactions in flight that `commit` gives tickets of.
+fn in_flight(both: &mut Both, n: u64, commit: impl Fn(&mut Both) -> *mut braid_ticket) {
+    let mut tickets = VecDeque::with_capacity(IN_FLIGHT);
+    for _ in 0..n {
+        tickets.push_back(commit(both));
+        if tickets.len() == IN_FLIGHT {
+            ok(black_box(braid_ticket_wait as OfTicket)(
+                tickets[IN_FLIGHT - 1],
+            ));
+            let free = black_box(braid_ticket_free as OfTicket);
+            tickets.drain(..).for_each(|ticket| ok(free(ticket)));
+        }
+    }
+    tickets
+        .into_iter()
+        .for_each(|ticket| ok(braid_ticket_free(ticket)));
+    ok(braid_db_sync(both.c_db));
+}
 
 const DURABLE: Work = Work {
     name: "commit",

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, final, overload
+from typing import Any, Final, Generic, Literal, Protocol, TypedDict, TypeVar, final, overload
 
 from _typeshed import SupportsKeysAndGetItem
 from typing_extensions import Unpack
@@ -25,7 +25,9 @@ from braid.reports import (
     Health,
     RecoveryReport,
     RestoreReport,
+    SalvageReport,
     Stats,
+    UpgradeReport,
     VerifyReport,
 )
 
@@ -61,6 +63,14 @@ class _Options(TypedDict, total=False):
     archive_interval: timedelta
     feed_log_bytes: int
     durability: _Durability
+    stats_file: bool
+    on_health_change: Callable[[Health], object]
+
+class _Writer(Protocol):
+    def write(self, data: bytes, /) -> int | None: ...
+
+class _Reader(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 __all__ = [
     "MAX_KEY_LEN",
@@ -81,6 +91,7 @@ __all__ = [
     "Transaction",
     "Type",
     "backup_info",
+    "dump",
     "f32",
     "f64",
     "i8",
@@ -91,11 +102,13 @@ __all__ = [
     "in_memory",
     "open",
     "restore",
+    "salvage",
     "u8",
     "u16",
     "u32",
     "u64",
     "u128",
+    "upgrade",
     "verify",
 ]
 
@@ -127,9 +140,12 @@ f64: Final[Type[float]]
 def open(path: _Path, **options: Unpack[_Options]) -> Database: ...
 def in_memory(**options: Unpack[_Options]) -> Database: ...
 def verify(path: _Path) -> VerifyReport: ...
+def salvage(path: _Path, into: _Path) -> SalvageReport: ...
+def upgrade(path: _Path) -> UpgradeReport: ...
+def dump(path: _Path) -> str: ...
 def backup_info(path: _Path) -> BackupInfo: ...
 def restore(
-    backups: Iterable[_Path],
+    backups: Iterable[_Path | _Reader],
     path: _Path,
     *,
     archive: _Path | None = None,
@@ -252,7 +268,7 @@ class Database:
     def drop_feed(self, name: str) -> bool: ...
     def backup(
         self,
-        path: _Path,
+        path: _Path | _Writer,
         *,
         parent: _Path | None = None,
         progress: Callable[[int, int], object] | None = None,
@@ -399,6 +415,14 @@ class Transaction:
     def replace(self, table: Table[_K, _V], key: _K, value: _V) -> _V | None: ...
     def insert_if_absent(self, table: Table[_K, _V], key: _K, value: _V) -> bool: ...
     def remove(self, table: Table[_K, Any], key: _K) -> bool: ...
+    def remove_range(
+        self,
+        table: Table[_K, Any],
+        start: _K | None = None,
+        stop: _K | None = None,
+        *,
+        include_stop: bool = False,
+    ) -> int: ...
     @overload
     def take(self, table: Table[_K, _V], key: _K, default: None = None) -> _V | None: ...
     @overload

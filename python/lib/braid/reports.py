@@ -56,6 +56,8 @@ class StoreStats:
     """Pages that exist."""
     page_loads: int
     """Pages read from the medium."""
+    pages_read_ahead: int
+    """Of these, those that were read along with a neighbour before anybody asked for them."""
     evictions: int
     """Pages put out of memory."""
     eviction_writes: int
@@ -88,8 +90,20 @@ class Stats:
     """The number of the oldest open snapshot."""
     garbage: int
     """Old versions and tombstones that wait to be collected."""
+    expired: int
+    """Entries removed because their time to live was over."""
     durable_horizon: int
     """The number up to which all transactions are durable."""
+    log_bytes_to_recover: int
+    """Bytes of log behind the newest checkpoint, which a recovery would read."""
+    checkpoint_failing: bool
+    """Whether the last checkpoint failed; ``health`` says why."""
+    poisoned: bool
+    """Whether nothing can be written any more because a write or sync failed; ``health`` says which."""
+    archived: int | None
+    """The number up to which the log is archived, if it is."""
+    changes_kept_from: int
+    """The number behind which all changes can still be read."""
     log: LogStats
     store: StoreStats
 
@@ -98,9 +112,13 @@ class Stats:
 class Health:
     """Whether a database can be written to."""
 
-    status: Literal["good", "checkpoint failing", "poisoned", "closed", "other"]
-    """``"good"``; ``"checkpoint failing"``: commits go on while there is log space; ``"poisoned"``: reads go
-    on, writes fail until the database is opened again; ``"closed"``."""
+    status: Literal[
+        "good", "checkpoint failing", "out of space", "archive failing", "poisoned", "closed", "other"
+    ]
+    """``"good"``; ``"checkpoint failing"``: commits go on while there is log space; ``"out of space"``: the last commit
+    found no room, others that need less may succeed; ``"archive failing"``: commits go on while the log, which is kept
+    for the archive, has room; ``"poisoned"``: reads go on, writes fail until the database is opened again;
+    ``"closed"``."""
     cause: str | None
     """What failed first."""
 
@@ -153,8 +171,8 @@ class BackupReport:
     """Bytes read from the data file."""
     written_bytes: int
     """Bytes written to the backup."""
-    path: Path
-    """The file."""
+    path: Path | None
+    """The file; ``None`` if it went to a stream."""
 
 
 @dataclass(frozen=True)
@@ -197,3 +215,29 @@ class CompactReport:
     """Its length afterwards."""
     checkpoints: int
     """Checkpoints that were made for it."""
+
+
+@dataclass(frozen=True)
+class SalvageReport:
+    """What ``salvage`` saved."""
+
+    tables: int
+    """Tables in the new database."""
+    entries: int
+    """Entries found in the pages of the newest checkpoint."""
+    transactions: int
+    """Transactions replayed from the log."""
+    losses: list[str]
+    """What is lost."""
+    damages: list[str]
+    """What is damaged, and was found or made good otherwise."""
+
+
+@dataclass(frozen=True)
+class UpgradeReport:
+    """What ``upgrade`` did."""
+
+    from_format: int
+    """The format that the data file had."""
+    to_format: int
+    """The format that it has now, the present one."""

@@ -65,18 +65,20 @@ impl Drop for AllKept {
 }
 
 impl FreeList {
-    const NEW: Self = Self(Mutex::new(Vec::new()));
+    const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
 
     /// That of the process's table of a kind.
     pub(super) const fn of(kind: Kind) -> &'static Self {
-        static OF: [FreeList; Kind::ALL.len()] = [FreeList::NEW; Kind::ALL.len()];
+        static OF: [FreeList; Kind::ALL.len()] = [const { FreeList::new() }; Kind::ALL.len()];
         &OF[kind as usize - 1]
     }
 
     /// That of a table of its own.
     #[cfg(test)]
     pub(super) fn leaked() -> &'static Self {
-        Box::leak(Box::new(Self::NEW))
+        Box::leak(Box::new(Self::new()))
     }
 
     /// A free slot, if there is one.
