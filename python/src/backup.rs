@@ -230,11 +230,13 @@ pub(crate) fn restore<'py>(
     }
     let progress = Progress::new(progress);
     let report = py.detach(|| {
-        let add = |restore: Restore<'_>, place| match place {
-            Place::Path(path) => restore.backup(path),
-            Place::Stream(stream) => restore.stream(stream),
-        };
-        let mut restore = places.into_iter().fold(Restore::new(), add);
+        let mut restore = Restore::new();
+        for place in places {
+            restore = match place {
+                Place::Path(path) => restore.backup(path),
+                Place::Stream(stream) => restore.stream(stream),
+            };
+        }
         restore = restore.until(until).progress(|now| progress.tell(now));
         if let Some(archive) = archive {
             restore = restore.archive(archive);

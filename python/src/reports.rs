@@ -4,12 +4,11 @@ use braid::{
     BackupInfo, BackupReport, CompactReport, Health, RecoveryReport, RestoreReport, Stats,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 /// An instance of a class of `braid.reports`.
 macro_rules! report {
     ($py:expr, $class:literal, $($field:ident: $value:expr),* $(,)?) => {{
-        let fields = PyDict::new($py);
+        let fields = pyo3::types::PyDict::new($py);
         $(fields.set_item(stringify!($field), $value)?;)*
         $py.import("braid.reports")?.getattr($class)?.call((), Some(&fields))
     }};

@@ -4,7 +4,7 @@
 //! lock for each entry costs more than the entry. So entries are fetched by the batch, and each batch goes on
 //! behind the last entry that was given out.
 
-use std::ops::Bound as KeyBound;
+use std::ops::{Bound as KeyBound, Range};
 use std::sync::Mutex;
 
 use braid::Bytes;
@@ -17,12 +17,14 @@ use crate::reading::{Bounds, Extent, Source, View};
 use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
-use crate::types::Schema;
+use crate::types::{Role, Schema};
 
 /// Entries of the first batch. Small: what a transaction reads ahead can be what it conflicts on.
 const FIRST_BATCH: usize = 8;
-/// Entries of the largest; each is twice the one before.
+/// Entries of the largest of a transaction; each is twice the one before.
 const LARGEST_BATCH: usize = 256;
+/// Entries of the largest of a snapshot, with which nothing conflicts.
+const LARGEST_OF_SNAPSHOT: usize = 2048;
 /// A batch ends with the entry that takes it over so many bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -83,14 +85,12 @@ impl Batch {
         at.checked_sub(1).map_or(0, |before| self.ends[before].1)
     }
 
-    fn next(&mut self) -> Option<(Bytes, Bytes)> {
+    /// Where the next entry has its key and its value.
+    fn next(&mut self) -> Option<(Range<usize>, Range<usize>)> {
         let (key_end, end) = *self.ends.get(self.given)?;
         let begin = self.begin_of(self.given);
         self.given += 1;
-        Some((
-            self.bytes.slice(begin..key_end),
-            self.bytes.slice(key_end..end),
-        ))
+        Some((begin..key_end, key_end..end))
     }
 
     /// The last key that was given out.
@@ -172,16 +172,16 @@ impl Entries {
             let mut range = view.range(&self.table, bounds)?;
             while ends.len() < limit && bytes.len() < BATCH_BYTES {
                 let next = if reverse {
-                    range.next_back()
+                    range.next_back_in_place()
                 } else {
-                    range.next()
+                    range.next_in_place()
                 };
                 let Some((key, value)) = next.transpose()? else {
                     return Ok(true);
                 };
-                bytes.extend_from_slice(&key);
+                bytes.extend_from_slice(key);
                 let key_end = bytes.len();
-                bytes.extend_from_slice(&value);
+                bytes.extend_from_slice(value);
                 ends.push((key_end, bytes.len()));
             }
             Ok(false)
@@ -191,11 +191,19 @@ impl Entries {
             ends,
             given: 0,
         };
-        cursor.next_batch = (limit * 2).min(LARGEST_BATCH);
+        let largest = match &self.origin {
+            Origin::Snapshot(_) => LARGEST_OF_SNAPSHOT,
+            Origin::Transaction(_) => LARGEST_BATCH,
+        };
+        cursor.next_batch = (limit * 2).min(largest);
         Ok(())
     }
 
-    fn advance(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<Option<(Bytes, Bytes)>> {
+    fn advance(
+        &self,
+        py: Python<'_>,
+        cursor: &mut Cursor,
+    ) -> PyResult<Option<(Range<usize>, Range<usize>)>> {
         if cursor.done {
             return Ok(None);
         }
@@ -225,11 +233,15 @@ impl Entries {
             let Some((key, value)) = entry else {
                 return Ok(None);
             };
-            let key = self.schema.decode_key(py, key)?;
+            let part = |role, part| {
+                let bytes = &cursor.batch.bytes;
+                self.schema.decode_part(py, role, bytes, part)
+            };
+            let key = part(Role::Key, key)?;
             match self.items {
                 Items::Keys => Ok(Some(key)),
                 Items::Entries => {
-                    let value = self.schema.decode_value(py, value)?;
+                    let value = part(Role::Value, value)?;
                     (key, value).into_bound_py_any(py).map(Some)
                 }
             }

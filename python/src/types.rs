@@ -2,7 +2,7 @@
 //!
 //! The names are those that the Rust types have in the catalog, so both languages open each other's tables.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use braid::{AsKey, AsValue, Bytes, Key, Value};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -173,7 +173,7 @@ pub(crate) struct Schema {
 }
 
 #[derive(Clone, Copy)]
-enum Role {
+pub(crate) enum Role {
     Key,
     Value,
 }
@@ -335,6 +335,24 @@ impl Schema {
         key: Bytes,
     ) -> PyResult<Bound<'py, PyAny>> {
         decode(py, self.key, Role::Key, key)
+    }
+
+    /// A key or value that is a part of `bytes`: what Python copies anyway is not cut off before.
+    pub(crate) fn decode_part<'py>(
+        &self,
+        py: Python<'py>,
+        role: Role,
+        bytes: &Bytes,
+        part: Range<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let column = match role {
+            Role::Key => self.key,
+            Role::Value => self.value,
+        };
+        match column {
+            ColumnType::Bytes => Ok(PyBytes::new(py, &bytes[part]).into_any()),
+            _ => decode(py, column, role, bytes.slice(part)),
+        }
     }
 
     pub(crate) fn decode_value<'py>(

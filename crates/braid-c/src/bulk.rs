@@ -122,7 +122,7 @@ pub unsafe extern "C" fn braid_loader_finish(
 pub extern "C" fn braid_loader_abort(loader: *mut braid_loader) -> braid_status {
     call(|| {
         if !loader.is_null() {
-            drop(LOADERS.lock(loader)?.end(Ended::Aborted));
+            drop(LOADERS.end(loader, Ended::Aborted)?);
         }
         Ok(BRAID_OK)
     })

@@ -275,7 +275,7 @@ pub unsafe extern "C" fn braid_changes_position(
 pub extern "C" fn braid_changes_free(changes: *mut braid_changes) -> braid_status {
     call(|| {
         if !changes.is_null() {
-            drop(CHANGES.lock(changes)?.end(Ended::Freed));
+            drop(CHANGES.end(changes, Ended::Freed)?);
         }
         Ok(BRAID_OK)
     })

@@ -529,7 +529,7 @@ pub extern "C" fn braid_cursor_free(cursor: *mut braid_cursor) -> braid_status {
         if cursor.is_null() {
             return Ok(BRAID_OK);
         }
-        let ended = CURSORS.lock(cursor)?.end(Ended::Freed);
+        let ended = CURSORS.end(cursor, Ended::Freed)?;
         if let Source::Transaction(handle) = ended.source
             && let Ok(mut tx) = transaction(handle)
         {

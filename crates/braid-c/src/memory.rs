@@ -48,17 +48,11 @@ pub struct braid_value {
 const _: () = assert!(WORDS == 4 && size_of::<Bytes>().is_multiple_of(size_of::<*mut c_void>()));
 
 impl braid_value {
-    const NONE: Self = Self {
-        data: std::ptr::null(),
-        len: 0,
-        reserved: [std::ptr::null_mut(); WORDS],
-    };
-
     fn new(bytes: Bytes) -> Self {
         let mut value = Self {
             data: bytes.as_ptr().cast(),
             len: bytes.len(),
-            ..Self::NONE
+            reserved: [std::ptr::null_mut(); WORDS],
         };
         // SAFETY: the words have the size and at least the alignment of `Bytes`, which moves in.
         unsafe { value.reserved.as_mut_ptr().cast::<Bytes>().write(bytes) };
@@ -77,12 +71,18 @@ pub unsafe extern "C" fn braid_value_free(value: *mut braid_value) {
     if value.is_null() {
         return;
     }
-    // SAFETY: this function's contract.
-    let value = unsafe { std::ptr::replace(value, braid_value::NONE) };
-    if !value.data.is_null() {
+    // SAFETY: this function's contract. No reference is made: where there is no value the rest may not be initialized.
+    let data = unsafe { (&raw const (*value).data).read() };
+    if !data.is_null() {
         // SAFETY: a value that is not none was made by `new`, which put the bytes there, and by the contract
         // they were not taken out before.
-        drop(unsafe { value.reserved.as_ptr().cast::<Bytes>().read() });
+        let bytes = unsafe { (&raw const (*value).reserved).cast::<Bytes>().read() };
+        // SAFETY: this function's contract.
+        unsafe {
+            (&raw mut (*value).data).write(std::ptr::null());
+            (&raw mut (*value).len).write(0);
+        }
+        drop(bytes);
     }
 }
 
@@ -115,8 +115,13 @@ impl Out<braid_value> {
     #[inline]
     pub(crate) unsafe fn value(pointer: *mut braid_value) -> Outcome<Self> {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Self::new(pointer, "value") }?;
-        out.set(braid_value::NONE);
+        let out = unsafe { Self::new(pointer, "value") }?;
+        // Data and length alone say that there is none.
+        // SAFETY: the same; no reference is made to what may not be initialized.
+        unsafe {
+            (&raw mut (*pointer).data).write(std::ptr::null());
+            (&raw mut (*pointer).len).write(0);
+        }
         Ok(out)
     }
 

@@ -339,7 +339,7 @@ pub unsafe extern "C" fn braid_options_set_archive(
 pub extern "C" fn braid_options_free(options: *mut braid_options) -> braid_status {
     call(|| {
         if !options.is_null() {
-            OPTIONS.lock(options)?.end(Ended::Freed);
+            drop(OPTIONS.end(options, Ended::Freed)?);
         }
         Ok(BRAID_OK)
     })

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
 ) -> braid_status {
     call(|| {
         let callback = callback.ok_or(Failure::Null("callback"))?;
-        let ticket = TICKETS.lock(ticket)?.end(Ended::CalledBack);
+        let ticket = TICKETS.end(ticket, Ended::CalledBack)?;
         let number = ticket.number();
         let data = UserData::new(data);
         ticket.on_durable(move |outcome| {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
 pub extern "C" fn braid_ticket_free(ticket: *mut braid_ticket) -> braid_status {
     call(|| {
         if !ticket.is_null() {
-            drop(TICKETS.lock(ticket)?.end(Ended::Freed));
+            drop(TICKETS.end(ticket, Ended::Freed)?);
         }
         Ok(BRAID_OK)
     })

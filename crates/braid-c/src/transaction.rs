@@ -177,7 +177,7 @@ pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, number: *mut u64) ->
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
-        let tx = TRANSACTIONS.lock(tx)?.end(Ended::Committed);
+        let tx = TRANSACTIONS.end(tx, Ended::Committed)?;
         out.set(tx.into_transaction().commit()?.number());
         Ok(BRAID_OK)
     })
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn braid_tx_commit_async(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::handle(ticket) };
-        let tx = TRANSACTIONS.lock(tx)?.end(Ended::Committed);
+        let tx = TRANSACTIONS.end(tx, Ended::Committed)?;
         let given = tx.into_transaction().commit_async()?;
         if out.is_wanted() {
             out.set(TICKETS.insert(given, 0)?);
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn braid_tx_commit_async(
 pub extern "C" fn braid_tx_abort(tx: *mut braid_tx) -> braid_status {
     call(|| {
         if !tx.is_null() {
-            let tx = TRANSACTIONS.lock(tx)?.end(Ended::Aborted);
+            let tx = TRANSACTIONS.end(tx, Ended::Aborted)?;
             tx.into_transaction().abort();
         }
         Ok(BRAID_OK)

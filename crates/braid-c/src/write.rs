@@ -6,7 +6,7 @@ use braid::{Result, Transaction};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
-use crate::handles::{Pinned, braid_db, braid_table, braid_ticket};
+use crate::handles::{braid_db, braid_table, braid_ticket};
 use crate::memory::{Optional, braid_slice, bytes, elements};
 use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, table};
@@ -59,16 +59,21 @@ impl braid_write {
 
 /// # Safety
 /// The writes are those of [`braid_write::apply`].
+#[inline]
 unsafe fn apply(writes: &[braid_write], tx: &mut Transaction) -> Outcome<()> {
-    let mut last: Option<(*mut braid_table, Pinned<'static, braid_table, OpenTable>)> = None;
-    for write in writes {
+    let [first, rest @ ..] = writes else {
+        return Ok(());
+    };
+    let mut at = (first.table, table(first.table)?);
+    // SAFETY: this function's contract.
+    unsafe { first.apply(tx, &at.1) }?;
+    for write in rest {
         // Mostly they are of one table.
-        let table = match &last {
-            Some((handle, table)) if *handle == write.table => table,
-            _ => &last.insert((write.table, table(write.table)?)).1,
-        };
+        if write.table != at.0 {
+            at = (write.table, table(write.table)?);
+        }
         // SAFETY: this function's contract.
-        unsafe { write.apply(tx, table) }?;
+        unsafe { write.apply(tx, &at.1) }?;
     }
     Ok(())
 }

@@ -65,21 +65,37 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         })
     }
 
+    /// Ends the object of a handle that nobody works with, and takes it out. Other threads find it stale from then on,
+    /// never busy because of this.
+    #[inline]
+    pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Result<T, HandleError> {
+        let parts = Parts::of(handle)?;
+        let slot = self.slots.of(parts, H::KIND)?;
+        let live = Header::live(parts.generation);
+        self.try_end(parts.index, slot, live, ended)
+            .ok_or_else(|| slot.header.misfit(H::KIND, parts.generation))
+    }
+
+    #[inline]
+    fn try_end(&self, index: u32, slot: &Slot<T>, live: u64, ended: Ended) -> Option<T> {
+        if !slot.header.try_retire(live, ended) {
+            return None;
+        }
+        // SAFETY: the exchange succeeds once for a generation, and from a state in which nobody has it; the slot is this
+        // thread's alone until it is given back.
+        let value = unsafe { (*slot.value.get()).take() };
+        if slot.header.is_usable() {
+            self.slots.give_back(H::KIND, index);
+        }
+        value
+    }
+
     /// Ends what belongs to a database, but for what a thread is just working with.
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
         for (index, slot) in self.slots.iter() {
             let live = slot.header.live_of(owner);
-            // At once, without being taken before: to other threads it is stale, and never busy because of this.
-            if let Some(live) = live
-                && slot.header.try_retire(live, ended)
-            {
-                // SAFETY: the exchange succeeded once for this generation, and from a state in which nobody had it; the
-                // slot is this thread's alone until it is given back.
-                let value = unsafe { (*slot.value.get()).take() };
-                if slot.header.is_usable() {
-                    self.slots.give_back(H::KIND, index);
-                }
-                drop(value);
+            if let Some(live) = live {
+                drop(self.try_end(index, slot, live, ended));
             }
         }
     }

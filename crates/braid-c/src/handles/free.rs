@@ -2,7 +2,7 @@
 //!
 //! Each thread keeps a few that it freed itself, so that to end an object and to make the next one takes no lock.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use braid_rt::Mutex;
 
@@ -19,48 +19,51 @@ pub(super) struct FreeList(Mutex<Vec<u32>>);
 
 /// What a thread keeps of one list.
 struct Kept {
-    of: Option<&'static FreeList>,
-    slots: Vec<u32>,
-}
-
-/// By kind of object: a process has one table of each.
-struct AllKept([Kept; Kind::ALL.len()]);
-
-thread_local! {
-    static KEPT: RefCell<AllKept> = const {
-        RefCell::new(AllKept([const { Kept { of: None, slots: Vec::new() } }; Kind::ALL.len()]))
-    };
-}
-
-impl AllKept {
-    /// Those of a list.
-    #[inline]
-    fn of(&mut self, kind: Kind, list: &'static FreeList) -> &mut Vec<u32> {
-        let kept = &mut self.0[kind as usize - 1];
-        if !kept.of.is_some_and(|of| std::ptr::eq(of, list)) {
-            kept.turn_to(list);
-        }
-        &mut kept.slots
-    }
+    of: Cell<Option<&'static FreeList>>,
+    len: Cell<usize>,
+    slots: [Cell<u32>; KEPT_MAX],
 }
 
 impl Kept {
-    /// Gives back what it has of another list.
-    #[cold]
-    fn turn_to(&mut self, list: &'static FreeList) {
-        if let Some(other) = self.of.replace(list) {
-            other.0.lock().append(&mut self.slots);
+    const fn new() -> Self {
+        Self {
+            of: Cell::new(None),
+            len: Cell::new(0),
+            slots: [const { Cell::new(0) }; KEPT_MAX],
+        }
+    }
+
+    #[inline]
+    fn is_of(&self, list: &'static FreeList) -> bool {
+        self.of.get().is_some_and(|of| std::ptr::eq(of, list))
+    }
+
+    /// Gives the last ones back, to which it leaves `len`.
+    fn give_back(&self, len: usize) {
+        if let Some(list) = self.of.get() {
+            let kept = &self.slots[len..self.len.replace(len)];
+            list.0.lock().extend(kept.iter().map(Cell::get));
         }
     }
 }
 
-impl Drop for AllKept {
+thread_local! {
+    /// By kind of object: a process has one table of each.
+    static KEPT: [Kept; Kind::ALL.len()] = const { [const { Kept::new() }; Kind::ALL.len()] };
+    /// Gives back what the thread keeps when it ends. Apart, because to use what is dropped costs a look each time.
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+struct AtEnd;
+
+impl Drop for AtEnd {
     fn drop(&mut self) {
-        for kept in &mut self.0 {
-            if let Some(list) = kept.of {
-                list.0.lock().append(&mut kept.slots);
+        KEPT.with(|kept| {
+            for kept in kept {
+                kept.give_back(0);
+                kept.of.set(None);
             }
-        }
+        });
     }
 }
 
@@ -84,42 +87,69 @@ impl FreeList {
     /// A free slot, if there is one.
     #[inline]
     pub(super) fn take(&'static self, kind: Kind) -> Option<u32> {
-        // A thread that is about to end keeps none.
-        let kept = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            let slots = kept.of(kind, self);
-            slots.pop().or_else(|| self.refill(slots))
-        });
-        kept.unwrap_or_else(|_| self.0.lock().pop())
+        KEPT.with(|kept| {
+            let kept = &kept[kind as usize - 1];
+            match kept.len.get().checked_sub(1) {
+                Some(last) if kept.is_of(self) => {
+                    kept.len.set(last);
+                    Some(kept.slots[last % KEPT_MAX].get())
+                }
+                _ => self.refill(kept),
+            }
+        })
     }
 
     #[cold]
-    fn refill(&self, slots: &mut Vec<u32>) -> Option<u32> {
+    fn refill(&'static self, kept: &Kept) -> Option<u32> {
+        if !self.turn(kept) {
+            return self.0.lock().pop();
+        }
         let mut free = self.0.lock();
+        let last = free.pop()?;
         let lot = free.len().saturating_sub(LOT);
-        slots.extend(free.drain(lot..));
-        slots.pop()
+        for (place, slot) in kept.slots.iter().zip(free.drain(lot..)) {
+            place.set(slot);
+            kept.len.set(kept.len.get() + 1);
+        }
+        Some(last)
     }
 
     /// Takes a slot back.
     #[inline]
     pub(super) fn give(&'static self, kind: Kind, slot: u32) {
-        let kept = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            let slots = kept.of(kind, self);
-            if slots.len() == KEPT_MAX {
-                self.spill(slots);
+        KEPT.with(|kept| {
+            let kept = &kept[kind as usize - 1];
+            let len = kept.len.get();
+            if len < KEPT_MAX && kept.is_of(self) {
+                kept.slots[len].set(slot);
+                kept.len.set(len + 1);
+            } else {
+                self.spill(kept, slot);
             }
-            slots.push(slot);
         });
-        if kept.is_err() {
-            self.0.lock().push(slot);
-        }
     }
 
     #[cold]
-    fn spill(&self, slots: &mut Vec<u32>) {
-        self.0.lock().extend(slots.drain(..LOT));
+    fn spill(&'static self, kept: &Kept, slot: u32) {
+        if !self.turn(kept) {
+            return self.0.lock().push(slot);
+        }
+        if kept.len.get() == KEPT_MAX {
+            kept.give_back(LOT);
+        }
+        let len = kept.len.get();
+        kept.slots[len].set(slot);
+        kept.len.set(len + 1);
+    }
+
+    /// Makes what a thread keeps of a kind that of this list. A thread that is about to end keeps none.
+    fn turn(&'static self, kept: &Kept) -> bool {
+        if !kept.is_of(self) {
+            kept.give_back(0);
+            let lives_on = AT_END.try_with(|_| ()).is_ok();
+            kept.of.set(lives_on.then_some(self));
+        }
+        kept.is_of(self)
     }
 }
 
@@ -141,13 +171,14 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, (0..200).collect::<Vec<_>>());
         assert_eq!(other.take(kind), Some(1000));
+        assert_eq!(other.take(kind), None);
     }
 
     #[test]
     fn what_a_thread_keeps_is_free_when_it_ends() {
         let (kind, list) = (Kind::Loader, FreeList::leaked());
-        let give = move || (0..10).for_each(|slot| list.give(kind, slot));
+        let give = move || (0..100).for_each(|slot| list.give(kind, slot));
         std::thread::spawn(give).join().unwrap();
-        assert_eq!(std::iter::from_fn(|| list.take(kind)).count(), 10);
+        assert_eq!(std::iter::from_fn(|| list.take(kind)).count(), 100);
     }
 }

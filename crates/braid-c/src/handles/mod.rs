@@ -272,7 +272,7 @@ struct Parts {
 }
 
 impl Parts {
-    #[inline]
+    #[inline(always)]
     fn of<H: Opaque>(handle: *mut H) -> Result<Self, HandleError> {
         let number = number(handle);
         let kind_bits = H::KIND as u64;
@@ -298,6 +298,7 @@ impl Parts {
         }
     }
 
+    #[inline]
     fn handle<H: Opaque>(self) -> *mut H {
         let number = self.generation << GENERATION_SHIFT
             | u64::from(self.index) << INDEX_SHIFT

@@ -86,7 +86,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     }
 
     /// Uses the object of a handle until the guard goes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pin(&self, handle: *mut H) -> Result<Pinned<'_, H, T>, HandleError> {
         let parts = Parts::of(handle)?;
         let slot = self.slots.of(parts, H::KIND)?;

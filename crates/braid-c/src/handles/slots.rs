@@ -66,6 +66,7 @@ impl Header {
 
     /// Ends the generation of an object that nobody has taken, whose state is `live`; says whether it did. The object
     /// is the caller's then.
+    #[inline]
     pub(super) fn try_retire(&self, live: u64, ended: Ended) -> bool {
         let next = ((live >> FLAGS) + 1) << FLAGS;
         // Acquire: pairs with the release of whoever published or left it. Release: as in `retire`.
@@ -79,6 +80,7 @@ impl Header {
     }
 
     /// Whether the slot can be used again.
+    #[inline]
     pub(super) fn is_usable(&self) -> bool {
         self.state.load(Ordering::Relaxed) >> FLAGS <= GENERATION_MAX
     }
@@ -146,19 +148,20 @@ impl<T, U: Default> Slots<T, U> {
         }
     }
 
+    #[inline(always)]
     fn place(index: u32) -> (usize, usize) {
         let chunk = (index + FIRST).ilog2() - FIRST.ilog2();
         (chunk as usize, (index + FIRST - (FIRST << chunk)) as usize)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, index: u32) -> Option<&Slot<T, U>> {
         let (chunk, offset) = Self::place(index);
         self.chunks.get(chunk)?.get()?.get(offset)
     }
 
     /// The slot that a handle names, whatever is in it now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(&self, parts: Parts, kind: Kind) -> Result<&Slot<T, U>, HandleError> {
         self.get(parts.index).ok_or(HandleError::NoHandle(kind))
     }

@@ -12,45 +12,46 @@ pub(super) const OF_ALL: usize = COUNTERS - 1;
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 const _: () = assert!(OF_ALL < u32::BITS as usize);
 
-/// A thread's number, until it ends.
-struct Number(Cell<usize>);
-
 const NONE: usize = usize::MAX;
 
 thread_local! {
-    static NUMBER: Number = const { Number(Cell::new(NONE)) };
+    static NUMBER: Cell<usize> = const { Cell::new(NONE) };
+    /// Gives the number back when the thread ends. Apart, because to use what is dropped costs a look each time.
+    static AT_END: AtEnd = const { AtEnd };
 }
+
+struct AtEnd;
 
 /// The counter that the calling thread uses. Nobody else does at the same time, unless it is [`OF_ALL`].
 #[inline]
 pub(super) fn counter() -> usize {
-    // A thread that is about to end has no number any more.
-    NUMBER
-        .try_with(|number| match number.0.get() {
-            NONE => number.draw(),
-            drawn => drawn,
-        })
-        .unwrap_or(OF_ALL)
-}
-
-impl Number {
-    #[cold]
-    fn draw(&self) -> usize {
-        let lowest = |taken: u32| {
-            let free = taken.trailing_ones();
-            ((free as usize) < OF_ALL).then_some(taken | 1 << free)
-        };
-        // Acquire: pairs with the release of the thread that had the number before, whose counts are this one's now.
-        let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest);
-        let number = before.map_or(OF_ALL, |taken| taken.trailing_ones() as usize);
-        self.0.set(number);
-        number
+    match NUMBER.get() {
+        NONE => draw(),
+        drawn => drawn,
     }
 }
 
-impl Drop for Number {
+#[cold]
+fn draw() -> usize {
+    let lowest = |taken: u32| {
+        let free = taken.trailing_ones();
+        ((free as usize) < OF_ALL).then_some(taken | 1 << free)
+    };
+    // A thread that is about to end draws none, since it would not give it back.
+    let number = match AT_END.try_with(|_| ()) {
+        // Acquire: pairs with the release of the thread that had the number before, whose counts are this one's now.
+        Ok(()) => TAKEN
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest)
+            .map_or(OF_ALL, |taken| taken.trailing_ones() as usize),
+        Err(_) => OF_ALL,
+    };
+    NUMBER.set(number);
+    number
+}
+
+impl Drop for AtEnd {
     fn drop(&mut self) {
-        let number = self.0.get();
+        let number = NUMBER.replace(OF_ALL);
         if number < OF_ALL {
             TAKEN.fetch_and(!(1 << number), Ordering::Release);
         }
