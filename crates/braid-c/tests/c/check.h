@@ -8,38 +8,35 @@
 
 #include "braid.h"
 
-#define CHECK(condition)                                                              \
-    do {                                                                              \
-        if (!(condition)) {                                                           \
-            fprintf(stderr, "%s:%d: not true: %s (last error: %s)\n", __FILE__,       \
-                    __LINE__, #condition, braid_error_message());                     \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
+/* Functions, not macros: there are hundreds of calls, and each costs the compilers and sanitizers its expansion. */
+static inline void check(int is_true, const char *what, const char *file, int line) {
+    if (is_true) return;
+    fprintf(stderr, "%s:%d: not true: %s (last error: %s)\n", file, line, what, braid_error_message());
+    exit(1);
+}
+
+#define CHECK(condition) check(!!(condition), #condition, __FILE__, __LINE__)
 
 /* The call returns this status, and if that is an error, there is a message. */
-#define EXPECT(expected, call)                                                        \
-    do {                                                                              \
-        int got = (int)(call);                                                        \
-        if (got != (int)(expected) || (got < 0 && !*braid_error_message())) {         \
-            fprintf(stderr, "%s:%d: %s: %s instead of %s (last error: %s)\n",         \
-                    __FILE__, __LINE__, #call, braid_status_name(got),                \
-                    braid_status_name(expected), braid_error_message());              \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
+static inline void expect(int expected, int got, const char *call, const char *file, int line) {
+    if (got == expected && (got >= 0 || *braid_error_message())) return;
+    fprintf(stderr, "%s:%d: %s: %s instead of %s (last error: %s)\n", file, line, call,
+            braid_status_name(got), braid_status_name(expected), braid_error_message());
+    exit(1);
+}
+
+#define EXPECT(expected, call) expect((int)(expected), (int)(call), #call, __FILE__, __LINE__)
 
 #define OK(call) EXPECT(BRAID_OK, call)
 
 /* The last error's message has this in it. */
-#define MESSAGE(part)                                                                 \
-    do {                                                                              \
-        if (!strstr(braid_error_message(), part)) {                                   \
-            fprintf(stderr, "%s:%d: no \"%s\" in \"%s\"\n", __FILE__, __LINE__, part, \
-                    braid_error_message());                                           \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
+static inline void message(const char *part, const char *file, int line) {
+    if (strstr(braid_error_message(), part)) return;
+    fprintf(stderr, "%s:%d: no \"%s\" in \"%s\"\n", file, line, part, braid_error_message());
+    exit(1);
+}
+
+#define MESSAGE(part) message(part, __FILE__, __LINE__)
 
 /* A string as two arguments. */
 #define S(string) (string), strlen(string)
