@@ -11,6 +11,8 @@ have on the way with tickets, and counts what they said is durable; ``sqlite3`` 
 Every write has another value than what is there: SQLite writes no page, and syncs nothing, for a row that stays as it
 was. ``--commits N`` makes N waited commits of one row with each, to be counted with
 ``strace -f -c -e trace=fdatasync,fsync,pwrite64,pwritev2,io_uring_enter``.
+One thread that waits for each commit is measured commit by commit in turns, since a shared disk is another one from
+second to second; the others have it for themselves for a while.
 A cell is the median of the rounds, with the least and the greatest. Every value that is read is checked.
 """
 
@@ -310,6 +312,27 @@ def measure(worker: Worker, threads: int, seconds: float) -> float:
     return sum(done) / (max(ends) - began)
 
 
+def measure_in_turns(workers: list[Worker], seconds: float) -> list[float]:
+    """Operations a second of one thread of each, which take turns after each operation: what a shared disk is at one
+    moment is the same for all then."""
+    work = [worker(0) for worker in workers]
+    for act in work:
+        act()
+    done, spent = [0] * len(work), [0.0] * len(work)
+    until = time.perf_counter() + seconds * len(work)
+    turns = list(range(len(work)))
+    while time.perf_counter() < until:
+        for each in turns:
+            began = time.perf_counter()
+            done[each] += work[each]()
+            spent[each] += time.perf_counter() - began
+        turns.reverse()
+    return [count / took for count, took in zip(done, spent)]
+
+
+# One thread that waits for each commit: measured in turns.
+WAITING = {"writer", "batch_writer", "many_writer"}
+
 WORK: list[tuple[str, str, int]] = [
     ("waited commits of 1 row, 1 thread", "writer", 1),
     ("waited commits of 1 row, 8 threads", "writer", 8),
@@ -360,8 +383,13 @@ def main() -> None:
         for turn in range(options.rounds):
             for title, work, threads in work_to_do:
                 # Taking turns at being first.
-                for engine in engines if turn % 2 == 0 else engines[::-1]:
-                    rate = measure(getattr(engine, work), threads, options.seconds)
+                order = engines if turn % 2 == 0 else engines[::-1]
+                workers = [getattr(engine, work) for engine in order]
+                if threads == 1 and work in WAITING:
+                    rates = measure_in_turns(workers, options.seconds)
+                else:
+                    rates = [measure(worker, threads, options.seconds) for worker in workers]
+                for engine, rate in zip(order, rates):
                     samples.setdefault((title, engine.name), []).append(rate)
         print(f"SQLite {sqlite3.sqlite_version}, {options.rows:,} rows, {options.rounds} rounds")
         print()
