@@ -312,9 +312,9 @@ def measure(worker: Worker, threads: int, seconds: float) -> float:
     return sum(done) / (max(ends) - began)
 
 
-def measure_in_turns(workers: list[Worker], seconds: float) -> list[float]:
-    """Operations a second of one thread of each, which take turns after each operation: what a shared disk is at one
-    moment is the same for all then."""
+def measure_in_turns(workers: list[Worker], seconds: float, times: list[list[float]]) -> list[float]:
+    """Operations a second of one thread of each, which take turns after each commit: what a shared disk is at one
+    moment is the same for all then. The seconds that each commit took are added to ``times``."""
     work = [worker(0) for worker in workers]
     for act in work:
         act()
@@ -325,7 +325,8 @@ def measure_in_turns(workers: list[Worker], seconds: float) -> list[float]:
         for each in turns:
             began = time.perf_counter()
             done[each] += work[each]()
-            spent[each] += time.perf_counter() - began
+            times[each].append(time.perf_counter() - began)
+            spent[each] += times[each][-1]
         turns.reverse()
     return [count / took for count, took in zip(done, spent)]
 
@@ -357,6 +358,10 @@ def figure(samples: list[float]) -> str:
     return f"{median:,.0f} ({min(samples):,.0f} – {max(samples):,.0f})"
 
 
+def percentile(times: list[float], percent: int) -> float:
+    return sorted(times)[len(times) * percent // 100]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--directory", type=Path, help="where; default: the system's for temporary files")
@@ -380,13 +385,17 @@ def main() -> None:
                 engine.close()
             return
         samples: dict[tuple[str, str], list[float]] = {}
+        times: dict[tuple[str, str], list[float]] = {}
         for turn in range(options.rounds):
             for title, work, threads in work_to_do:
                 # Taking turns at being first.
                 order = engines if turn % 2 == 0 else engines[::-1]
                 workers = [getattr(engine, work) for engine in order]
                 if threads == 1 and work in WAITING:
-                    rates = measure_in_turns(workers, options.seconds)
+                    taken: list[list[float]] = [[] for _ in order]
+                    rates = measure_in_turns(workers, options.seconds, taken)
+                    for engine, added in zip(order, taken):
+                        times.setdefault((title, engine.name), []).extend(added)
                 else:
                     rates = [measure(worker, threads, options.seconds) for worker in workers]
                 for engine, rate in zip(order, rates):
@@ -399,6 +408,15 @@ def main() -> None:
             ours, theirs = samples[title, "braid"], samples[title, "sqlite3"]
             ratio = statistics.median(ours) / statistics.median(theirs)
             print(f"| {title} | {figure(ours)} | {figure(theirs)} | {ratio:.1f} |")
+        if times:
+            print()
+            print("| microseconds a commit | | braid | sqlite3 | ratio |")
+            print("|---|---|---|---|---|")
+        for title in [title for title, _, _ in work_to_do if (title, "braid") in times]:
+            for percent, name in (10, "of ten the fastest"), (50, "median"):
+                both = [percentile(times[title, engine], percent) for engine in ("braid", "sqlite3")]
+                cells = " | ".join(f"{taken * 1e6:,.0f}" for taken in both)
+                print(f"| {title} | {name} | {cells} | {both[1] / both[0]:.1f} |")
         for engine in engines:
             engine.close()
     finally:

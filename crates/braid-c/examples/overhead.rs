@@ -343,26 +343,52 @@ const WORK: &[Work] = &[
         what: "the same by one call, braid_db_write_async",
         times: 10_000,
         rust: |both, n| (WORK[5].rust)(both, n),
-        c: |both, n| {
-            in_flight(both, n, |both| {
-                let key = both.key().to_be_bytes();
-                let slice = |bytes: &[u8]| braid_slice {
-                    data: bytes.as_ptr().cast(),
-                    len: bytes.len(),
-                };
-                let write = braid_write {
-                    table: both.c_table,
-                    operation: braid_operation::BRAID_PUT as i32,
-                    key: slice(&key),
-                    value: slice(&VALUE),
-                };
-                let write_async = black_box(braid_db_write_async as WriteAsync);
-                // SAFETY: `out` is where the handle goes.
-                opened(|out| unsafe { write_async(both.c_db, &write, 1, out) })
-            });
+        c: |both, n| write_async::<1>(both, n),
+    },
+    Work {
+        name: "write-async-10",
+        what: "a transaction of 10 writes, 1,000 in flight, by one call",
+        times: 2_000,
+        rust: |both, n| {
+            let mut tickets = VecDeque::with_capacity(IN_FLIGHT);
+            for _ in 0..n {
+                let mut tx = both.db.begin();
+                for _ in 0..10 {
+                    tx.insert(&both.table, &both.rng.u64(..RECORDS).to_be_bytes(), &VALUE)?;
+                }
+                tickets.push_back(tx.commit_async()?);
+                if tickets.len() == IN_FLIGHT {
+                    tickets
+                        .back()
+                        .map_or(Ok(()), |last| last.wait().map(drop))?;
+                    tickets.clear();
+                }
+            }
+            both.db.sync()
         },
+        c: |both, n| write_async::<10>(both, n),
     },
 ];
+
+/// Transactions of so many writes by one call each.
+fn write_async<const WRITES: usize>(both: &mut Both, n: u64) {
+    in_flight(both, n, |both| {
+        let keys: [_; WRITES] = std::array::from_fn(|_| both.key().to_be_bytes());
+        let slice = |bytes: &[u8]| braid_slice {
+            data: bytes.as_ptr().cast(),
+            len: bytes.len(),
+        };
+        let writes = keys.each_ref().map(|key| braid_write {
+            table: both.c_table,
+            operation: braid_operation::BRAID_PUT as i32,
+            key: slice(key),
+            value: slice(&VALUE),
+        });
+        let write_async = black_box(braid_db_write_async as WriteAsync);
+        // SAFETY: `out` is where the handle goes.
+        opened(|out| unsafe { write_async(both.c_db, writes.as_ptr(), WRITES, out) })
+    });
+}
 
 /// Has so many transactions in flight that `commit` gives tickets of.
 fn in_flight(both: &mut Both, n: u64, commit: impl Fn(&mut Both) -> *mut braid_ticket) {

@@ -170,8 +170,9 @@ impl<T, U: Default> Slots<T, U> {
     #[inline]
     pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
         let (index, slot) = self.take(H::KIND)?;
-        // SAFETY: a slot from `take` is this thread's alone until `publish`.
-        unsafe { *slot.value.get() = Some(value) };
+        // SAFETY: a slot from `take` is this thread's alone until `publish`, and has no object that would be overwritten:
+        // whoever ended the one before took it out.
+        unsafe { slot.value.get().write(Some(value)) };
         let generation = slot.header.publish(owner);
         Ok(Parts { index, generation }.handle())
     }
