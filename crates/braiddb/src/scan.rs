@@ -65,11 +65,13 @@ enum Visible {
     Old(Bytes),
 }
 
-/// An entry that a step comes to.
+/// Where the entry is that a step comes to.
+#[derive(Clone, Copy)]
 enum Found {
     /// A record of the end's leaf, by its position.
     InLeaf(usize),
-    Apart(Bytes, Bytes),
+    /// What the range has apart.
+    Apart,
 }
 
 /// The part of a leaf that one end of a scan is in.
@@ -143,9 +145,10 @@ impl End {
         }
     }
 
-    /// Gives out the record that waits for it, or lets it go.
+    /// Gives out the record that waits for it, or lets it go: its position, and the value that is seen of it if that is
+    /// not the tree's.
     #[inline]
-    fn take(&mut self) -> Option<Found> {
+    fn take(&mut self) -> Option<(usize, Option<Bytes>)> {
         if self.met {
             return None;
         }
@@ -155,8 +158,8 @@ impl End {
         leaf.given = Some(i);
         self.moved = true;
         Some(match peeked {
-            Visible::Newest => Found::InLeaf(i),
-            Visible::Old(value) => Found::Apart(leaf.scan.key(i), value),
+            Visible::Newest => (i, None),
+            Visible::Old(value) => (i, Some(value)),
         })
     }
 }
@@ -239,14 +242,17 @@ impl<'a> RawRange<'a> {
                 },
             };
             let (key, value) = if order.is_lt() {
-                match (end.take(), &end.leaf) {
-                    (None, _) => return Ok(None),
-                    (Some(Found::InLeaf(i)), Some(leaf)) if self.table.codec.is_some() => {
-                        (leaf.scan.key(i), Some(leaf.scan.value(i)))
-                    }
-                    (Some(Found::Apart(key, value)), _) => (key, Some(value)),
-                    (found, _) => return Ok(found),
+                let Some((i, old)) = end.take() else {
+                    return Ok(None);
+                };
+                if old.is_none() && self.table.codec.is_none() {
+                    return Ok(Some(Found::InLeaf(i)));
                 }
+                let Some(leaf) = &end.leaf else {
+                    return Ok(None);
+                };
+                let value = old.unwrap_or_else(|| leaf.scan.value(i));
+                (leaf.scan.key(i), Some(value))
             } else {
                 // A write of the transaction's own takes the place of the record.
                 if order.is_eq() {
@@ -265,7 +271,8 @@ impl<'a> RawRange<'a> {
                 (own.key, own.value)
             };
             if let Some(value) = self.table.open(value, || self.now)? {
-                return Ok(Some(Found::Apart(key, value)));
+                self.apart = (key, value);
+                return Ok(Some(Found::Apart));
             }
         }
     }
@@ -406,7 +413,7 @@ impl<'a> RawRange<'a> {
                 let leaf = self.end(direction).leaf.as_ref()?;
                 Some(Ok((leaf.scan.key(i), leaf.scan.value(i))))
             }
-            Ok(Found::Apart(key, value)) => Some(Ok((key, value))),
+            Ok(Found::Apart) => Some(Ok(std::mem::take(&mut self.apart))),
             Err(error) => Some(Err(error)),
         }
     }
@@ -418,10 +425,7 @@ impl<'a> RawRange<'a> {
                 let record = self.end(direction).leaf.as_ref()?.scan.record(i);
                 Some(Ok((record.key, record.value)))
             }
-            Ok(Found::Apart(key, value)) => {
-                self.apart = (key, value);
-                Some(Ok((&self.apart.0, &self.apart.1)))
-            }
+            Ok(Found::Apart) => Some(Ok((&self.apart.0, &self.apart.1))),
             Err(error) => Some(Err(error)),
         }
     }

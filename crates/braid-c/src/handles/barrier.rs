@@ -37,15 +37,15 @@ pub(super) fn heavy() {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
-    use std::ffi::c_int;
+    use std::ffi::c_long;
 
     // Of linux/membarrier.h.
-    const PRIVATE_EXPEDITED: c_int = 1 << 3;
-    const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+    const PRIVATE_EXPEDITED: c_long = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: c_long = 1 << 4;
 
-    fn membarrier(command: c_int) -> bool {
+    fn membarrier(command: c_long) -> bool {
         // SAFETY: the call takes numbers, and touches no memory of the process.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0 as c_long, 0 as c_long) == 0 }
     }
 
     pub(super) fn register() -> bool {
