@@ -120,6 +120,14 @@ static void *until_closed(void *arg) {
             CHECK(ended == BRAID_OK || braid_status_is_retryable(ended) || over(ended));
         }
         CHECK(status == BRAID_OK || braid_status_is_retryable(status) || over(status));
+        braid_ticket *ticket = NULL;
+        braid_write write;
+        memset(&write, 0, sizeof write);
+        write.table = table;
+        write.key = slice("written");
+        int written = braid_db_write_async(db, &write, 1, &ticket);
+        CHECK(written == BRAID_OK || over(written));
+        OK(braid_ticket_free(ticket));
         int got = braid_table_get(table, S("n"), &value);
         CHECK(got == BRAID_OK || over(got));
         braid_value_free(&value);
