@@ -66,6 +66,9 @@ impl Batch {
         let ids = std::mem::take(&mut self.ids);
         let pages = self.pages.bytes_mut(0..ids.len());
         let written = store.pool.file.write_run(&ids, pages);
+        if written.is_err() {
+            braid_rt::reach("store: loaded pages can't be written");
+        }
         match written {
             Ok(places) => Ok(ids.into_iter().zip(places).collect()),
             Err(error) => {

@@ -1,12 +1,14 @@
 //! Checkpoints: the pages as of one instant, written out of place, switched to by one superblock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use braid_io::AlignedBuf;
+
 use crate::error::StoreError;
 use crate::file::{DataFile, LEAF_PLACES, Root, block_of, map_entry};
-use crate::page::PageId;
+use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::store::StoreInner;
 
@@ -66,11 +68,7 @@ impl Checkpoint {
         let trees = store.trees.read().clone();
         let mut open = pool.checkpoint.lock();
         assert!(open.is_none(), "one checkpoint at a time");
-        *open = Some(OpenCheckpoint {
-            places: HashMap::new(),
-            frozen: HashMap::new(),
-            copies: HashMap::new(),
-        });
+        *open = Some(OpenCheckpoint::new());
         // Release: the flip, under the lock that evictors take; see the pool's epochs.
         let epoch = pool.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         drop(open);
@@ -114,21 +112,29 @@ impl Checkpoint {
         self.relocate_tail()?;
         let store = self.store.clone();
         let pool = &store.pool;
-        let pages = pool.dirty_before(self.epoch);
+        let mut pages = pool.dirty_before(self.epoch);
+        // The pages of a large value mostly follow each other: so they do in the file, too.
+        pages.sort_unstable();
         let pages_total = pages.len() as u64;
         let most = BATCH.min(pool.frame_count() / BATCH_SHARE);
+        let mut images = AlignedBuf::new(most * PAGE_SIZE);
+        let mut batch = Vec::with_capacity(most);
         for ids in pages.chunks(most) {
-            let mut batch = Vec::with_capacity(most);
+            batch.clear();
             for &id in ids {
-                let mut buf = pool.file.buffer();
-                if pool.capture(id, self.epoch, &mut buf) {
-                    batch.push((id, buf));
+                let image = &mut images[batch.len() * PAGE_SIZE..][..PAGE_SIZE];
+                if pool.capture(id, image) {
+                    batch.push(id);
                 }
             }
-            let written = pool.file.write_blocks(&mut batch);
-            for (i, (id, _)) in batch.iter().enumerate() {
+            let images = &mut images[..batch.len() * PAGE_SIZE];
+            let written = pool.file.write_run(&batch, images);
+            for (i, &id) in batch.iter().enumerate() {
                 let place = written.as_ref().ok().map(|places| places[i]);
-                pool.captured_written(*id, self.epoch, place);
+                pool.captured_written(id, self.epoch, place);
+            }
+            if written.is_err() {
+                braid_rt::reach("store: a checkpoint's pages can't be written");
             }
             self.pages_written += written?.len() as u64;
             self.write_copies()?;
@@ -184,7 +190,8 @@ impl Checkpoint {
         let mut buf = pool.file.buffer();
         for id in 1..self.next_page {
             let from = pool.place(id);
-            if from == UNWRITTEN || from < cutoff || pool.file.durable_place(id) != from {
+            let stays = from == UNWRITTEN || from < cutoff || pool.is_detached(id);
+            if stays || pool.file.durable_place(id) != from {
                 continue;
             }
             // A smaller file is not worth a checkpoint: what is damaged, or finds no space, stays.
@@ -290,6 +297,8 @@ impl Checkpoint {
         drop(checkpoint);
         self.closed = true;
         *store.root.lock() = root;
+        let to_free = open.to_free.into_iter();
+        to_free.for_each(|id| pool.free_detached(id));
         // The checkpoint is published; a file that stays long for now takes nothing from it.
         let _ = pool.file.trim();
         let pages_written = self.pages_written;
@@ -309,7 +318,7 @@ impl Checkpoint {
         for (id, place) in places.iter_mut().enumerate().skip(1) {
             let id = id as u64;
             let frozen = open.places.get(&id).or_else(|| open.frozen.get(&id));
-            *place = frozen.copied().unwrap_or_else(|| pool.place(id));
+            *place = frozen.copied().unwrap_or_else(|| pool.attached_place(id));
             assert!(
                 *place != UNWRITTEN,
                 "page {id} of the checkpoint was written"
@@ -407,5 +416,8 @@ impl Drop for Checkpoint {
         if !self.store.is_poisoned() {
             blocks.into_iter().for_each(|block| space.free(block));
         }
+        drop((space, checkpoint));
+        let to_free = open.to_free.into_iter();
+        to_free.for_each(|id| pool.free_detached(id));
     }
 }

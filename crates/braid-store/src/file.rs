@@ -502,7 +502,6 @@ impl DataFile {
             })
             .collect();
         if let Err(error) = self.file.write_batch(&ops) {
-            braid_rt::reach("store: a checkpoint's pages can't be written");
             let mut space = self.space.lock();
             places.iter().for_each(|&place| space.free(place));
             return Err(StoreError::io("writing pages to data.braid", error));
@@ -522,17 +521,22 @@ impl DataFile {
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
         }
-        // Mostly all places follow each other, too. Plain writes: a batch would be handed to the kernel's own
-        // threads, since writes that extend a file block, and who calls this has a thread for it already.
         let mut rest = &buf[..];
-        for run in places.chunk_by(|a, b| a + 1 == *b) {
-            let (bytes, behind) = rest.split_at(run.len() * PAGE_SIZE);
+        let runs = places.chunk_by(|a, b| a + 1 == *b).map(|run| {
+            let (buf, behind) = rest.split_at(run.len() * PAGE_SIZE);
             rest = behind;
-            if let Err(error) = self.file.write_at(&[bytes], run[0] * PAGE_SIZE as u64) {
-                braid_rt::reach("store: loaded pages can't be written");
-                self.free(&places);
-                return Err(StoreError::io("writing pages to data.braid", error));
-            }
+            let offset = run[0] * PAGE_SIZE as u64;
+            WriteOp { buf, offset }
+        });
+        let written = match &runs.collect::<Vec<_>>()[..] {
+            // Mostly all places follow each other, too. A plain write: a batch would be handed to the kernel's own
+            // threads, since writes that extend a file block, and who calls this has a thread for it already.
+            [run] => self.file.write_at(&[run.buf], run.offset),
+            runs => self.file.write_batch(runs),
+        };
+        if let Err(error) = written {
+            self.free(&places);
+            return Err(StoreError::io("writing pages to data.braid", error));
         }
         Ok(places)
     }

@@ -34,6 +34,7 @@
 mod bulk;
 mod checkpoint;
 mod copy;
+mod detached;
 mod error;
 mod file;
 mod frames;
@@ -60,6 +61,7 @@ mod verify;
 pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, StoreWriter};
+pub use detached::DetachedValue;
 pub use error::StoreError;
 pub use file::{FORMAT, data_format};
 pub use page::{PAGE_SIZE, PageId};

@@ -5,6 +5,7 @@
 //! word 4   bytes here      word 5.. the bytes
 //! ```
 
+use crate::detached::DetachedValue;
 use crate::error::StoreError;
 use crate::node::KIND_OVERFLOW;
 use crate::page::{PAGE_SIZE, Page, PageId};
@@ -48,51 +49,45 @@ pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
     Some((page.word(3), page.to_vec(FIRST_WORD, page.word(4) as usize)))
 }
 
-/// Writes a value; returns its first page. On an error nothing stays allocated.
-pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<PageId, StoreError> {
-    let mut next = 0;
+/// Writes a value to pages of its own, to which nothing leads yet. On an error nothing stays allocated.
+pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<DetachedValue, StoreError> {
+    let mut pages = vec![0; parts(value).len()];
     // From the end, since each page names the one after it.
-    for part in parts(value).rev() {
-        let page = match pool.allocate() {
+    for (i, part) in parts(value).enumerate().rev() {
+        let page = match pool.allocate_unfilled() {
             Ok(page) => page,
             Err(error) => {
-                if next != 0 {
-                    free(pool, next)?;
-                }
+                pool.discard(&pages[i + 1..]);
                 return Err(error);
             }
         };
+        page.page().clear_from(FIRST_WORD + part.len().div_ceil(8));
+        page.page().set_word(0, 0);
+        page.page().set_word(1, page.id);
+        let next = pages.get(i + 1).copied().unwrap_or(0);
         write_part(page.page(), part, next);
-        next = page.id;
+        pages[i] = page.id;
     }
-    Ok(next)
+    Ok(DetachedValue::new(pages, value.len()))
 }
 
 /// Appends a value to `out`; `false`, and nothing is appended, if the chain is broken, which a reader that
-/// races with a change may meet. The caller may hold the latch of the page `held`, which is no part of a value
-/// that is whole.
+/// races with a change may meet.
 pub(crate) fn read(
     pool: &Pool,
     first: PageId,
     len: usize,
-    held: Option<PageId>,
     out: &mut Vec<u8>,
 ) -> Result<bool, StoreError> {
     let before = out.len();
-    let read = try_read(pool, first, len, held, out);
+    let read = try_read(pool, first, len, out);
     if !matches!(read, Ok(true)) {
         out.truncate(before);
     }
     read
 }
 
-fn try_read(
-    pool: &Pool,
-    first: PageId,
-    len: usize,
-    held: Option<PageId>,
-    out: &mut Vec<u8>,
-) -> Result<bool, StoreError> {
+fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
     // Memory is taken for what the pages that exist can hold, not for what a length says.
     let pages_max = pool.ids.lock().next;
     if len.div_ceil(BYTES) as u64 > pages_max {
@@ -102,9 +97,6 @@ fn try_read(
     let end = out.len() + len;
     let mut id = first;
     while out.len() < end {
-        if held == Some(id) {
-            return Ok(false);
-        }
         let Some(page) = pool.read(id)? else {
             return Ok(false);
         };
@@ -134,21 +126,36 @@ fn try_read(
     Ok(true)
 }
 
-/// Frees a value's pages.
-pub(crate) fn free(pool: &Pool, first: PageId) -> Result<(), StoreError> {
+/// A value's pages in their order; `None` if the chain is broken. The caller has the latch of the leaf `held`,
+/// which leads to the value and is no part of one that is whole.
+pub(crate) fn pages(
+    pool: &Pool,
+    first: PageId,
+    len: usize,
+    held: PageId,
+) -> Result<Option<Vec<PageId>>, StoreError> {
+    let mut pages = Vec::new();
     let mut id = first;
-    while id != 0 {
-        let Some(page) = pool.write(id)? else {
-            return Err(StoreError::damaged_page(
-                id,
-                "a missing page of a large value",
-            ));
-        };
-        if page.page().word(2) != u64::from(KIND_OVERFLOW) {
-            return Err(StoreError::damaged_page(id, "not a page of a large value"));
+    let mut left = len;
+    while left > 0 {
+        if id == held {
+            return Ok(None);
         }
-        id = page.page().word(3);
-        page.free()?;
+        let Some(page) = pool.read(id)? else {
+            return Ok(None);
+        };
+        let words = page.page();
+        let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
+        // Loaded, or put out of memory, meanwhile.
+        if !page.validate() {
+            continue;
+        }
+        if check(kind, here as u64).is_err() || here > left {
+            return Ok(None);
+        }
+        pages.push(id);
+        left -= here;
+        id = next;
     }
-    Ok(())
+    Ok(Some(pages))
 }

@@ -139,6 +139,12 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// Makes all words zero from an index on. Only for the holder of the exclusive latch.
+    pub(crate) fn clear_from(&self, index: usize) {
+        let words = self.0.iter().skip(index);
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
     /// Copies the page out.
     pub(crate) fn copy_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), PAGE_SIZE);

@@ -17,7 +17,11 @@
 //! | `E` | changed after the flip | nothing | writes it to a new place, keeps the old one for the checkpoint |
 //! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
+//!
+//! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
+//! of their tree after the flip; see [`crate::detached`].
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
@@ -35,7 +39,10 @@ use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
 
 /// The place of a page that was never written to the medium.
-pub(crate) const UNWRITTEN: u64 = u64::MAX;
+pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
+
+/// Set beside the place of a page that is detached; see [`crate::detached`].
+pub(crate) const DETACHED: u64 = 1 << 63;
 
 /// The place of a page that does not exist.
 pub(crate) const ABSENT: u64 = 0;
@@ -59,11 +66,24 @@ struct FrameInfo {
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
     /// Places of images written for it.
-    pub(crate) places: std::collections::HashMap<PageId, u64>,
+    pub(crate) places: HashMap<PageId, u64>,
     /// Places, as of the flip, of pages whose place changed since without an image for it.
-    pub(crate) frozen: std::collections::HashMap<PageId, u64>,
+    pub(crate) frozen: HashMap<PageId, u64>,
     /// Images that writers put aside before they changed the page.
-    pub(crate) copies: std::collections::HashMap<PageId, AlignedBuf>,
+    pub(crate) copies: HashMap<PageId, AlignedBuf>,
+    /// Detached pages that nobody but this checkpoint needs.
+    pub(crate) to_free: Vec<PageId>,
+}
+
+impl OpenCheckpoint {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: HashMap::new(),
+            frozen: HashMap::new(),
+            copies: HashMap::new(),
+            to_free: Vec::new(),
+        }
+    }
 }
 
 /// See the module's text.
@@ -73,7 +93,8 @@ pub(crate) struct Pool {
     frames: Frames,
     info: Box<[FrameInfo]>,
     pub(crate) states: PageTable,
-    /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`.
+    /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`, and whether it is `DETACHED`. Changed
+    /// with the lock of `checkpoint`.
     pub(crate) places: PageTable,
     pub(crate) epoch: AtomicU64,
     pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
@@ -168,7 +189,7 @@ impl Pool {
     pub(crate) fn place(&self, id: PageId) -> u64 {
         self.places
             .get(id)
-            .map_or(ABSENT, |place| place.load(Ordering::Acquire))
+            .map_or(ABSENT, |place| place.load(Ordering::Acquire) & !DETACHED)
     }
 
     /// Opens a page for optimistic reading; `None` if there is no such page, which a reader that came
@@ -296,6 +317,14 @@ impl Pool {
 
     /// A new, zeroed page, latched.
     pub(crate) fn allocate(&self) -> Result<WritePage<'_>, StoreError> {
+        let page = self.allocate_unfilled()?;
+        page.page().clear_from(0);
+        page.page().set_word(1, page.id);
+        Ok(page)
+    }
+
+    /// A new page, latched, that holds what was in its frame before.
+    pub(crate) fn allocate_unfilled(&self) -> Result<WritePage<'_>, StoreError> {
         let frame = self.take_frame()?;
         let id = {
             let taken = self.ids.lock().take();
@@ -315,11 +344,8 @@ impl Pool {
         };
         debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
         self.appear(id, UNWRITTEN);
-        let page = self.frames.page(frame);
         // As in `load_latched`.
         latch::before_changes();
-        page.0.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        page.set_word(1, id);
         let info = &self.info[frame];
         info.page.store(id, Ordering::Relaxed);
         info.dirty
@@ -437,7 +463,10 @@ impl Pool {
         let mut checkpoint = self.checkpoint.lock();
         let info = &self.info[frame];
         let of_checkpoint = info.dirty.load(Ordering::Relaxed) < self.epoch.load(Ordering::Acquire);
-        if of_checkpoint && let Some(open) = checkpoint.as_mut() {
+        if of_checkpoint
+            && let Some(open) = checkpoint.as_mut()
+            && (!self.is_detached(id) || open.has_detached(id))
+        {
             open.places.insert(id, place);
         }
         self.set_place(&mut checkpoint, id, place);
@@ -452,11 +481,20 @@ impl Pool {
         id: PageId,
         place: u64,
     ) {
-        let old = self.places.get_or_make(id).swap(place, Ordering::AcqRel);
+        let word = self.places.get_or_make(id);
+        let detached = word.load(Ordering::Relaxed) & DETACHED;
+        let new = if place == ABSENT {
+            ABSENT
+        } else {
+            place | detached
+        };
+        let old = word.swap(new, Ordering::AcqRel) & !DETACHED;
         let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
         if let Some(open) = checkpoint.as_mut() {
             if !open.places.contains_key(&id) {
-                let as_of_flip = *open.frozen.entry(id).or_insert(old);
+                // One that was detached after the flip has its entry already.
+                let before = if detached == 0 { old } else { ABSENT };
+                let as_of_flip = *open.frozen.entry(id).or_insert(before);
                 kept |= as_of_flip == old;
             } else {
                 kept |= open.places[&id] == old;
@@ -542,15 +580,60 @@ impl Pool {
         }
     }
 
+    /// Latches a page wherever it is, without loading it.
+    pub(crate) fn latch_anywhere(&self, id: PageId) -> (&AtomicU64, u64) {
+        let state = self.states.get_or_make(id);
+        let mut waits = Waits::default();
+        loop {
+            let word = state.load(Ordering::Relaxed);
+            if !state::is_latched(word)
+                && let Some(word) = state::take(state, word)
+            {
+                return (state, word);
+            }
+            waits.wait();
+        }
+    }
+
+    /// Whether a latched page in memory was changed before the flip and its image is neither written nor on its
+    /// way.
+    pub(crate) fn awaits_image(&self, frame: usize) -> bool {
+        let info = &self.info[frame];
+        let dirty = info.dirty.load(Ordering::Relaxed);
+        let epoch = self.epoch.load(Ordering::Acquire);
+        dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed)
+    }
+
+    /// Takes a latched page that goes out of its frame; the frame is then to be given back.
+    pub(crate) fn vacate(&self, frame: usize) -> u32 {
+        let info = &self.info[frame];
+        info.dirty.store(0, Ordering::Relaxed);
+        info.page.store(0, Ordering::Relaxed);
+        frame as u32
+    }
+
+    /// Gives back the id and the frame of a page that is gone.
+    pub(crate) fn give_back(&self, id: PageId, frame: Option<u32>) {
+        if let Some(frame) = frame {
+            self.free_frames.lock().push(frame);
+        }
+        self.ids.lock().free.push(id);
+    }
+
     /// Takes the image of a page for the checkpoint, if the page still waits for that.
-    pub(crate) fn capture(&self, id: PageId, epoch: u64, out: &mut [u8]) -> bool {
+    pub(crate) fn capture(&self, id: PageId, out: &mut [u8]) -> bool {
         let Some((state, word)) = self.latch_resident(id) else {
             return false;
         };
         let frame = frame_of(word) as usize;
         let info = &self.info[frame];
-        let dirty = info.dirty.load(Ordering::Relaxed);
-        let waits = dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed);
+        let has_detached = || {
+            let checkpoint = self.checkpoint.lock();
+            checkpoint
+                .as_ref()
+                .is_some_and(|open| open.has_detached(id))
+        };
+        let waits = self.awaits_image(frame) && (!self.is_detached(id) || has_detached());
         if waits {
             self.frames.page(frame).copy_to(out);
             info.captured.store(true, Ordering::Relaxed);
@@ -584,18 +667,8 @@ impl Pool {
 
     /// Moves a page that is not changing from one place to another; says whether it did.
     pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
-        let state = self.states.get_or_make(id);
-        let mut waits = Waits::default();
-        let word = loop {
-            let word = state.load(Ordering::Relaxed);
-            // The latch keeps a load from reading the place while that is given away.
-            if !state::is_latched(word)
-                && let Some(word) = state::take(state, word)
-            {
-                break word;
-            }
-            waits.wait();
-        };
+        // The latch keeps a load from reading the place while that is given away.
+        let (state, word) = self.latch_anywhere(id);
         let mut checkpoint = self.checkpoint.lock();
         // A dirty page gets another place anyway.
         let is_dirty = frame_of(word) != NONE
@@ -604,6 +677,7 @@ impl Pool {
                 .load(Ordering::Relaxed)
                 != 0;
         let untouched = !is_dirty
+            && !self.is_detached(id)
             && self.place(id) == from
             && checkpoint.as_ref().is_some_and(|open| {
                 !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
@@ -731,14 +805,11 @@ impl<'a> WritePage<'a> {
                     .store(ABSENT, Ordering::Release);
             }
         }
-        let frame = frame_of(self.word) as usize;
-        pool.info[frame].dirty.store(0, Ordering::Relaxed);
-        pool.info[frame].page.store(0, Ordering::Relaxed);
+        let frame = pool.vacate(frame_of(self.word) as usize);
         self.word = state::with_frame(self.word, NONE);
         let id = self.id;
         drop(self);
-        pool.free_frames.lock().push(frame as u32);
-        pool.ids.lock().free.push(id);
+        pool.give_back(id, Some(frame));
         Ok(())
     }
 }

@@ -3,11 +3,13 @@
 
 mod scan;
 
+use std::cell::OnceCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::detached::DetachedValue;
 use crate::error::StoreError;
 use crate::node::{
     Contents, Entry, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord,
@@ -72,6 +74,12 @@ impl ValueRef<'_> {
     }
 }
 
+impl<'a> From<&'a Bytes> for ValueRef<'a> {
+    fn from(bytes: &'a Bytes) -> Self {
+        Self(Place::Copied(bytes))
+    }
+}
+
 impl<'a> From<&'a [u8]> for ValueRef<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         Self(Place::Memory(bytes))
@@ -126,6 +134,7 @@ pub struct OldRecord<'a> {
     page: PageId,
     node: Node<'a>,
     record: LeafRecord,
+    kept: &'a OnceCell<DetachedValue>,
 }
 
 impl OldRecord<'_> {
@@ -134,44 +143,51 @@ impl OldRecord<'_> {
         meta_of(&self.record)
     }
 
-    /// Its value's length in bytes.
-    pub fn value_len(&self) -> usize {
-        self.record.value_len
+    /// The bytes of its value that [`OldRecord::keep_value`] appends.
+    pub fn inline_len(&self) -> usize {
+        match self.record.is_overflow() {
+            true => 0,
+            false => self.record.value_len,
+        }
     }
 
-    /// Appends its value to `out`.
+    /// Keeps its value for others: appends it to `out`, or returns it if it is a large one, whose pages then are
+    /// not freed with the record.
     ///
     /// # Errors
-    /// What reading overflow pages can fail with; nothing is appended then.
+    /// What reading overflow pages can fail with; nothing is kept then.
     #[inline]
-    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    pub fn keep_value(&self, out: &mut Vec<u8>) -> Result<Option<DetachedValue>, StoreError> {
         // By value, so that nothing but this branch needs them in memory.
         let Self {
             pool,
             page,
             node,
             record,
+            kept,
         } = *self;
         if record.is_overflow() {
-            return append_overflow(pool, page, node, record, out);
+            let value = keep_overflow(pool, page, node, record)?;
+            // A second time it is the same one.
+            let _ = kept.set(value.clone());
+            return Ok(Some(value));
         }
         node.append_stored_value(&record, out);
-        Ok(())
+        Ok(None)
     }
 }
 
 #[inline(never)]
-fn append_overflow(
+fn keep_overflow(
     pool: &Pool,
     page: PageId,
     node: Node<'_>,
     record: LeafRecord,
-    out: &mut Vec<u8>,
-) -> Result<(), StoreError> {
+) -> Result<DetachedValue, StoreError> {
     let first = overflow::reference(&node.stored_value(&record));
-    match overflow::read(pool, first, record.value_len, Some(page), out)? {
-        true => Ok(()),
-        false => Err(broken(first)),
+    match overflow::pages(pool, first, record.value_len, page)? {
+        Some(pages) => Ok(DetachedValue::new(pages, record.value_len)),
+        None => Err(broken(first)),
     }
 }
 
@@ -240,7 +256,7 @@ impl Tree {
     ) -> Result<Option<Bytes>, StoreError> {
         let first = overflow::reference(stored);
         let mut value = Vec::new();
-        let is_whole = overflow::read(&self.pool, first, record.value_len, None, &mut value)?;
+        let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)?;
         let mut waits = Waits::default();
         let unchanged = loop {
             if let Some(leaf) = self.try_descend(&ToKey(key))? {
@@ -421,11 +437,13 @@ impl Tree {
         let node = Node(leaf.page_mut()?);
         let found = node.search(key);
         let record = found.ok().map(|i| node.leaf_record(i));
+        let kept = OnceCell::new();
         let old = record.map(|record| OldRecord {
             pool: &self.pool,
             page: leaf.id,
             node,
             record,
+            kept: &kept,
         });
         let (change, result) = decide(old);
         // The common case of `apply`.
@@ -438,7 +456,7 @@ impl Tree {
         {
             return Ok(result);
         }
-        self.apply(leaf, found, key, change)?;
+        self.apply(leaf, found, key, change, kept.get())?;
         Ok(result)
     }
 
@@ -455,7 +473,7 @@ impl Tree {
     }
 
     /// Carries a change out, splitting and merging as need be. `place` is where the key is, or belongs,
-    /// in its leaf.
+    /// in its leaf; `kept` is the large value there, if somebody keeps that.
     #[inline(never)]
     fn apply<'a>(
         &'a self,
@@ -463,6 +481,7 @@ impl Tree {
         place: Result<usize, usize>,
         key: &[u8],
         change: Change<'_>,
+        kept: Option<&DetachedValue>,
     ) -> Result<(), StoreError> {
         let (version, flags, value) = match change {
             Change::Keep => return Ok(()),
@@ -471,14 +490,11 @@ impl Tree {
                 let Ok(i) = place else {
                     return Ok(());
                 };
-                let record = node.leaf_record(i);
-                let overflow = record.is_overflow().then(|| node.stored_value(&record));
+                let leaving = self.leaving(&leaf, &node.leaf_record(i), kept)?;
                 node.remove(i);
                 let underfull = node.is_underfull();
                 drop(leaf);
-                if let Some(stored) = overflow {
-                    overflow::free(&self.pool, overflow::reference(&stored))?;
-                }
+                self.let_go(leaving, kept);
                 return if underfull { self.merge(key) } else { Ok(()) };
             }
             Change::Tombstone { version } => (version, FLAG_TOMBSTONE, &[][..]),
@@ -486,52 +502,83 @@ impl Tree {
         };
         if value.len() <= INLINE_MAX {
             let inline = NewValue::inline(version, value);
-            return self.put(leaf, place, key, &NewValue { flags, ..inline });
+            let put = self.put(leaf, place, key, &NewValue { flags, ..inline }, kept);
+            return put.map(drop);
         }
         // Writing many pages under the leaf's latch would hold everybody else up.
         drop(leaf);
-        let reference = overflow::write(&self.pool, value)?.to_le_bytes();
+        let written = overflow::write(&self.pool, value)?;
+        let reference = written.pages()[0].to_le_bytes();
         let new = NewValue {
             version,
             flags: flags | FLAG_OVERFLOW,
             len: value.len(),
             stored: &reference,
         };
-        leaf = self.latch_leaf(key)?;
-        let place = Node(leaf.page()).search(key);
-        self.put(leaf, place, key, &new)
+        let put = self.latch_leaf(key).and_then(|leaf| {
+            let place = Node(leaf.page()).search(key);
+            self.put(leaf, place, key, &new, kept)
+        });
+        if !matches!(put, Ok(true)) {
+            self.pool.discard(written.pages());
+        }
+        put.map(drop)
     }
 
-    /// Puts a record into its leaf, splitting that if need be.
+    /// The large value of a record that is about to go from its leaf, unless it lies there.
+    fn leaving(
+        &self,
+        leaf: &WritePage<'_>,
+        record: &LeafRecord,
+        kept: Option<&DetachedValue>,
+    ) -> Result<Option<DetachedValue>, StoreError> {
+        if !record.is_overflow() {
+            return Ok(None);
+        }
+        // All that can fail comes before the change.
+        match kept {
+            Some(kept) => Ok(Some(kept.clone())),
+            None => keep_overflow(&self.pool, leaf.id, Node(leaf.page()), *record).map(Some),
+        }
+    }
+
+    /// After a large value was taken out of its leaf: frees its pages, unless somebody keeps it.
+    fn let_go(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
+        match value {
+            None => {}
+            Some(value) if kept.is_some() && !braid_rt::mutant!("free_large_values_early") => {
+                self.pool.detach(value.pages());
+            }
+            Some(value) => self.pool.discard(value.pages()),
+        }
+    }
+
+    /// Puts a record into its leaf, splitting that if need be; `false` if a newer one is there.
     fn put<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
         mut place: Result<usize, usize>,
         key: &[u8],
         new: &NewValue<'_>,
-    ) -> Result<(), StoreError> {
+        kept: Option<&DetachedValue>,
+    ) -> Result<bool, StoreError> {
         loop {
             let node = Node(leaf.page_mut()?);
             let old = place.ok().map(|i| node.leaf_record(i));
             if old.is_some_and(|old| old.version > new.version) {
-                drop(leaf);
-                if new.flags & FLAG_OVERFLOW != 0 {
-                    overflow::free(&self.pool, overflow::reference(new.stored))?;
-                }
-                return Ok(());
+                return Ok(false);
             }
             if !node.admits(key, place) {
                 return Err(astray(leaf.id));
             }
-            let replaced = old
-                .filter(LeafRecord::is_overflow)
-                .map(|old| node.stored_value(&old));
+            let leaving = match old {
+                Some(old) => self.leaving(&leaf, &old, kept)?,
+                None => None,
+            };
             if node.put(place, key, new) {
                 drop(leaf);
-                if let Some(replaced) = replaced {
-                    overflow::free(&self.pool, overflow::reference(&replaced))?;
-                }
-                return Ok(());
+                self.let_go(leaving, kept);
+                return Ok(true);
             }
             drop(leaf);
             self.split(key)?;
@@ -738,15 +785,11 @@ impl Tree {
             let page = self.latch(id)?;
             let node = Node(page.page());
             if node.is_leaf() {
-                let references: Vec<PageId> = (0..node.len())
-                    .map(|i| node.leaf_record(i))
-                    .filter(LeafRecord::is_overflow)
-                    .map(|record| overflow::reference(&node.stored_value(&record)))
-                    .collect();
-                page.free()?;
-                for first in references {
-                    overflow::free(&self.pool, first)?;
+                for i in 0..node.len() {
+                    let leaving = self.leaving(&page, &node.leaf_record(i), None)?;
+                    self.let_go(leaving, None);
                 }
+                page.free()?;
             } else {
                 stack.extend((0..=node.len()).map(|i| node.child_at(i)));
                 page.free()?;

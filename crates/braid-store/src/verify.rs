@@ -290,7 +290,7 @@ impl Walk<'_> {
             let mut at = overflow::reference(&node.stored_value(&record));
             let mut value = Vec::new();
             let pool = &self.store.inner.pool;
-            match overflow::read(pool, at, record.value_len, None, &mut value) {
+            match overflow::read(pool, at, record.value_len, &mut value) {
                 Ok(true) => {}
                 Ok(false) => self.finding(tree, id, "a large value's pages do not fit together"),
                 Err(error) => self.finding(tree, id, &error.to_string()),

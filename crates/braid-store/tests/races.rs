@@ -167,7 +167,7 @@ fn no_increment_is_lost() {
                                 let version = old.meta().version;
                                 let expected = vec![version as u8; 40 + version as usize % 60];
                                 let mut value = Vec::new();
-                                old.append_value(&mut value).unwrap();
+                                assert!(old.keep_value(&mut value).unwrap().is_none());
                                 assert_eq!(value, expected);
                                 version
                             }) + 1;

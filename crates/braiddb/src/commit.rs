@@ -607,11 +607,15 @@ impl Inner {
                     }
                     if !meta.tombstone {
                         let mut replaced = shard.spare.take();
-                        let (len, before) = (old.value_len(), meta.version);
+                        let (len, before) = (old.inline_len(), meta.version);
                         let bytes = replaced.begin(table.id, key, len, before, number);
-                        if let Err(error) = old.append_value(bytes) {
-                            failed = Some(error.into());
-                            return keep;
+                        match old.keep_value(bytes) {
+                            Ok(None) => {}
+                            Ok(Some(large)) => replaced.set_large(large),
+                            Err(error) => {
+                                failed = Some(error.into());
+                                return keep;
+                            }
                         }
                         // Before the new version is in place, so that a snapshot which finds that one
                         // too new finds this one here.

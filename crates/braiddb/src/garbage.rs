@@ -138,7 +138,7 @@ impl Inner {
         for _ in 0..at_most {
             let due = |retired: &mut Retired| retired.end <= watermark;
             let Some(retired) = shard.retired.pop_front_if(due) else {
-                return;
+                break;
             };
             match retired.tombstone {
                 None => {
@@ -147,6 +147,9 @@ impl Inner {
                 }
                 Some(tombstone) => self.purge(&tombstone, retired.end),
             }
+        }
+        for large in shard.spare.large.drain(..) {
+            self.store.free_detached(large);
         }
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use braid_rt::Mutex;
 use braid_store::{Direction, LeafScan, Record};
 
-use crate::context::{OwnWrite, hash_key, in_bounds};
+use crate::context::{OwnWrite, in_bounds};
 use crate::database::Inner;
 use crate::error::Result;
 use crate::range_reads::{Fingerprint, RangeReads};
@@ -316,7 +316,7 @@ impl<'a> RawRange<'a> {
                         read.fingerprint.add(record.key, record.meta.version);
                     }
                 }
-                leaf.peeked = visible(self.inner, &self.table, self.view, record);
+                leaf.peeked = visible(self.inner, &self.table, self.view, record)?;
                 continue;
             }
             let bound = match direction {
@@ -460,20 +460,18 @@ fn visible(
     table: &Arc<TableCore>,
     view: View,
     record: Record<'_>,
-) -> Option<Visible> {
-    match view {
+) -> Result<Option<Visible>> {
+    Ok(match view {
         View::At(snapshot) if record.meta.version > snapshot => {
-            let stripe = inner.locks.stripe_of(hash_key(table.id, record.key));
-            let chain = inner.locks.versions(stripe).lock();
-            let value = chain.get(table.id, record.key, snapshot)?;
-            Some(Visible::Old(Bytes::copy_from_slice(value)))
+            let value = inner.read_old(table, record.key, snapshot, |value| value.to_bytes())?;
+            value.map(Visible::Old)
         }
         _ if record.meta.tombstone => {
             inner.note_tombstone(table, record);
             None
         }
         _ => Some(Visible::Newest),
-    }
+    })
 }
 
 fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {

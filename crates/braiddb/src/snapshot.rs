@@ -15,6 +15,7 @@ use crate::scan::{Range, RawRange, View};
 use crate::table::{Table, TableCore};
 use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
+use crate::versions::OldValue;
 
 /// Reading tables: what [`crate::Transaction`] and [`Snapshot`] have in common.
 ///
@@ -257,7 +258,7 @@ pub trait Readable {
 /// taken, in their serial order (I4).
 ///
 /// It never blocks a writer, is never blocked by one, and never fails with a conflict. While it lives,
-/// values that are overwritten stay in memory for it.
+/// values that are overwritten stay in memory for it; those above 2,000 bytes in pages, which the data file may take.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -431,13 +432,29 @@ impl Inner {
             // The key was first written after the snapshot, or never.
             None => Ok(None),
             Some((meta, value)) if is_visible(meta) => Ok(value),
-            Some(_) => {
-                let stripe = self.locks.stripe_of(hash_key(table.id, key));
-                let chain = self.locks.versions(stripe).lock();
-                let value = chain.get(table.id, key, number);
-                Ok(value.map(|value| take(ValueRef::from(value))))
-            }
+            Some(_) => self.read_old(table, key, number, take),
         }
+    }
+
+    /// What `take` makes of the stored value of a key at a registered snapshot's number, if it is an old one.
+    pub(crate) fn read_old<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        number: u64,
+        take: impl FnOnce(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let stripe = self.locks.stripe_of(hash_key(table.id, key));
+        let chain = self.locks.versions(stripe).lock();
+        let large = match chain.get(table.id, key, number) {
+            None => return Ok(None),
+            Some(OldValue::Bytes(bytes)) => return Ok(Some(take(ValueRef::from(bytes)))),
+            Some(OldValue::Large(large)) => large.clone(),
+        };
+        // The snapshot keeps its pages, so they need not be read under the lock.
+        drop(chain);
+        let value = self.store.read_detached(&large)?;
+        Ok(Some(take(ValueRef::from(&value))))
     }
 
     /// What `take` makes of the stored value of a key at the durable horizon. Registers a snapshot only if

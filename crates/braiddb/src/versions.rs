@@ -2,9 +2,12 @@
 //!
 //! The tree holds the newest version of a key; the versions before it lie here, in memory, from just
 //! before they are overwritten until no snapshot can ask for them. A version is visible to the snapshots
-//! in `begin..end`, numbers of the commits that wrote it and that replaced it.
+//! in `begin..end`, numbers of the commits that wrote it and that replaced it. Of a large value only the key is
+//! here; the value stays in its pages, which are freed when the version goes.
 
 use std::collections::VecDeque;
+
+use braid_store::DetachedValue;
 
 /// One overwritten value.
 #[derive(Debug, Default)]
@@ -13,8 +16,16 @@ pub(crate) struct OldVersion {
     key_len: u32,
     begin: u64,
     end: u64,
-    /// The key, then the value.
+    /// The key, then the value unless that is a large one.
     bytes: Vec<u8>,
+    large: Option<DetachedValue>,
+}
+
+/// The value of an old version.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OldValue<'a> {
+    Bytes(&'a [u8]),
+    Large(&'a DetachedValue),
 }
 
 impl OldVersion {
@@ -41,12 +52,20 @@ impl OldVersion {
         &mut self.bytes
     }
 
+    /// Makes its value one that lies in pages of its own.
+    pub(crate) fn set_large(&mut self, value: DetachedValue) {
+        self.large = Some(value);
+    }
+
     fn key(&self) -> &[u8] {
         &self.bytes[..self.key_len as usize]
     }
 
-    fn value(&self) -> &[u8] {
-        &self.bytes[self.key_len as usize..]
+    fn value(&self) -> OldValue<'_> {
+        match &self.large {
+            Some(large) => OldValue::Large(large),
+            None => OldValue::Bytes(&self.bytes[self.key_len as usize..]),
+        }
     }
 }
 
@@ -71,7 +90,7 @@ impl VersionChain {
     }
 
     /// The value of a key at `snapshot`, if it is an old one.
-    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<&[u8]> {
+    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<OldValue<'_>> {
         let of_key = |v: &&OldVersion| {
             v.begin <= snapshot && snapshot < v.end && v.table == table && v.key() == key
         };
@@ -100,6 +119,8 @@ pub(crate) struct SpareVersions {
     #[allow(clippy::vec_box, reason = "they move between lists")]
     versions: Vec<Box<OldVersion>>,
     bytes: usize,
+    /// The large values of trimmed versions, to be freed.
+    pub(crate) large: Vec<DetachedValue>,
 }
 
 impl SpareVersions {
@@ -115,7 +136,8 @@ impl SpareVersions {
         }
     }
 
-    fn put(&mut self, version: Box<OldVersion>) {
+    fn put(&mut self, mut version: Box<OldVersion>) {
+        self.large.extend(version.large.take());
         let bytes = self.bytes + version.bytes.capacity();
         if bytes <= Self::BYTES_MAX {
             self.bytes = bytes;
@@ -127,6 +149,13 @@ impl SpareVersions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn value_at<'a>(chain: &'a VersionChain, table: u32, key: &[u8], at: u64) -> Option<&'a [u8]> {
+        chain.get(table, key, at).map(|value| match value {
+            OldValue::Bytes(bytes) => bytes,
+            OldValue::Large(large) => panic!("no value here is large: {large:?}"),
+        })
+    }
 
     fn version(key: &[u8], begin: u64, end: u64, value: &str) -> Box<OldVersion> {
         let mut version = SpareVersions::default().take();
@@ -142,17 +171,17 @@ mod tests {
         chain.push(version(b"k", 2, 5, "two"));
         chain.push(version(b"k", 5, 9, "five"));
         chain.push(version(b"other", 1, 9, "other"));
-        assert_eq!(chain.get(1, b"k", 1), None);
-        assert_eq!(chain.get(1, b"k", 4), Some(&b"two"[..]));
-        assert_eq!(chain.get(1, b"k", 5), Some(&b"five"[..]));
-        assert_eq!(chain.get(1, b"k", 9), None);
-        assert_eq!(chain.get(2, b"k", 4), None);
+        assert_eq!(value_at(&chain, 1, b"k", 1), None);
+        assert_eq!(value_at(&chain, 1, b"k", 4), Some(&b"two"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 9), None);
+        assert_eq!(value_at(&chain, 2, b"k", 4), None);
         chain.trim(5, &mut spare);
-        assert_eq!(chain.get(1, b"k", 4), None);
-        assert_eq!(chain.get(1, b"k", 5), Some(&b"five"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 4), None);
+        assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
         chain.push(version(b"k", 9, 12, "nine"));
         chain.trim(11, &mut spare);
-        assert_eq!(chain.get(1, b"k", 9), Some(&b"nine"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 9), Some(&b"nine"[..]));
         chain.trim(12, &mut spare);
         assert!(chain.oldest.is_none() && chain.newer.is_none());
         assert_eq!(spare.versions.len(), 4);
