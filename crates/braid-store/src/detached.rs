@@ -7,8 +7,7 @@
 //!
 //! Detaching is part of the modifying call that takes the value out of its tree, so a flip sees both or neither.
 //! Giving the pages back is not: no checkpoint to come can tell the difference. One that is open already may
-//! still need a page's image, if the page was detached since its flip; then the page waits until that
-//! checkpoint is over.
+//! still need a page's image, if the page was detached since its flip; then the page waits until that is written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -125,7 +124,7 @@ impl Pool {
         pages.iter().for_each(|&id| self.free_detached(id));
     }
 
-    /// Gives a detached page and its id back, now or when the open checkpoint has its image.
+    /// Gives a detached page and its id back, now or when the open checkpoint has its image or is over.
     pub(crate) fn free_detached(&self, id: PageId) {
         if !self.is_detached(id) {
             return;
@@ -140,7 +139,7 @@ impl Pool {
             && !braid_rt::mutant!("free_what_a_checkpoint_needs")
         {
             braid_rt::reach("store: a freed page waits for the checkpoint");
-            open.to_free.push(id);
+            open.to_free.insert(id);
             drop(checkpoint);
             crate::latch::give_back(state, word);
             return;

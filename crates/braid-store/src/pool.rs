@@ -21,7 +21,7 @@
 //! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
 //! of their tree after the flip; see [`crate::detached`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
@@ -71,8 +71,8 @@ pub(crate) struct OpenCheckpoint {
     pub(crate) frozen: HashMap<PageId, u64>,
     /// Images that writers put aside before they changed the page.
     pub(crate) copies: HashMap<PageId, AlignedBuf>,
-    /// Detached pages that nobody but this checkpoint needs.
-    pub(crate) to_free: Vec<PageId>,
+    /// Detached pages that nobody needs but this checkpoint, for their images.
+    pub(crate) to_free: HashSet<PageId>,
 }
 
 impl OpenCheckpoint {
@@ -81,7 +81,7 @@ impl OpenCheckpoint {
             places: HashMap::new(),
             frozen: HashMap::new(),
             copies: HashMap::new(),
-            to_free: Vec::new(),
+            to_free: HashSet::new(),
         }
     }
 }
@@ -647,22 +647,27 @@ impl Pool {
     pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
         let resident = self.latch_resident(id);
         let mut checkpoint = self.checkpoint.lock();
+        let mut is_free = false;
         if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
             open.places.insert(id, place);
+            is_free = open.to_free.remove(&id);
         }
-        let Some((state, word)) = resident else {
-            return;
-        };
-        let info = &self.info[frame_of(word) as usize];
-        let dirty = info.dirty.load(Ordering::Relaxed);
-        if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
-            info.captured.store(false, Ordering::Relaxed);
-            if let Some(place) = place {
-                info.dirty.store(0, Ordering::Relaxed);
-                self.set_place(&mut checkpoint, id, place);
+        if let Some((state, word)) = resident {
+            let info = &self.info[frame_of(word) as usize];
+            let dirty = info.dirty.load(Ordering::Relaxed);
+            if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
+                info.captured.store(false, Ordering::Relaxed);
+                if let Some(place) = place {
+                    info.dirty.store(0, Ordering::Relaxed);
+                    self.set_place(&mut checkpoint, id, place);
+                }
             }
+            latch::give_back(state, word);
         }
-        latch::give_back(state, word);
+        drop(checkpoint);
+        if is_free {
+            self.free_detached(id);
+        }
     }
 
     /// Moves a page that is not changing from one place to another; says whether it did.
