@@ -146,7 +146,7 @@ impl Core {
             seal.chunk += 1;
         }
         let pieces = chunks.iter().map(|chunk| chunk.slot.pieces).sum();
-        lane.set_last_pieces(pieces);
+        lane.set_last_flush(pieces, end - start);
         seal.offset = end;
         seal.group += 1;
         lane.segment_left

@@ -17,6 +17,10 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 /// Pieces in a flush up to which another one may overlap it.
 const FEW_PIECES: u32 = 2;
 
+/// Bytes of a flush for each of its pieces from which on another one may overlap it: it takes as long as its bytes
+/// take, which no grouping makes less, and what is done between two flushes would be lost to the device.
+const LARGE_PIECE: u64 = 8 << 10;
+
 /// Where the next chunk goes. Held by a leader while it seals.
 #[derive(Debug)]
 pub(crate) struct SealState {
@@ -162,6 +166,11 @@ impl LaneCounters {
     }
 }
 
+/// Whether another flush may overlap one of so many pieces and bytes.
+fn may_overlap(pieces: u32, bytes: u64) -> bool {
+    pieces <= FEW_PIECES || bytes >= u64::from(pieces) * LARGE_PIECE
+}
+
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -178,8 +187,8 @@ pub(crate) struct Lane {
     /// Flushes under way.
     in_flight: CachePadded<AtomicU32>,
     most_in_flight: u32,
-    /// Pieces in the flush that began last.
-    last_pieces: AtomicU32,
+    /// Whether another flush may overlap the one that began last.
+    overlaps: AtomicBool,
     /// The last group whose chunks are durable and acknowledged in order.
     acknowledged: CachePadded<AtomicU64>,
     /// Where the waiters of each group sleep.
@@ -221,7 +230,7 @@ impl Lane {
             completion: Mutex::new(Completion::new(end)),
             in_flight: CachePadded::new(AtomicU32::new(0)),
             most_in_flight: most_in_flight as u32,
-            last_pieces: AtomicU32::new(0),
+            overlaps: AtomicBool::new(true),
             acknowledged: CachePadded::new(AtomicU64::new(0)),
             groups: GroupWords::new(),
             space: Event::default(),
@@ -247,17 +256,16 @@ impl Lane {
     ///
     /// A second flush in flight pays when there is little to group: two threads then overlap their waits.
     /// With more waiters than that it only halves the groups and costs CPU. (Measured with 1 to 32 blocking
-    /// threads: `examples/log_bench.rs`.)
+    /// threads: `examples/log_bench.rs`.) With large pieces it keeps the device busy.
     fn admits(&self, under_way: u32) -> bool {
         // Relaxed: a hint. Whoever is refused for an old value sleeps until a flush under way ends.
-        under_way == 0
-            || (under_way < self.most_in_flight
-                && self.last_pieces.load(Ordering::Relaxed) <= FEW_PIECES)
+        under_way == 0 || (under_way < self.most_in_flight && self.overlaps.load(Ordering::Relaxed))
     }
 
-    /// Notes how many pieces the flush that begins now has.
-    pub(crate) fn set_last_pieces(&self, pieces: u32) {
-        self.last_pieces.store(pieces, Ordering::Relaxed);
+    /// Notes how many pieces and bytes the flush that begins now has.
+    pub(crate) fn set_last_flush(&self, pieces: u32, bytes: u64) {
+        self.overlaps
+            .store(may_overlap(pieces, bytes), Ordering::Relaxed);
     }
 
     /// Whether [`Lane::acquire`] might succeed. `SeqCst`: see [`Lane::release`].
@@ -302,6 +310,16 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flushes_overlap_where_grouping_saves_nothing() {
+        assert!(may_overlap(2, 4_096), "two waiters");
+        assert!(!may_overlap(1_000, 130_000), "many small ones go together");
+        assert!(
+            may_overlap(8, 8 * 65_600),
+            "many large ones keep the device busy"
+        );
+    }
 
     #[test]
     fn groups_are_acknowledged_in_order() {

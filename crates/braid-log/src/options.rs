@@ -147,7 +147,7 @@ pub struct LogOptions {
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,
     /// Flushes that may be under way in a lane at once. Default 3; more than one are under way only while
-    /// they carry few transactions, where overlapping beats grouping.
+    /// they carry few transactions, or large ones, where overlapping beats grouping.
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,

@@ -263,11 +263,10 @@ fn readers_and_checkpoints_beside_writers() {
                 checkpoint.publish().unwrap();
             }
         });
-        writers
-            .into_iter()
-            .for_each(|writer| writer.join().unwrap());
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         stop.store(true, Ordering::Relaxed);
         checkpoints.join().unwrap();
+        ended.into_iter().for_each(|ended| ended.unwrap());
     });
     checkpoint(&store);
     assert_sound(&store, "at the end");
