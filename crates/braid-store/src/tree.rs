@@ -507,6 +507,19 @@ impl Tree {
         }
         // Writing many pages under the leaf's latch would hold everybody else up.
         drop(leaf);
+        self.put_large(key, version, flags, value, kept)
+    }
+
+    /// Puts a value into pages of its own, and its record into its leaf.
+    #[inline(never)]
+    fn put_large(
+        &self,
+        key: &[u8],
+        version: u64,
+        flags: u64,
+        value: &[u8],
+        kept: Option<&DetachedValue>,
+    ) -> Result<(), StoreError> {
         let written = overflow::write(&self.pool, value)?;
         let reference = written.pages()[0].to_le_bytes();
         let new = NewValue {
@@ -526,6 +539,7 @@ impl Tree {
     }
 
     /// The large value of a record that is about to go from its leaf, unless it lies there.
+    #[inline(always)]
     fn leaving(
         &self,
         leaf: &WritePage<'_>,
@@ -543,17 +557,19 @@ impl Tree {
     }
 
     /// After a large value was taken out of its leaf: frees its pages, unless somebody keeps it.
+    #[inline(always)]
     fn let_go(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
-        match value {
-            None => {}
-            Some(value) if kept.is_some() && !braid_rt::mutant!("free_large_values_early") => {
-                self.pool.detach(value.pages());
-            }
-            Some(value) => self.pool.discard(value.pages()),
+        let Some(value) = value else { return };
+        if kept.is_some() && !braid_rt::mutant!("free_large_values_early") {
+            self.pool.detach(value.pages());
+        } else {
+            self.pool.discard(value.pages());
         }
     }
 
     /// Puts a record into its leaf, splitting that if need be; `false` if a newer one is there.
+    // For values that are not large it is nearly all of the work.
+    #[inline(always)]
     fn put<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
