@@ -68,7 +68,8 @@ pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, Direction, Found, LeafScan, OldRecord, Record, RecordMeta, Stamp, Taken, Tree, ValueRef,
+    Change, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta, Stamp, Taken,
+    Tree, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

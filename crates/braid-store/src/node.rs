@@ -458,6 +458,25 @@ impl<'a> Node<'a> {
         ))
     }
 
+    /// Asks the processor for a leaf's records, as far as one can tell without looking at them.
+    pub(crate) fn prefetch_records(self, slots: Range<usize>) {
+        let size = (WORDS - self.heap_start().min(WORDS)) / self.len().max(1);
+        for i in slots {
+            let (_, at, _) = self.slot(i);
+            self.0.prefetch(at, size);
+        }
+    }
+
+    /// Asks the processor for one of so many parts of a node that is as full as another one.
+    pub(crate) fn prefetch_part(self, part: usize, parts: usize, like: Self) {
+        if part == 0 {
+            self.0.prefetch(0, FIRST_SLOT + like.len());
+        }
+        let start = like.heap_start().min(WORDS);
+        let size = (WORDS - start).div_ceil(parts.max(1));
+        self.0.prefetch((start + part * size).min(WORDS - 1), size);
+    }
+
     /// The value's bytes in the leaf: the value, or the reference to it.
     pub(crate) fn stored_value(self, record: &LeafRecord) -> Vec<u8> {
         self.0.to_vec(record.value_at, record.stored_len())

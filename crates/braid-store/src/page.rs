@@ -13,9 +13,9 @@ use crate::sync::AtomicU64;
 pub const PAGE_SIZE: usize = 8192;
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
-/// Words that [`Page::prefetch`] asks for: those that the search in a leaf of small records looks at.
+/// The words of a cache line, where [`Page::prefetch`] does anything.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const PREFETCHED: usize = 64;
+const LINE_WORDS: usize = 64 / 8;
 
 /// Names a page for its life; 0 names none.
 pub type PageId = u64;
@@ -127,16 +127,23 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Asks the processor for the page's header and its first slots, all at once: in a leaf that is not in
-    /// the cache, a search would otherwise wait for one line after the other.
+    /// Asks the processor for so many words from an index on, all at once: what is not in the cache would
+    /// otherwise be waited for one line after the other.
     #[inline]
-    pub(crate) fn prefetch(&self) {
+    pub(crate) fn prefetch(self, index: usize, count: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in self.0[..PREFETCHED].chunks(64 / 8) {
+        {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: the address is that of a part of the page; prefetching reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+            // From the beginning of a line on.
+            let before = index % LINE_WORDS;
+            let words = self.words(index - before, count.saturating_add(before));
+            for at in (0..words.len()).step_by(LINE_WORDS) {
+                // SAFETY: the address is that of a part of the page; prefetching reads nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(words.as_ptr().wrapping_add(at).cast()) };
+            }
         }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = (index, count);
     }
 
     /// Makes all words zero from an index on. Only for the holder of the exclusive latch.

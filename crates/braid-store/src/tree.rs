@@ -1,6 +1,7 @@
 //! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time; splits and
 //! merges in a second, latched pass.
 
+mod position;
 mod scan;
 
 use std::cell::OnceCell;
@@ -19,6 +20,7 @@ use crate::overflow;
 use crate::page::{PageId, WORDS};
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
+pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 
 /// What belongs to a record beside key and value.
@@ -98,10 +100,10 @@ pub struct Stamp {
 
 impl Stamp {
     #[inline]
-    fn of(leaf: &ReadPage<'_>) -> Self {
+    fn of(page: &ReadPage<'_>) -> Self {
         Self {
-            page: leaf.id,
-            version: leaf.version(),
+            page: page.id,
+            version: page.version(),
         }
     }
 }
@@ -206,28 +208,31 @@ fn astray(id: PageId) -> StoreError {
     StoreError::damaged_page(id, "its fences do not fit its parent")
 }
 
-/// The way down the tree, from a node to a child.
-trait Way {
-    fn child(&self, node: Node<'_>) -> PageId;
+/// The way down the tree, from a node, and the page that it is, to a child.
+trait Way<'a> {
+    fn child(&self, page: ReadPage<'a>, node: Node<'a>) -> PageId;
 }
 
 /// The way to the leaf of a key.
 struct ToKey<'k>(&'k [u8]);
 
-impl Way for ToKey<'_> {
+impl<'a> Way<'a> for ToKey<'_> {
     // It is all of the work.
     #[inline(always)]
-    fn child(&self, node: Node<'_>) -> PageId {
+    fn child(&self, _: ReadPage<'a>, node: Node<'a>) -> PageId {
         node.child_of(self.0)
     }
 }
 
-impl<F: Fn(Node<'_>) -> PageId> Way for F {
+impl<'a, F: Fn(ReadPage<'a>, Node<'a>) -> PageId> Way<'a> for F {
     #[inline]
-    fn child(&self, node: Node<'_>) -> PageId {
-        self(node)
+    fn child(&self, page: ReadPage<'a>, node: Node<'a>) -> PageId {
+        self(page, node)
     }
 }
+
+/// Words of a page that the search in a leaf of small records looks at.
+const SEARCHED: usize = 64;
 
 /// More levels than any tree has: one that goes on leads in circles.
 const LEVELS_MAX: usize = 64;
@@ -280,7 +285,7 @@ impl Tree {
 
     /// Goes down to the leaf that the way leads to; `None` if something changed on it.
     #[inline(always)]
-    fn try_descend(&self, way: &impl Way) -> Result<Option<ReadPage<'_>>, StoreError> {
+    fn try_descend<'a>(&'a self, way: &impl Way<'a>) -> Result<Option<ReadPage<'a>>, StoreError> {
         let mut page = match self.pool.read_resident(self.root) {
             Some(page) => page,
             None => self.read_existing(self.root)?,
@@ -293,28 +298,40 @@ impl Tree {
                 _ if page.validate() => return Err(broken(page.id)),
                 _ => return Ok(None),
             }
-            let child = way.child(node);
-            let resident = self.pool.read_resident(child);
-            // The child was this page's child when its version was taken: else it may be anything. (Before
-            // a page is read from the medium, too: nothing is for a reference that is nonsense.)
-            if !page.validate() {
-                return Ok(None);
-            }
-            page = match resident {
-                Some(resident) => resident,
-                None => {
-                    let read = self.read_existing(child);
-                    if !page.validate() {
-                        return Ok(None);
-                    }
-                    read?
-                }
+            page = match self.open_child(&page, way.child(page, node))? {
+                Some(child) => child,
+                None => return Ok(None),
             };
             node = Node(page.page());
-            node.0.prefetch();
+            node.0.prefetch(0, SEARCHED);
         }
         let what = "the tree is impossibly deep";
         Err(StoreError::damaged_page(self.root, what))
+    }
+
+    /// Opens a page that was read as a child in another one; `None` if that one changed.
+    #[inline(always)]
+    fn open_child(
+        &self,
+        parent: &ReadPage<'_>,
+        child: PageId,
+    ) -> Result<Option<ReadPage<'_>>, StoreError> {
+        let resident = self.pool.read_resident(child);
+        // The child was this page's child when its version was taken: else it may be anything. (Before
+        // a page is read from the medium, too: nothing is for a reference that is nonsense.)
+        if !parent.validate() {
+            return Ok(None);
+        }
+        match resident {
+            None => {
+                let read = self.read_existing(child);
+                if !parent.validate() {
+                    return Ok(None);
+                }
+                read.map(Some)
+            }
+            resident => Ok(resident),
+        }
     }
 
     /// Opens a page that may not be in memory.
@@ -782,13 +799,13 @@ impl Tree {
     /// # Errors
     /// What reading pages can fail with.
     pub fn is_empty(&self) -> Result<bool, StoreError> {
-        let mut from = Bound::Unbounded;
+        let (mut from, mut position) = (Bound::Unbounded, None);
         loop {
             let lower = from.as_ref().map(|b: &Bytes| &b[..]);
-            let scan = self.scan_leaf(lower, Bound::Unbounded, Direction::Forward, 1)?;
+            let scan = self.scan_leaf(position, lower, Bound::Unbounded, Direction::Forward, 1)?;
             match scan.next {
                 _ if !scan.is_empty() => return Ok(false),
-                Some(next) => from = next,
+                Some(next) => (from, position) = (next, scan.position),
                 None => return Ok(true),
             }
         }

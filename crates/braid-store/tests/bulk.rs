@@ -18,18 +18,24 @@ const TREE: u32 = 5;
 
 fn content(tree: &Tree) -> Model {
     let mut model = Model::new();
-    let mut from = Bound::Unbounded;
+    let (mut from, mut position) = (Bound::Unbounded, None);
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
         let leaf = tree
-            .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)
+            .scan_leaf(
+                position,
+                lower,
+                Bound::Unbounded,
+                Direction::Forward,
+                usize::MAX,
+            )
             .unwrap();
         for record in leaf.records() {
             assert_eq!(record.meta.version, 7);
             model.insert(record.key.to_vec(), record.value.to_vec());
         }
         match leaf.next {
-            Some(next) => from = next,
+            Some(next) => (from, position) = (next, leaf.position),
             None => return model,
         }
     }

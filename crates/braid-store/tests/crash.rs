@@ -42,10 +42,16 @@ struct Run {
 
 fn content(tree: &Tree) -> Result<Model, StoreError> {
     let mut model = Model::new();
-    let mut from = Bound::Unbounded;
+    let (mut from, mut position) = (Bound::Unbounded, None);
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
-        let leaf = tree.scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)?;
+        let leaf = tree.scan_leaf(
+            position,
+            lower,
+            Bound::Unbounded,
+            Direction::Forward,
+            usize::MAX,
+        )?;
         for record in leaf.records() {
             model.insert(
                 record.key.to_vec(),
@@ -53,7 +59,7 @@ fn content(tree: &Tree) -> Result<Model, StoreError> {
             );
         }
         match leaf.next {
-            Some(next) => from = next,
+            Some(next) => (from, position) = (next, leaf.position),
             None => return Ok(model),
         }
     }

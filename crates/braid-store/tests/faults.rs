@@ -172,15 +172,21 @@ fn opened(device: &FaultyDevice) -> (Store, String) {
 /// The versions of all records.
 fn versions(tree: &Tree) -> Vec<u64> {
     let mut versions = Vec::new();
-    let mut from = Bound::Unbounded;
+    let (mut from, mut position) = (Bound::Unbounded, None);
     loop {
         let lower = from.as_ref().map(|key: &Bytes| &key[..]);
         let leaf = tree
-            .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)
+            .scan_leaf(
+                position,
+                lower,
+                Bound::Unbounded,
+                Direction::Forward,
+                usize::MAX,
+            )
             .unwrap();
         versions.extend(leaf.records().map(|record| record.meta.version));
         match leaf.next {
-            Some(next) => from = next,
+            Some(next) => (from, position) = (next, leaf.position),
             None => return versions,
         }
     }

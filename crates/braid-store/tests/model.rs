@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Direction, Store, StoreOptions, Tree};
+use braid_store::{Change, Direction, Position, Store, StoreOptions, Tree};
 use bytes::Bytes;
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
@@ -48,12 +48,18 @@ fn scan(
         Direction::Forward => (lower.map(Bytes::copy_from_slice), upper),
         Direction::Reverse => (upper.map(Bytes::copy_from_slice), lower),
     };
-    let mut out = Vec::new();
+    let (mut out, mut position) = (Vec::new(), None);
     let mut at_most = [1, 2, 13, usize::MAX].into_iter().cycle();
     loop {
         let at_most = at_most.next().unwrap();
         let leaf = tree
-            .scan_leaf(from.as_ref().map(|b| &b[..]), to, direction, at_most)
+            .scan_leaf(
+                position,
+                from.as_ref().map(|b| &b[..]),
+                to,
+                direction,
+                at_most,
+            )
             .unwrap();
         assert!(leaf.len() <= at_most);
         for (i, record) in leaf.records().enumerate() {
@@ -63,7 +69,7 @@ fn scan(
             out.push((key, record.meta.version, value));
         }
         match leaf.next {
-            Some(next) => from = next,
+            Some(next) => (from, position) = (next, leaf.position),
             None => return out,
         }
     }
@@ -181,6 +187,70 @@ fn operations_agree_with_a_map_under_eviction() {
         );
         checkpoint(&store);
         assert_sound(&store, seed);
+    }
+}
+
+/// A scan between two steps.
+struct Paused {
+    tree: usize,
+    direction: Direction,
+    from: Bound<Bytes>,
+    position: Option<Position>,
+}
+
+/// Steps of scans from where earlier ones ended, however long ago: what they read is what a descent leads to.
+#[test]
+fn a_step_from_any_position_is_that_from_the_root() {
+    for seed in 0..if cfg!(miri) { 1 } else { 6 } {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+        let trees = [store.tree(3).unwrap(), store.tree(4).unwrap()];
+        let mut models = [Model::new(), Model::new()];
+        let mut paused: Vec<Paused> = Vec::new();
+        for version in 1..if cfg!(miri) { 300 } else { 20_000 } {
+            let at = rng.usize(..2);
+            let removals = if version % 6_000 < 3_000 { 40 } else { 200 };
+            step(&trees[at], &mut models[at], &mut rng, version, removals);
+            if paused.len() < 8 {
+                paused.push(Paused {
+                    tree: rng.usize(..2),
+                    direction: [Direction::Forward, Direction::Reverse][rng.usize(..2)],
+                    from: Bound::Unbounded,
+                    position: None,
+                });
+            }
+            let mut scan = paused.swap_remove(rng.usize(..paused.len()));
+            let from = scan.from.as_ref().map(|key| &key[..]);
+            let at_most = [1, 5, usize::MAX][rng.usize(..3)];
+            let leaf = |position| {
+                let tree = &trees[scan.tree];
+                tree.scan_leaf(position, from, Bound::Unbounded, scan.direction, at_most)
+                    .unwrap()
+            };
+            let (found, wanted) = (leaf(scan.position), leaf(None));
+            assert!(found.records().eq(wanted.records()), "seed {seed}");
+            assert_eq!(found.next, wanted.next, "seed {seed}");
+            // And that is what the map has there.
+            let keys = found.records().map(|record| record.key);
+            let model = &models[scan.tree];
+            let is_that = match scan.direction {
+                Direction::Forward => model
+                    .range::<[u8], _>((from, Bound::Unbounded))
+                    .zip(keys)
+                    .all(|((wanted, _), found)| wanted == found),
+                Direction::Reverse => model
+                    .range::<[u8], _>((Bound::Unbounded, from))
+                    .rev()
+                    .zip(keys)
+                    .all(|((wanted, _), found)| wanted == found),
+            };
+            assert!(is_that, "seed {seed}");
+            if let Some(next) = found.next {
+                (scan.from, scan.position) = (next, found.position);
+                paused.push(scan);
+            }
+        }
+        assert!(store.stats().evictions > 0 || cfg!(miri), "seed {seed}");
     }
 }
 

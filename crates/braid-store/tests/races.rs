@@ -32,18 +32,18 @@ fn put(tree: &Tree, key: &[u8], version: u64, value: &[u8]) {
 }
 
 fn scan_all(tree: &Tree, direction: Direction) -> Vec<(Bytes, RecordMeta, Bytes)> {
-    let mut from: Bound<Bytes> = Bound::Unbounded;
+    let (mut from, mut position) = (Bound::<Bytes>::Unbounded, None);
     let mut out = Vec::new();
     loop {
         let lower = from.as_ref().map(|key| &key[..]);
         let leaf = tree
-            .scan_leaf(lower, Bound::Unbounded, direction, 20)
+            .scan_leaf(position, lower, Bound::Unbounded, direction, 20)
             .unwrap();
         for (i, record) in leaf.records().enumerate() {
             out.push((leaf.key(i), record.meta, leaf.value(i)));
         }
         match leaf.next {
-            Some(next) => from = next,
+            Some(next) => (from, position) = (next, leaf.position),
             None => return out,
         }
     }
@@ -244,8 +244,9 @@ fn a_current_stamp_tells_the_truth() {
                     }
                     let key = rng.u32(..keys).to_be_bytes();
                     let from = Bound::Included(&key[..]);
-                    let scan =
-                        || tree.scan_leaf(from, Bound::Unbounded, Direction::Forward, usize::MAX);
+                    let scan = || {
+                        tree.scan_leaf(None, from, Bound::Unbounded, Direction::Forward, usize::MAX)
+                    };
                     let (first, second) = (scan().unwrap(), scan().unwrap());
                     if tree.is_current(first.stamp) {
                         assert!(first.records().eq(second.records()));

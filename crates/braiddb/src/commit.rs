@@ -562,8 +562,9 @@ impl Inner {
         let mut fingerprint = Fingerprint::default();
         let (mut lower, upper) = state.reads.ranges.bounds(read);
         let mut next;
+        let mut position = None;
         loop {
-            let leaf = tree.scan_leaf(lower, upper, Direction::Forward, usize::MAX)?;
+            let leaf = tree.scan_leaf(position, lower, upper, Direction::Forward, usize::MAX)?;
             for record in leaf.records() {
                 match record.meta.tombstone {
                     true if record.meta.version > number => return Ok(None),
@@ -573,7 +574,7 @@ impl Inner {
             }
             match leaf.next {
                 None => return Ok(Some(fingerprint)),
-                Some(bound) => next = bound,
+                Some(bound) => (next, position) = (bound, leaf.position),
             }
             lower = next.as_ref().map(|key| &key[..]);
         }

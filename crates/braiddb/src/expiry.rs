@@ -90,12 +90,16 @@ impl Inner {
         let Some(codec) = core.codec else {
             return Ok((0, None));
         };
-        let mut removed = 0;
+        let (mut removed, mut position) = (0, None);
         for _ in 0..leaves {
             let lower = from.as_ref().map(|key| &key[..]);
-            let leaf =
-                core.tree
-                    .scan_leaf(lower, Bound::Unbounded, Direction::Forward, usize::MAX)?;
+            let leaf = core.tree.scan_leaf(
+                position,
+                lower,
+                Bound::Unbounded,
+                Direction::Forward,
+                usize::MAX,
+            )?;
             let is_over = |stored: &[u8]| {
                 codec.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
             };
@@ -107,7 +111,7 @@ impl Inner {
                 removed += self.remove_expired(core, keys, is_over)?;
             }
             match &leaf.next {
-                Some(next) => from = next.clone(),
+                Some(next) => (from, position) = (next.clone(), leaf.position),
                 None => return Ok((removed, None)),
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use braid_rt::Mutex;
-use braid_store::{Direction, LeafScan, Record};
+use braid_store::{Direction, LeafScan, Position, Record};
 
 use crate::context::{OwnWrite, in_bounds};
 use crate::database::Inner;
@@ -111,7 +111,7 @@ impl Leaf {
 enum Next {
     /// At the bound that the range has there.
     Bound,
-    At(Bound<Bytes>),
+    At(Bound<Bytes>, Option<Position>),
     /// The range is exhausted.
     Nowhere,
 }
@@ -339,19 +339,20 @@ impl<'a> RawRange<'a> {
             Direction::Forward => (as_slices(&self.lower), self.back.bound(&self.upper)),
             Direction::Reverse => (as_slices(&self.upper), self.front.bound(&self.lower)),
         };
-        let from = match &next {
-            Next::Bound => near,
-            Next::At(bound) => as_slices(bound),
+        let (from, position) = match &next {
+            Next::Bound => (near, None),
+            Next::At(bound, position) => (as_slices(bound), *position),
             Next::Nowhere => return Ok(false),
         };
         let batch = match direction {
             Direction::Forward => self.front.batch,
             Direction::Reverse => self.back.batch,
         };
-        let scan = self.table.tree.scan_leaf(from, far, direction, batch)?;
+        let tree = &self.table.tree;
+        let scan = tree.scan_leaf(position, from, far, direction, batch)?;
         let read = self.tracked.is_some().then(|| LeafRead {
             entered: match &next {
-                Next::At(bound) => bound.clone(),
+                Next::At(bound, _) => bound.clone(),
                 _ => near.map(Bytes::copy_from_slice),
             },
             far_end: match &scan.next {
@@ -363,7 +364,7 @@ impl<'a> RawRange<'a> {
         });
         let end = self.end(direction);
         if let Some(next) = &scan.next {
-            end.next = Next::At(next.clone());
+            end.next = Next::At(next.clone(), scan.position);
         }
         end.batch = batch.saturating_mul(BATCH_GROWTH);
         end.leaf = Some(Leaf {

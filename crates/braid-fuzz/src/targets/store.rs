@@ -142,14 +142,14 @@ fn contents(store: &Store) -> Result<Contents, StoreError> {
 
 fn scan(tree: &Tree, direction: Direction) -> Result<Records, StoreError> {
     let mut records = Records::new();
-    let mut from = Bound::Unbounded;
+    let (mut from, mut position) = (Bound::Unbounded, None);
     for _ in 0..LEAVES_MAX {
         let bound = from.as_ref().map(|key: &Vec<u8>| &key[..]);
-        let leaf = tree.scan_leaf(bound, Bound::Unbounded, direction, usize::MAX)?;
+        let leaf = tree.scan_leaf(position, bound, Bound::Unbounded, direction, usize::MAX)?;
         let found = leaf.records();
         records.extend(found.map(|record| (record.key.to_vec(), record.value.to_vec())));
         match leaf.next {
-            Some(next) => from = next.map(|key| key.to_vec()),
+            Some(next) => (from, position) = (next.map(|key| key.to_vec()), leaf.position),
             None => return Ok(records),
         }
     }

@@ -7,6 +7,7 @@ use std::ops::{Bound, Range};
 
 use bytes::Bytes;
 
+use super::position::{Position, Reached};
 use super::{RecordMeta, Stamp, Tree, astray, meta_of};
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
@@ -49,6 +50,8 @@ pub struct LeafScan {
     /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
     /// if the range is exhausted.
     pub next: Option<Bound<Bytes>>,
+    /// Where that is in the tree, if it is known.
+    pub position: Option<Position>,
 }
 
 /// A record in a [`LeafScan`].
@@ -145,12 +148,15 @@ struct Copied {
 
 impl Copied {
     /// Copies the first records of a part of a leaf, as the direction has it; `None` if they lead out of the page.
+    /// Between them it asks for the leaf that is read next, a part at a time: more at once than it can wait for
+    /// the processor lets go.
     #[inline(never)]
     fn read(
         node: Node<'_>,
         part: &Range<usize>,
         direction: Direction,
         at_most: usize,
+        ahead: Option<Node<'_>>,
     ) -> Option<Self> {
         let count = part.len().min(at_most);
         // Of the size that records have here, and the last word in full.
@@ -169,6 +175,9 @@ impl Copied {
             if large_bytes >= LARGE_BYTES_MAX {
                 break;
             }
+            if let Some(ahead) = ahead {
+                ahead.prefetch_part(position, count, node);
+            }
             let record = node.leaf_record(i);
             i = i.wrapping_add(step);
             let large = record.is_overflow().then(|| {
@@ -185,6 +194,73 @@ impl Copied {
             });
         }
         Some(copied)
+    }
+}
+
+/// What a step of a scan is to read.
+struct Step<'a> {
+    from: Bound<&'a [u8]>,
+    to: Bound<&'a [u8]>,
+    direction: Direction,
+    at_most: usize,
+}
+
+impl Step<'_> {
+    /// Whether it begins in this leaf: one that a damaged node leads to the wrong leaf would not get on.
+    fn begins_in(&self, node: Node<'_>) -> bool {
+        match (self.from, self.direction) {
+            (Bound::Unbounded, Direction::Forward) => node.compare_lower(&[]).is_none(),
+            (Bound::Unbounded, Direction::Reverse) => node.compare_upper(&[]).is_none(),
+            (Bound::Excluded(key), Direction::Reverse) => {
+                node.compare_lower(key).is_none_or(Ordering::is_lt)
+            }
+            (Bound::Included(key) | Bound::Excluded(key), _) => {
+                node.compare_lower(key).is_none_or(Ordering::is_le)
+                    && node.compare_upper(key).is_none_or(Ordering::is_gt)
+            }
+        }
+    }
+
+    /// The slots of a leaf in the range.
+    fn part_of(&self, node: Node<'_>) -> Range<usize> {
+        match self.direction {
+            Direction::Forward => between(node, self.from, self.to),
+            Direction::Reverse => between(node, self.to, self.from),
+        }
+    }
+
+    /// Those of these slots that it reads if their values are not very large.
+    fn first_of(&self, part: &Range<usize>) -> Range<usize> {
+        let count = part.len().min(self.at_most);
+        match self.direction {
+            Direction::Forward => part.start..part.start + count,
+            Direction::Reverse => part.end - count..part.end,
+        }
+    }
+
+    /// Where a scan that is through with a leaf goes on, if its range does.
+    fn behind(&self, node: Node<'_>) -> Option<Bound<Bytes>> {
+        match self.direction {
+            Direction::Forward => {
+                let goes_on = match self.to {
+                    Bound::Unbounded => true,
+                    Bound::Included(to) => node.compare_upper(to).is_some_and(Ordering::is_le),
+                    Bound::Excluded(to) => node.compare_upper(to).is_some_and(Ordering::is_lt),
+                };
+                let fence = goes_on.then(|| node.upper_fence()).flatten()?;
+                Some(Bound::Included(fence.into()))
+            }
+            Direction::Reverse => {
+                let goes_on = match self.to {
+                    Bound::Unbounded => true,
+                    Bound::Included(to) | Bound::Excluded(to) => {
+                        node.compare_lower(to).is_some_and(Ordering::is_gt)
+                    }
+                };
+                let fence = goes_on.then(|| node.lower_fence()).flatten()?;
+                Some(Bound::Excluded(fence.into()))
+            }
+        }
     }
 }
 
@@ -212,47 +288,6 @@ fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<us
     start..end.max(start)
 }
 
-/// Whether a scan from a bound begins in this leaf: one that a damaged node leads to the wrong leaf would not
-/// get on.
-fn begins_here(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> bool {
-    match (from, direction) {
-        (Bound::Unbounded, Direction::Forward) => node.compare_lower(&[]).is_none(),
-        (Bound::Unbounded, Direction::Reverse) => node.compare_upper(&[]).is_none(),
-        (Bound::Excluded(key), Direction::Reverse) => {
-            node.compare_lower(key).is_none_or(Ordering::is_lt)
-        }
-        (Bound::Included(key) | Bound::Excluded(key), _) => {
-            node.compare_lower(key).is_none_or(Ordering::is_le)
-                && node.compare_upper(key).is_none_or(Ordering::is_gt)
-        }
-    }
-}
-
-/// Where a scan that is through with a leaf goes on, if its range does.
-fn behind(node: Node<'_>, to: Bound<&[u8]>, direction: Direction) -> Option<Bound<Bytes>> {
-    match direction {
-        Direction::Forward => {
-            let goes_on = match to {
-                Bound::Unbounded => true,
-                Bound::Included(to) => node.compare_upper(to).is_some_and(Ordering::is_le),
-                Bound::Excluded(to) => node.compare_upper(to).is_some_and(Ordering::is_lt),
-            };
-            let fence = goes_on.then(|| node.upper_fence()).flatten()?;
-            Some(Bound::Included(fence.into()))
-        }
-        Direction::Reverse => {
-            let goes_on = match to {
-                Bound::Unbounded => true,
-                Bound::Included(to) | Bound::Excluded(to) => {
-                    node.compare_lower(to).is_some_and(Ordering::is_gt)
-                }
-            };
-            let fence = goes_on.then(|| node.lower_fence()).flatten()?;
-            Some(Bound::Excluded(fence.into()))
-        }
-    }
-}
-
 /// A key and a version, of a record for which a leaf has to be read again.
 type Replaced = Option<(Bytes, u64)>;
 
@@ -261,20 +296,37 @@ impl Tree {
     /// lower bound) to `to` (an upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
     /// Fewer than there are, too, if their values are very large; but at least one.
     ///
+    /// `near` saves the descent if this step goes on where another one of this tree ended: it is that one's
+    /// [`LeafScan::position`], `from` its [`LeafScan::next`], and the direction the same.
+    ///
     /// # Errors
     /// What reading pages can fail with.
     pub fn scan_leaf(
         &self,
+        near: Option<Position>,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         direction: Direction,
         at_most: usize,
     ) -> Result<LeafScan, StoreError> {
-        let at_most = at_most.max(1);
+        let step = Step {
+            from,
+            to,
+            direction,
+            at_most: at_most.max(1),
+        };
         let mut waits = Waits::default();
         let mut replaced = None;
+        if let Some(position) = near
+            && let Some(reached) = self.try_reach_near(position)?
+            && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
+        {
+            return Ok(scan);
+        }
         loop {
-            if let Some(scan) = self.try_scan_leaf(from, to, direction, at_most, &mut replaced)? {
+            if let Some(reached) = self.try_reach(from, direction)?
+                && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
+            {
                 return Ok(scan);
             }
             waits.wait();
@@ -283,34 +335,36 @@ impl Tree {
 
     fn try_scan_leaf(
         &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        direction: Direction,
-        at_most: usize,
+        Reached {
+            leaf,
+            branch,
+            is_near,
+        }: Reached<'_>,
+        step: &Step<'_>,
         replaced: &mut Replaced,
     ) -> Result<Option<LeafScan>, StoreError> {
-        let Some(leaf) =
-            self.try_descend(&|node: Node<'_>| child_towards(node, from, direction))?
-        else {
-            return Ok(None);
-        };
         let node = Node(leaf.page());
-        let begins_here = begins_here(node, from, direction);
-        let part = match direction {
-            Direction::Forward => between(node, from, to),
-            Direction::Reverse => between(node, to, from),
+        let begins_here = step.begins_in(node);
+        let part = step.part_of(node);
+        let is_whole = part.len() <= step.at_most;
+        let behind = is_whole.then(|| step.behind(node)).flatten();
+        let next = branch.and_then(|branch| branch.next(step.direction));
+        // Whoever asks for more than there is will ask for the next leaf, too.
+        let ahead = match next {
+            Some(next) if part.len() < step.at_most && behind.is_some() => self.ahead(next),
+            _ => None,
         };
-        let copied = Copied::read(node, &part, direction, at_most);
-        let is_all = copied
-            .as_ref()
-            .is_some_and(|copied| copied.records.len() == part.len());
-        let behind = is_all.then(|| behind(node, to, direction)).flatten();
+        // Here, too, if the step before asked for it already: the processor lets some of that go.
+        node.prefetch_records(step.first_of(&part));
+        let copied = Copied::read(node, &part, step.direction, step.at_most, ahead);
         // From here on what was read makes sense.
         if !leaf.validate() {
             return Ok(None);
         }
-        if !begins_here {
-            return Err(astray(leaf.id));
+        match begins_here {
+            true => {}
+            false if is_near => return Ok(None),
+            false => return Err(astray(leaf.id)),
         }
         let what = "a record that is not in its page";
         let copied = copied.ok_or_else(|| StoreError::damaged_page(leaf.id, what))?;
@@ -319,15 +373,18 @@ impl Tree {
             records,
             large,
         } = copied;
+        let is_all = records.len() == part.len();
         let mut scan = LeafScan {
             bytes: bytes.into(),
             records,
             large: Vec::new(),
             stamp: Stamp::of(&leaf),
             next: behind,
+            position: next.map(|branch| self.position(branch)),
         };
         if let (false, Some(last)) = (is_all, scan.len().checked_sub(1)) {
             scan.next = Some(Bound::Excluded(scan.key(last)));
+            scan.position = branch.map(|branch| self.position(branch));
         }
         match large.is_empty() || self.read_large(&mut scan, &large, leaf.id, replaced)? {
             true => Ok(Some(scan)),
@@ -360,19 +417,5 @@ impl Tree {
             scan.large.push(value);
         }
         Ok(true)
-    }
-}
-
-/// The child of an inner node in which a scan from a bound begins.
-#[inline]
-fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> PageId {
-    match (from, direction) {
-        (Bound::Unbounded, Direction::Forward) => node.child_at(0),
-        (Bound::Unbounded, Direction::Reverse) => node.child_at(node.len()),
-        // What lies before a separator is in the child to its left.
-        (Bound::Excluded(key), Direction::Reverse) => {
-            node.child_at(node.search(key).unwrap_or_else(|above| above))
-        }
-        (Bound::Included(key) | Bound::Excluded(key), _) => node.child_of(key),
     }
 }

@@ -1,0 +1,250 @@
+//! Where a scan goes on, known from the step before.
+//!
+//! The leaf that a scan comes to next mostly is a child of the same parent as the one before. While the parent's
+//! version stands, so do its separators, and the child beside the last one begins where that one ended: the
+//! step needs no descent from the root. What changes the parent, a split or a merge of its children or its
+//! eviction, changes its version, and the step goes down from the root.
+//!
+//! That the next leaf is known early is worth more than the descent: it can be asked for before it is read.
+
+use std::cell::Cell;
+use std::ops::Bound;
+
+use super::scan::Direction;
+use super::{Stamp, Tree};
+use crate::error::StoreError;
+use crate::node::Node;
+use crate::page::PageId;
+use crate::pool::ReadPage;
+
+/// Where a scan goes on after a step; see [`Tree::scan_leaf`].
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    root: PageId,
+    parent: Stamp,
+    /// The position of the leaf among the parent's children.
+    child: usize,
+}
+
+/// The way to a leaf from the node above it.
+#[derive(Clone, Copy)]
+pub(super) struct Branch<'a> {
+    parent: ReadPage<'a>,
+    child: usize,
+}
+
+impl<'a> Branch<'a> {
+    /// The way to the leaf behind this one, if it has the same parent.
+    pub(super) fn next(self, direction: Direction) -> Option<Self> {
+        let child = match direction {
+            Direction::Forward => self.child + 1,
+            Direction::Reverse => self.child.checked_sub(1)?,
+        };
+        (child <= self.node().len()).then_some(Self { child, ..self })
+    }
+
+    fn node(self) -> Node<'a> {
+        Node(self.parent.page())
+    }
+
+    fn leaf(self) -> PageId {
+        self.node().child_at(self.child)
+    }
+}
+
+/// A leaf that was opened for a scan.
+pub(super) struct Reached<'a> {
+    pub(super) leaf: ReadPage<'a>,
+    /// `None` for a leaf that is the root.
+    pub(super) branch: Option<Branch<'a>>,
+    /// Whether it was found at a position, not by a descent.
+    pub(super) is_near: bool,
+}
+
+impl Tree {
+    /// Opens the leaf in which a scan from a bound begins; `None` if something changed on the way.
+    pub(super) fn try_reach(
+        &self,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Reached<'_>>, StoreError> {
+        let branch = Cell::new(None);
+        let leaf = self.try_descend(&|parent, node: Node<'_>| {
+            let child = child_towards(node, from, direction);
+            branch.set(Some((parent, child)));
+            node.child_at(child)
+        })?;
+        let branch = branch.get().map(|(parent, child)| Branch { parent, child });
+        let is_near = false;
+        Ok(leaf.map(|leaf| Reached {
+            leaf,
+            branch,
+            is_near,
+        }))
+    }
+
+    /// Opens the leaf at a position; `None` if its parent is not as it was.
+    pub(super) fn try_reach_near(
+        &self,
+        position: Position,
+    ) -> Result<Option<Reached<'_>>, StoreError> {
+        let Position {
+            root,
+            parent,
+            child,
+        } = position;
+        let is_same = |page: &ReadPage<'_>| {
+            let is_unchanged = page.version() == parent.version;
+            root == self.root && (is_unchanged || braid_rt::mutant!("follow_a_changed_parent"))
+        };
+        let Some(parent) = self.pool.read_resident(parent.page).filter(is_same) else {
+            return Ok(None);
+        };
+        let branch = Branch { parent, child };
+        let leaf = self.open_child(&parent, branch.leaf())?;
+        // A damaged parent may have a child that is none.
+        let leaf = leaf.filter(|leaf| Node(leaf.page()).is_leaf());
+        Ok(leaf.map(|leaf| Reached {
+            leaf,
+            branch: Some(branch),
+            is_near: true,
+        }))
+    }
+
+    pub(super) fn position(&self, branch: Branch<'_>) -> Position {
+        Position {
+            root: self.root,
+            parent: Stamp::of(&branch.parent),
+            child: branch.child,
+        }
+    }
+
+    /// The leaf that a way leads to, if it is in memory, to be asked for: it may be any page.
+    pub(super) fn ahead<'a>(&'a self, branch: Branch<'a>) -> Option<Node<'a>> {
+        let leaf = self.pool.read_resident(branch.leaf())?;
+        Some(Node(leaf.page()))
+    }
+}
+
+/// The position of the child of an inner node in which a scan from a bound begins.
+#[inline]
+fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> usize {
+    match (from, direction) {
+        (Bound::Unbounded, Direction::Forward) => 0,
+        (Bound::Unbounded, Direction::Reverse) => node.len(),
+        // What lies before a separator is in the child to its left.
+        (Bound::Excluded(key), Direction::Reverse) => {
+            node.search(key).unwrap_or_else(|above| above)
+        }
+        (Bound::Included(key) | Bound::Excluded(key), _) => node.child_position(key),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::store::{Store, StoreOptions};
+    use crate::tree::Change;
+
+    /// Leaves of some eight records each.
+    const VALUE: [u8; 900] = [7; 900];
+
+    fn put(tree: &Tree, key: u32) {
+        let put = Change::Put {
+            version: 1,
+            value: &VALUE,
+        };
+        tree.modify(&key.to_be_bytes(), |_| (put, ())).unwrap();
+    }
+
+    /// A store with two trees; the first has keys 0, 10, 20 and so on.
+    fn trees(pool_bytes: usize, keys: u32) -> (Store, Tree, Tree) {
+        let store =
+            Store::create(Arc::new(MemoryDevice::new()), StoreOptions { pool_bytes }).unwrap();
+        let (tree, other) = (store.tree(1).unwrap(), store.tree(2).unwrap());
+        (0..keys).for_each(|i| put(&tree, i * 10));
+        (store, tree, other)
+    }
+
+    fn near(tree: &Tree, position: Position) -> Option<PageId> {
+        let reached = tree.try_reach_near(position).unwrap();
+        reached.map(|reached| reached.leaf.id)
+    }
+
+    /// Where the first step of a scan of all ended.
+    fn first_step(tree: &Tree, direction: Direction) -> (Bound<Bytes>, Position) {
+        let all = Bound::Unbounded;
+        let scan = tree.scan_leaf(None, all, all, direction, 100).unwrap();
+        (scan.next.unwrap(), scan.position.unwrap())
+    }
+
+    #[test]
+    fn only_the_first_leaf_of_a_parent_takes_a_descent() {
+        // Three levels.
+        let keys = if cfg!(miri) { 100 } else { 10_000 };
+        let (_store, tree, _) = trees(64 << 20, keys);
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let (mut found, mut steps, mut descents) = (0, 0, 0);
+            let (mut from, mut position) = (Bound::Unbounded, None);
+            loop {
+                let start = from.as_ref().map(|key: &Bytes| &key[..]);
+                let reached = tree.try_reach(start, direction).unwrap().unwrap();
+                match position.and_then(|position| near(&tree, position)) {
+                    Some(leaf) => assert_eq!(leaf, reached.leaf.id),
+                    None => descents += 1,
+                }
+                let scan = tree
+                    .scan_leaf(position, start, Bound::Unbounded, direction, 5)
+                    .unwrap();
+                (found, steps) = (found + scan.len() as u32, steps + 1);
+                match scan.next {
+                    Some(next) => (from, position) = (next, scan.position),
+                    None => break,
+                }
+            }
+            assert_eq!(found, keys);
+            assert!(steps > keys / 10 && descents <= 1 + steps / 100);
+        }
+    }
+
+    #[test]
+    fn a_changed_parent_is_not_followed() {
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let (_store, tree, other) = trees(64 << 20, 50);
+            let (from, position) = first_step(&tree, direction);
+            let (Bound::Included(key) | Bound::Excluded(key)) = &from else {
+                panic!("a step ends at a key");
+            };
+            let key = u32::from_be_bytes(key[..].try_into().unwrap());
+            // A leaf that changes has the parent that it had.
+            tree.modify(&20u32.to_be_bytes(), |_| (Change::Remove, ()))
+                .unwrap();
+            assert!(near(&tree, position).is_some());
+            assert!(
+                near(&other, position).is_none(),
+                "that is another tree's leaf"
+            );
+            // The leaf that is next is split.
+            let before = tree.pool.version(position.parent.page);
+            for i in 1..10 {
+                put(&tree, key - 10 + i);
+                put(&tree, key + i);
+            }
+            assert_ne!(tree.pool.version(position.parent.page), before);
+            assert!(near(&tree, position).is_none());
+            // The step goes down from the root then.
+            let next = |position| {
+                let from = from.as_ref().map(|key| &key[..]);
+                tree.scan_leaf(position, from, Bound::Unbounded, direction, 100)
+                    .unwrap()
+            };
+            let (scan, wanted) = (next(Some(position)), next(None));
+            assert!(scan.records().eq(wanted.records()) && !scan.is_empty());
+        }
+    }
+}
