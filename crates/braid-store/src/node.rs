@@ -150,7 +150,7 @@ impl<'a> Node<'a> {
         ((self.0.word(2) >> 16) as u16 as usize).min(WORDS - FIRST_SLOT)
     }
 
-    fn heap_start(self) -> usize {
+    pub(crate) fn heap_start(self) -> usize {
         (self.0.word(2) >> 32) as u16 as usize
     }
 
@@ -460,21 +460,15 @@ impl<'a> Node<'a> {
 
     /// Asks the processor for a leaf's records, as far as one can tell without looking at them.
     pub(crate) fn prefetch_records(self, slots: Range<usize>) {
-        let size = (WORDS - self.heap_start().min(WORDS)) / self.len().max(1);
+        let (heap, len) = (self.heap_start().min(WORDS), self.len());
+        if slots.len() == len {
+            return self.0.prefetch(heap, WORDS - heap);
+        }
+        let size = (WORDS - heap) / len.max(1);
         for i in slots {
             let (_, at, _) = self.slot(i);
             self.0.prefetch(at, size);
         }
-    }
-
-    /// Asks the processor for one of so many parts of a node that is as full as another one.
-    pub(crate) fn prefetch_part(self, part: usize, parts: usize, like: Self) {
-        if part == 0 {
-            self.0.prefetch(0, FIRST_SLOT + like.len());
-        }
-        let start = like.heap_start().min(WORDS);
-        let size = (WORDS - start).div_ceil(parts.max(1));
-        self.0.prefetch((start + part * size).min(WORDS - 1), size);
     }
 
     /// The value's bytes in the leaf: the value, or the reference to it.

@@ -14,8 +14,7 @@ pub const PAGE_SIZE: usize = 8192;
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
 /// The words of a cache line, where [`Page::prefetch`] does anything.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE_WORDS: usize = 64 / 8;
+pub(crate) const LINE_WORDS: usize = 64 / 8;
 
 /// Names a page for its life; 0 names none.
 pub type PageId = u64;

@@ -13,8 +13,8 @@ use std::ops::Bound;
 use super::scan::Direction;
 use super::{Stamp, Tree};
 use crate::error::StoreError;
-use crate::node::Node;
-use crate::page::PageId;
+use crate::node::{FIRST_SLOT, Node};
+use crate::page::{LINE_WORDS, Page, PageId, WORDS};
 use crate::pool::ReadPage;
 
 /// Where a scan goes on after a step; see [`Tree::scan_leaf`].
@@ -49,6 +49,24 @@ impl<'a> Branch<'a> {
 
     fn leaf(self) -> PageId {
         self.node().child_at(self.child)
+    }
+}
+
+/// A leaf that is going to be read, or any page, and how far the processor was asked for its records.
+pub(super) struct Ahead<'a> {
+    page: Page<'a>,
+    at: usize,
+    part: usize,
+}
+
+impl Ahead<'_> {
+    /// Asks for the next part.
+    #[inline]
+    pub(super) fn prefetch(&mut self) {
+        if self.at < WORDS {
+            self.page.prefetch(self.at, self.part);
+            self.at += self.part;
+        }
     }
 }
 
@@ -119,10 +137,23 @@ impl Tree {
         }
     }
 
-    /// The leaf that a way leads to, if it is in memory, to be asked for: it may be any page.
-    pub(super) fn ahead<'a>(&'a self, branch: Branch<'a>) -> Option<Node<'a>> {
-        let leaf = self.pool.read_resident(branch.leaf())?;
-        Some(Node(leaf.page()))
+    /// Begins to ask for the leaf that a way leads to, if it is in memory, in so many parts. How full it is one can't
+    /// tell yet: as full as another one.
+    pub(super) fn ahead<'a>(
+        &'a self,
+        branch: Branch<'a>,
+        like: Node<'_>,
+        parts: usize,
+    ) -> Option<Ahead<'a>> {
+        let page = self.pool.read_resident(branch.leaf())?.page();
+        page.prefetch(0, FIRST_SLOT + like.len());
+        let heap = like.heap_start().min(WORDS);
+        let part = (WORDS - heap).div_ceil(parts.max(1));
+        Some(Ahead {
+            page,
+            at: heap / LINE_WORDS * LINE_WORDS,
+            part: part.next_multiple_of(LINE_WORDS),
+        })
     }
 }
 

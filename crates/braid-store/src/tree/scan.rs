@@ -7,7 +7,7 @@ use std::ops::{Bound, Range};
 
 use bytes::Bytes;
 
-use super::position::{Position, Reached};
+use super::position::{Ahead, Position, Reached};
 use super::{RecordMeta, Stamp, Tree, astray, meta_of};
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
@@ -156,7 +156,7 @@ impl Copied {
         part: &Range<usize>,
         direction: Direction,
         at_most: usize,
-        ahead: Option<Node<'_>>,
+        mut ahead: Option<Ahead<'_>>,
     ) -> Option<Self> {
         let count = part.len().min(at_most);
         // Of the size that records have here, and the last word in full.
@@ -175,8 +175,8 @@ impl Copied {
             if large_bytes >= LARGE_BYTES_MAX {
                 break;
             }
-            if let Some(ahead) = ahead {
-                ahead.prefetch_part(position, count, node);
+            if let Some(ahead) = &mut ahead {
+                ahead.prefetch();
             }
             let record = node.leaf_record(i);
             i = i.wrapping_add(step);
@@ -303,7 +303,7 @@ impl Tree {
     /// What reading pages can fail with.
     pub fn scan_leaf(
         &self,
-        near: Option<Position>,
+        mut near: Option<Position>,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         direction: Direction,
@@ -317,14 +317,12 @@ impl Tree {
         };
         let mut waits = Waits::default();
         let mut replaced = None;
-        if let Some(position) = near
-            && let Some(reached) = self.try_reach_near(position)?
-            && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
-        {
-            return Ok(scan);
-        }
         loop {
-            if let Some(reached) = self.try_reach(from, direction)?
+            let reached = match near.take() {
+                Some(position) => self.try_reach_near(position)?,
+                None => self.try_reach(from, direction)?,
+            };
+            if let Some(reached) = reached
                 && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
             {
                 return Ok(scan);
@@ -351,7 +349,9 @@ impl Tree {
         let next = branch.and_then(|branch| branch.next(step.direction));
         // Whoever asks for more than there is will ask for the next leaf, too.
         let ahead = match next {
-            Some(next) if part.len() < step.at_most && behind.is_some() => self.ahead(next),
+            Some(next) if part.len() < step.at_most && behind.is_some() => {
+                self.ahead(next, node, part.len())
+            }
             _ => None,
         };
         // Here, too, if the step before asked for it already: the processor lets some of that go.
