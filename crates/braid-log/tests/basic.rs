@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
 
 use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
 use common::{memory, payload, pieces, recover, small};
@@ -188,6 +189,34 @@ fn an_entry_in_flight_holds_the_horizon_back() {
         assert!(ticket.is_durable());
     });
     assert_eq!(log.horizon(), 2);
+}
+
+/// Until it draws, an entry holds back whatever is drawn meanwhile. When it has drawn, it may wait for that.
+#[test]
+fn an_entry_in_flight_can_wait_for_what_it_held_back() {
+    let options = LogOptions {
+        protocol: ProtocolKind::Gsn,
+        ..small(FlushMode::Callers)
+    };
+    let log = Log::create(memory(), options).unwrap();
+    let (done, over) = mpsc::channel();
+    let waits = std::thread::spawn(move || {
+        let mut entry = log.enter(10).unwrap();
+        let before = log.append(&[b"before"]).unwrap().number();
+        // Who finds the buffer full flushes it.
+        while log.stats().flushes == 0 {
+            drop(log.append(&[&[7; 1000]]).unwrap());
+        }
+        assert_eq!(log.horizon(), 0);
+        entry.draw(1);
+        log.ticket(before).wait().unwrap();
+        entry.append(&[b"later"]);
+        entry.finish().wait().unwrap();
+        done.send(()).unwrap();
+    });
+    let over = over.recv_timeout(Duration::from_secs(60));
+    over.expect("it does not wait for itself");
+    waits.join().unwrap();
 }
 
 struct Unpark(Thread);
