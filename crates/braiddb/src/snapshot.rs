@@ -466,7 +466,8 @@ impl Inner {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let horizon = self.log.horizon();
-        let is_visible = |meta: RecordMeta| meta.version <= horizon;
+        let is_there = table.since <= horizon;
+        let is_visible = |meta: RecordMeta| meta.version <= horizon && is_there;
         let (found, _) = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),

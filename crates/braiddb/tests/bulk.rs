@@ -111,6 +111,28 @@ fn who_began_before_sees_nothing_of_it() {
     assert_eq!(db.get(&table, &1).unwrap().as_deref(), Some(&b"two"[..]));
 }
 
+/// I4: where it is not known whether the commit that names the table is durable, no snapshot shows what was loaded.
+#[test]
+fn a_table_whose_name_may_be_lost_is_in_no_snapshot() {
+    let mut in_doubt = 0;
+    for steps in 0..100 {
+        let device = SimDevice::new(steps);
+        let db = open(Arc::new(device.clone())).unwrap();
+        let mut loader = db.bulk_load::<u32, Bytes>("t").unwrap();
+        loader.insert(&1, &b"one"[..]).unwrap();
+        device.fail_write_after(steps);
+        if !matches!(loader.finish(), Err(Error::Poisoned { .. })) {
+            continue;
+        }
+        if let Some(table) = db.existing_table::<u32, Bytes>("t").unwrap() {
+            in_doubt += 1;
+            assert_eq!(db.snapshot().iter(&table).unwrap().count(), 0);
+            assert_eq!(db.get(&table, &1).unwrap(), None);
+        }
+    }
+    assert!(in_doubt > 0);
+}
+
 #[test]
 fn bad_entries_are_typed_errors_and_do_no_harm() {
     let db = small();
