@@ -18,8 +18,9 @@ use crate::graph;
 use crate::plan::{Plan, survival};
 use crate::record::{Found, LARGE, Round, TxId};
 
-/// Steps of the scheduler after which a history counts as one that does not end.
-const STEPS_MAX: u64 = 3_000_000;
+/// Steps of the scheduler after which a history counts as one that does not end. Some with stalls take a million: who
+/// waits for a lock spins here, and all that spin go on taking steps while its holder has no processor.
+const STEPS_MAX: u64 = 30_000_000;
 
 /// How often each thing happened.
 pub type Counts = BTreeMap<&'static str, u64>;

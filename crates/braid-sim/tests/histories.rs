@@ -167,6 +167,12 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=1120,rounds=1,clients=4,transactions=9,keys=3,strands=3,lanes=2,large=true,named=true,loads=true",
         "a snapshot showed a loaded table whose name was not durable yet",
     ),
+    (
+        Protocol::Glsn,
+        "seed=20026710,rounds=2,clients=4,transactions=7,keys=7,strands=2,lanes=2,large=true,\
+         checkpoints=true,crashes=false,errors=true,savepoints=true,loads=true",
+        "a snapshot showed a loaded table whose name could not be made durable",
+    ),
 ];
 
 #[test]

@@ -118,7 +118,7 @@ fn splits_and_merges_hide_no_key() {
                 loop {
                     // Acquire: see `Done`. Read first, so that there is at least one round.
                     let last = done.load(Ordering::Acquire);
-                    for _ in 0..20 {
+                    for _ in 0..scaled(20, 3) {
                         let key = key_of(rng.u64(..anchors), 0);
                         let (found, _) = tree.get(key.as_bytes(), |_| true).unwrap();
                         let found = found.unwrap_or_else(|| panic!("get misses {key}"));
@@ -233,7 +233,7 @@ fn a_current_stamp_tells_the_truth() {
                 let mut rng = fastrand::Rng::with_seed(1_000 + reader);
                 loop {
                     let last = done.load(Ordering::Acquire);
-                    for _ in 0..20 {
+                    for _ in 0..scaled(20, 5) {
                         let key = rng.u32(..keys).to_be_bytes();
                         let (first, stamp) = tree.get(&key, |_| true).unwrap();
                         let (second, _) = tree.get(&key, |_| true).unwrap();
@@ -272,7 +272,7 @@ fn a_current_stamp_tells_the_truth() {
 fn large_values_are_replaced_as_a_whole() {
     const KEYS: u64 = 3;
     let versions = scaled(3_000, 6);
-    let len_of = |version: u64| 2_001 + (version * 7_919 % 40_000) as usize;
+    let len_of = |version: u64| 2_001 + (version * 7_919 % scaled(40_000, 8_000)) as usize;
     let check = |version: u64, value: &[u8]| {
         assert_eq!(value.len(), len_of(version));
         let word = (version as u32).to_le_bytes();
@@ -296,7 +296,7 @@ fn large_values_are_replaced_as_a_whole() {
                 let mut rng = fastrand::Rng::with_seed(reader);
                 loop {
                     let last = done.load(Ordering::Acquire);
-                    for _ in 0..10 {
+                    for _ in 0..scaled(10, 2) {
                         let key = rng.u64(..KEYS).to_be_bytes();
                         if let Some(found) = tree.get(&key, |_| true).unwrap().0 {
                             check(found.meta.version, &found.value.unwrap());
