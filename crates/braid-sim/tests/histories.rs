@@ -173,6 +173,13 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          checkpoints=true,crashes=false,errors=true,savepoints=true,loads=true",
         "a snapshot showed a loaded table whose name could not be made durable",
     ),
+    (
+        Protocol::Glsn,
+        "seed=381,rounds=1,clients=4,transactions=60,keys=3,strands=3,lanes=1,snapshot=false,large=false,\
+         checkpoints=false,crashes=false,errors=false,decay=false,savepoints=false,compressed=false,leases=false,\
+         named=false,loads=false,feed=false,copies=false,archive=false,seesaw=true,stalls=8",
+        "an absence was validated although a removal behind it was purged",
+    ),
 ];
 
 #[test]
