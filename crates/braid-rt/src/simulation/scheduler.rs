@@ -314,7 +314,8 @@ impl Scheduler {
         let mut rng = Rng::with_seed(options.seed);
         let every = [1, 2, 8, 32, 128][rng.usize(..5)];
         let policy = match rng.u32(..3) {
-            // With stalls, what others spin for may be held by one of low priority, for longer than a run.
+            // Who waits for a lock spins here, and takes all steps while its holder is stalled: a million of a history's,
+            // where three waited for a checkpoint. Priorities could keep the holder behind them even then.
             0 if options.stalls == 0 => Policy::Priority(every * 8),
             _ => Policy::Uniform(every),
         };
