@@ -126,9 +126,11 @@ impl Loads {
             seen => seen?,
         };
         if !seen {
-            // From before it was loaded.
+            // From before it was loaded, or its only row is gone by now.
+            let is_loaded =
+                before.state == State::Loaded && self.0.lock()[&id].state == State::Loaded;
             ensure!(
-                !(is_late && before.state == State::Loaded),
+                !(is_late && is_loaded),
                 "{} was loaded and is empty",
                 name(id)
             );
