@@ -285,7 +285,9 @@ impl Core {
         let flushed = self.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_entries`.
         let awaited = self.awaited.load(Ordering::SeqCst);
-        if entries <= flushed.max(awaited) && !braid_rt::mutant!("skip_second_look") {
+        // With epochs, who waits for a number waits for the end of its epoch, and so for entries behind the number.
+        let needed = flushed.max(awaited).max(self.epoch_end());
+        if entries <= needed && !braid_rt::mutant!("skip_second_look") {
             // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
             // gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);

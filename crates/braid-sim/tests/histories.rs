@@ -163,6 +163,13 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "an entry in flight waited for what only its own old bound held back",
     ),
     (
+        Protocol::Epoch,
+        "seed=74713,rounds=3,clients=4,transactions=4,keys=4,strands=3,lanes=3,snapshot=false,large=false,\
+         checkpoints=false,crashes=true,errors=true,decay=false,savepoints=false,compressed=false,leases=false,\
+         named=true,loads=false,feed=false,copies=false,archive=false,seesaw=false,stalls=64",
+        "a commit waited for ever for the end of its epoch, which an entry behind it had held back",
+    ),
+    (
         Protocol::Gwsn,
         "seed=1120,rounds=1,clients=4,transactions=9,keys=3,strands=3,lanes=2,large=true,named=true,loads=true",
         "a snapshot showed a loaded table whose name was not durable yet",
