@@ -448,6 +448,16 @@ impl DataFile {
         self.poison.get()
     }
 
+    /// Takes free blocks, with room for them in the file.
+    fn allocate(&self, count: usize) -> Vec<u64> {
+        let places: Vec<u64> = {
+            let mut space = self.space.lock();
+            (0..count).map(|_| space.allocate()).collect()
+        };
+        self.make_room(&places);
+        places
+    }
+
     /// Makes the file longer than these blocks need, since writes that extend a file go one after the other, each
     /// waiting for the one before it. [`DataFile::trim`] gives back what was not used.
     fn make_room(&self, places: &[u64]) {
@@ -484,11 +494,7 @@ impl DataFile {
         blocks: &mut [(u64, AlignedBuf)],
     ) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let places: Vec<u64> = {
-            let mut space = self.space.lock();
-            blocks.iter().map(|_| space.allocate()).collect()
-        };
-        self.make_room(&places);
+        let places = self.allocate(blocks.len());
         let sequence = self.next_sequence();
         blocks
             .iter_mut()
@@ -502,8 +508,7 @@ impl DataFile {
             })
             .collect();
         if let Err(error) = self.file.write_batch(&ops) {
-            let mut space = self.space.lock();
-            places.iter().for_each(|&place| space.free(place));
+            self.free(&places);
             return Err(StoreError::io("writing pages to data.braid", error));
         }
         Ok(places)
@@ -512,11 +517,7 @@ impl DataFile {
     /// Seals and writes the pages that follow each other in a buffer to free places; returns these.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let places: Vec<u64> = {
-            let mut space = self.space.lock();
-            ids.iter().map(|_| space.allocate()).collect()
-        };
-        self.make_room(&places);
+        let places = self.allocate(ids.len());
         let sequence = self.next_sequence();
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
@@ -529,8 +530,7 @@ impl DataFile {
             WriteOp { buf, offset }
         });
         let written = match &runs.collect::<Vec<_>>()[..] {
-            // Mostly all places follow each other, too. A plain write: a batch would be handed to the kernel's own
-            // threads, since writes that extend a file block, and who calls this has a thread for it already.
+            // Mostly all places follow each other, too. A plain write has less to set up than a batch of one.
             [run] => self.file.write_at(&[run.buf], run.offset),
             runs => self.file.write_batch(runs),
         };

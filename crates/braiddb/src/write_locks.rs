@@ -56,15 +56,22 @@ impl Inner {
         self.check_writable()?;
         self.check_table(core)?;
         let stripe = self.locks.stripe_of(hash);
-        match self.lock_stripe(stripe, state.owner) {
-            Ok(Locked::Already) => {}
-            Ok(Locked::Now) => state.locks.push(stripe),
-            Err(Deadlock) => return Err(self.conflict(ConflictKind::Deadlock)),
+        if self.hold_stripe(state, stripe).is_err() {
+            return Err(self.conflict(ConflictKind::Deadlock));
         }
         match &state.snapshot {
             Some(snapshot) => self.check_first(snapshot.number(), core, key),
             None => Ok(()),
         }
+    }
+
+    /// Takes the lock of a stripe for the transaction, unless it has it.
+    #[inline(always)]
+    fn hold_stripe(&self, state: &mut Context, stripe: usize) -> Result<(), Deadlock> {
+        if self.lock_stripe(stripe, state.owner)? == Locked::Now {
+            state.locks.push(stripe);
+        }
+        Ok(())
     }
 
     /// First committer wins: what was changed after the snapshot can't be written over.
@@ -106,7 +113,11 @@ impl Inner {
         stripes.sort_unstable();
         stripes.dedup();
         for _ in 0..ATTEMPTS {
-            if self.lock_stripes(state, &stripes) {
+            let mut all = stripes.iter();
+            if all
+                .try_for_each(|&stripe| self.hold_stripe(state, stripe))
+                .is_ok()
+            {
                 return Ok(());
             }
             if state.reads_locked {
@@ -115,20 +126,6 @@ impl Inner {
             self.unlock_all(state);
         }
         Err(self.conflict(ConflictKind::Deadlock))
-    }
-
-    /// Takes the locks of all these stripes; `false` at a deadlock.
-    fn lock_stripes(&self, state: &mut Context, stripes: &[usize]) -> bool {
-        stripes
-            .iter()
-            .all(|&stripe| match self.lock_stripe(stripe, state.owner) {
-                Ok(Locked::Already) => true,
-                Ok(Locked::Now) => {
-                    state.locks.push(stripe);
-                    true
-                }
-                Err(Deadlock) => false,
-            })
     }
 }
 

@@ -112,10 +112,9 @@ impl Loads {
             braid_rt::sleep(Duration::from_micros(rng.u64(1..2_000)));
         }
         let before = self.0.lock()[&id];
+        let stays = || before.state == State::Loaded && self.0.lock()[&id].state == State::Loaded;
         let Some(table) = db.existing_table::<u64, Bytes>(&name(id))? else {
-            let is_there =
-                before.state == State::Loaded && self.0.lock()[&id].state == State::Loaded;
-            ensure!(!is_there, "{} was loaded and is not there", name(id));
+            ensure!(!stays(), "{} was loaded and is not there", name(id));
             return Ok(Ok(()));
         };
         let is_late = early.is_none();
@@ -128,11 +127,9 @@ impl Loads {
         if !seen {
             // From before it was loaded, or its only row is gone by now; or the log has failed, and with `gsn` a
             // snapshot is then behind what was acknowledged.
-            let is_loaded =
-                before.state == State::Loaded && self.0.lock()[&id].state == State::Loaded;
             let has_failed = matches!(db.health(), Health::Poisoned { .. });
             ensure!(
-                has_failed || !(is_late && is_loaded),
+                has_failed || !(is_late && stays()),
                 "{} was loaded and is empty",
                 name(id)
             );
