@@ -82,7 +82,7 @@ fn seal(block: &mut [u8], identity: u64, sequence: u64) {
 }
 
 /// Whether a block is whole, is what it should be, and is no newer than `sequence`.
-fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
+pub(crate) fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
     let stamp = u64_at(block, 0);
     if stamp as u32 != crc32c::crc32c(&block[4..]) && !braid_rt::mutant!("skip_page_checksum") {
         return Err("the checksum does not fit");
@@ -350,12 +350,30 @@ impl DataFile {
         place: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
+        self.read_block(id, place, self.newest_of(id, place), buf)
+    }
+
+    /// The newest checkpoint that what lies at a page's place can be of.
+    pub(crate) fn newest_of(&self, id: PageId, place: u64) -> u64 {
         // In this order: a publication raises the sequence before it makes its places the durable ones, so
         // who sees such a place (Acquire in `durable_place`) sees the sequence that goes with it.
         let is_durable = self.durable_place(id) == place;
         let durable = self.sequence.load(Ordering::Acquire);
-        let newest = if is_durable { durable } else { durable + 1 };
-        self.read_block(id, place, newest, buf)
+        if is_durable { durable } else { durable + 1 }
+    }
+
+    /// Reads blocks from anywhere in one batch. Nothing is checked; see [`check`].
+    pub(crate) fn read_blocks<'a>(
+        &self,
+        blocks: impl Iterator<Item = (u64, &'a mut AlignedBuf)>,
+    ) -> io::Result<()> {
+        let op = |(block, buf): (u64, &'a mut AlignedBuf)| {
+            let offset = block.checked_mul(PAGE_SIZE as u64);
+            let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(ReadOp { buf, offset })
+        };
+        let mut ops: Vec<ReadOp<'_>> = blocks.map(op).collect::<io::Result<_>>()?;
+        self.file.read_batch(&mut ops)
     }
 
     /// The number of the durable checkpoint.
@@ -393,14 +411,7 @@ impl DataFile {
         pages: &mut [(PageId, u64, &mut AlignedBuf)],
         sequence: u64,
     ) -> Result<(), StoreError> {
-        let mut ops: Vec<ReadOp<'_>> = pages
-            .iter_mut()
-            .map(|(_, block, buf)| ReadOp {
-                buf,
-                offset: *block * PAGE_SIZE as u64,
-            })
-            .collect();
-        let read = self.file.read_batch(&mut ops);
+        let read = self.read_blocks(pages.iter_mut().map(|(_, block, buf)| (*block, &mut **buf)));
         read.map_err(|e| StoreError::io("reading pages of data.braid", e))?;
         for (id, block, buf) in pages {
             let location = || format!("data.braid, block {block} (page {id})");

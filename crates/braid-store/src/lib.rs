@@ -36,6 +36,7 @@ mod checkpoint;
 mod copy;
 mod detached;
 mod error;
+mod fetch;
 mod file;
 mod frames;
 #[cfg(feature = "fuzzing")]
@@ -68,8 +69,8 @@ pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta, Stamp, Taken,
-    Tree, ValueRef,
+    Change, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta, Stamp, TOGETHER,
+    Taken, Tree, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

@@ -25,7 +25,7 @@ mod check;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::page::{PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind};
+use crate::page::{LINE_WORDS, PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind};
 
 pub(crate) use check::check;
 
@@ -468,6 +468,15 @@ impl<'a> Node<'a> {
         for i in slots {
             let (_, at, _) = self.slot(i);
             self.0.prefetch(at, size);
+        }
+    }
+
+    /// Asks the processor for the record of a key in a leaf.
+    #[inline]
+    pub(crate) fn prefetch_record_of(self, key: &[u8]) {
+        if let Ok(i) = self.search(key) {
+            let (_, at, _) = self.slot(i);
+            self.0.prefetch(at, 2 * LINE_WORDS);
         }
     }
 

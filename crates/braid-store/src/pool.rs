@@ -98,7 +98,7 @@ pub(crate) struct Pool {
     pub(crate) places: PageTable,
     pub(crate) epoch: AtomicU64,
     pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
-    free_frames: Mutex<Vec<u32>>,
+    pub(crate) free_frames: Mutex<Vec<u32>>,
     next_frame: AtomicUsize,
     hand: AtomicUsize,
     pub(crate) ids: Mutex<PageIds>,
@@ -212,6 +212,32 @@ impl Pool {
             id,
             word,
         })
+    }
+
+    /// Opens a page for optimistic reading if it is in memory and nobody is changing it.
+    #[inline]
+    pub(crate) fn read_if_there(&self, id: PageId) -> Option<ReadPage<'_>> {
+        let state = self.state(id)?;
+        let word = latch::open(state);
+        if state::is_latched(word) || !state::is_resident(word) {
+            return None;
+        }
+        if state::is_marked(word) {
+            state::unmark(state, word);
+        }
+        Some(ReadPage {
+            pool: self,
+            state,
+            id,
+            word: state::without_mark(word),
+        })
+    }
+
+    /// Whether a page is not in memory.
+    #[inline]
+    pub(crate) fn is_missing(&self, id: PageId) -> bool {
+        let word = self.state(id).map_or(0, latch::open);
+        !state::is_latched(word) && !state::is_resident(word)
     }
 
     #[cold]
@@ -377,7 +403,7 @@ impl Pool {
             .map_or(0, |state| state::without_mark(latch::open(state)))
     }
 
-    fn take_frame(&self) -> Result<usize, StoreError> {
+    pub(crate) fn take_frame(&self) -> Result<usize, StoreError> {
         if let Some(frame) = self.free_frames.lock().pop() {
             return Ok(frame as usize);
         }

@@ -1,6 +1,7 @@
 //! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time; splits and
 //! merges in a second, latched pass.
 
+mod batch;
 mod position;
 mod scan;
 
@@ -20,6 +21,7 @@ use crate::overflow;
 use crate::page::{PageId, WORDS};
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
+pub use batch::TOGETHER;
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 
@@ -426,14 +428,6 @@ impl Tree {
     /// Whether nothing changed in the leaf since it was read. May say no without reason.
     pub fn is_current(&self, stamp: Stamp) -> bool {
         self.pool.version(stamp.page) == stamp.version
-    }
-
-    /// Brings the leaf of a key into memory.
-    ///
-    /// # Errors
-    /// What reading pages can fail with.
-    pub fn prefetch(&self, key: &[u8]) -> Result<(), StoreError> {
-        self.descend(key).map(drop)
     }
 
     /// Changes one record. `decide` is called exactly once, with the present record, while nobody else

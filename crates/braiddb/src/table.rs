@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
-use braid_store::Tree;
+use braid_store::{TOGETHER, Tree};
 
 use crate::MAX_VALUE_LEN;
 use crate::codec::{Codec, TableOptions};
 use crate::error::{Error, Result};
-use crate::types::{Key, Value};
+use crate::types::{AsKey, Key, Value};
 
 /// A thread's buffer for values that are only looked at is kept up to this size.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
@@ -111,6 +111,32 @@ impl TableCore {
             BUFFER.set(buffer);
         }
         outcome
+    }
+
+    /// See [`crate::Readable::prefetch`].
+    pub(crate) fn prefetch<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) {
+        let mut keys = keys.into_iter();
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            let mut ends = [0; TOGETHER];
+            let mut count = 0;
+            for (end, key) in ends.iter_mut().zip(&mut keys) {
+                key.with_key_bytes(|key| bytes.extend_from_slice(key));
+                *end = bytes.len();
+                count += 1;
+            }
+            if count == 0 {
+                return;
+            }
+            let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
+            let keys: [&[u8]; TOGETHER] =
+                std::array::from_fn(|i| bytes.get(start(i)..ends[i]).unwrap_or_default());
+            self.tree.prefetch(&keys[..count]);
+        }
     }
 
     /// The longest value that the table takes.

@@ -422,6 +422,16 @@ impl Readable for Transaction {
         core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
     }
 
+    fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        table: &Table<K, V>,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<()> {
+        self.inner().check_table(&table.core)?;
+        table.core.prefetch(keys);
+        Ok(())
+    }
+
     fn range<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,

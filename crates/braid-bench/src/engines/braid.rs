@@ -201,6 +201,12 @@ impl Transaction for Reading<'_> {
             .get_with(table, key, |value| lend(value, found))?)
     }
 
+    fn prefetch(&mut self, table: TableId, keys: &[&[u8]]) -> Result<(), Stop> {
+        Ok(self
+            .reader
+            .prefetch(&self.tables[table], keys.iter().copied())?)
+    }
+
     fn scan(
         &mut self,
         table: TableId,
@@ -241,6 +247,12 @@ impl Transaction for Writing<'_> {
     fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
         self.tx.remove(&self.tables[table], key)?;
         Ok(())
+    }
+
+    fn prefetch(&mut self, table: TableId, keys: &[&[u8]]) -> Result<(), Stop> {
+        Ok(self
+            .tx
+            .prefetch(&self.tables[table], keys.iter().copied())?)
     }
 
     fn scan(

@@ -322,6 +322,14 @@ pub trait Transaction {
         self.get(table, key, found)
     }
 
+    /// Tells which keys are going to be read or written next, if the engine wants to know.
+    ///
+    /// # Errors
+    /// The engine's failure.
+    fn prefetch(&mut self, _table: TableId, _keys: &[&[u8]]) -> Result<(), Stop> {
+        Ok(())
+    }
+
     /// Writes a value, whether or not there was one. A transaction that has no way to write refuses.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use super::random::{self, ORIGINAL};
 use super::rows::{
     DISTRICT_TEXT, Fields, Line, Order, StockLevel, fetch, fetch_for_update, fetch_if_there, now,
+    prefetch,
 };
 use super::schema::{self, DISTRICTS, Sizes};
 use crate::engines::{Stop, Transaction};
@@ -108,6 +109,15 @@ impl NewOrder {
         tx.put(schema::ORDER, &key, &order.encode())?;
         tx.put(schema::LAST_ORDER, &customer, &o.to_le_bytes())?;
         tx.put(schema::NEW_ORDER, &key, &[])?;
+        let wanted = self.wanted().iter();
+        prefetch(
+            tx,
+            schema::ITEM,
+            wanted.clone().map(|wanted| schema::item(wanted.item)),
+        )?;
+        let stock = wanted.map(|wanted| schema::stock(wanted.supplier, wanted.item));
+        prefetch(tx, schema::STOCK, stock.clone())?;
+        prefetch(tx, schema::STOCK_LEVEL, stock)?;
         let mut total = 0;
         for (number, wanted) in (1..).zip(self.wanted()) {
             total += self.line(tx, o, number, wanted)?;

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::payment::Who;
 use super::rows::{
-    Account, Fields, Line, Order as OrderRow, StockLevel as Level, fetch, fetch_if_there,
+    Account, Fields, Line, Order as OrderRow, StockLevel as Level, fetch, fetch_if_there, prefetch,
 };
 use super::schema::{self, DISTRICTS, Sizes};
 use crate::engines::{Order, Stop, Transaction};
@@ -96,10 +96,14 @@ impl StockLevel {
         items.sort_unstable();
         items.dedup();
         let mut scarce = 0;
-        for &item in items.iter() {
-            let key = schema::stock(w, item);
-            let level = fetch(tx, schema::STOCK_LEVEL, &key, Level::decode)?;
-            scarce += u32::from(level.quantity < threshold);
+        // As many as stay in the caches until they are read.
+        for items in items.chunks(64) {
+            let keys = items.iter().map(|&item| schema::stock(w, item));
+            prefetch(tx, schema::STOCK_LEVEL, keys.clone())?;
+            for key in keys {
+                let level = fetch(tx, schema::STOCK_LEVEL, &key, Level::decode)?;
+                scarce += u32::from(level.quantity < threshold);
+            }
         }
         black_box(scarce);
         Ok(())

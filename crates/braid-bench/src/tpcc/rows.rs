@@ -86,6 +86,17 @@ pub(super) fn wrong(table: TableId) -> Stop {
     })
 }
 
+/// Tells which rows come next, a few at a time.
+pub(super) fn prefetch<const LEN: usize>(
+    tx: &mut dyn Transaction,
+    table: TableId,
+    keys: impl Iterator<Item = [u8; LEN]>,
+) -> Result<(), Stop> {
+    let keys: Vec<[u8; LEN]> = keys.collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    tx.prefetch(table, &keys)
+}
+
 /// Decodes a row that must be there.
 pub(super) fn fetch<T>(
     tx: &mut dyn Transaction,

@@ -1,0 +1,94 @@
+//! Reading pages that are asked for together.
+//!
+//! A device answers many reads at a time hardly later than one. Who knows which pages come next has them read in one
+//! batch, instead of one after the other as he comes to them.
+
+use std::sync::atomic::Ordering;
+
+use braid_io::AlignedBuf;
+
+use crate::file::check;
+use crate::latch;
+use crate::page::PageId;
+use crate::pool::{ABSENT, Pool, UNWRITTEN, check_page};
+use crate::state;
+use crate::sync::AtomicU64;
+use crate::table::PAGES_MAX;
+
+/// A page that is going to be read: its latch and its frame are taken.
+struct Wanted<'a> {
+    id: PageId,
+    state: &'a AtomicU64,
+    /// The state to go on from.
+    empty: u64,
+    place: u64,
+    /// The newest checkpoint that the page can be of.
+    newest: u64,
+    frame: usize,
+    buf: AlignedBuf,
+}
+
+impl Pool {
+    /// Brings those of some pages into memory that are not there, in one batch of reads, as far as nobody has to be
+    /// waited for. What can't be read is left out: who asks for it alone gets the error.
+    #[cold]
+    pub(crate) fn fetch(&self, ids: &[PageId]) {
+        // Of a small pool most is left to others.
+        let most = self.frame_count() / 8;
+        let mut wanted: Vec<_> = (ids.iter().take(most))
+            .filter_map(|&id| self.want(id))
+            .collect();
+        let blocks = wanted.iter_mut().map(|page| (page.place, &mut page.buf));
+        let is_read = self.file.read_blocks(blocks).is_ok();
+        for page in &wanted {
+            self.put_fetched(page, is_read);
+        }
+    }
+
+    fn want(&self, id: PageId) -> Option<Wanted<'_>> {
+        if !(1..PAGES_MAX).contains(&id) || self.place(id) == ABSENT {
+            return None;
+        }
+        let state = self.states.get_or_make(id);
+        let word = latch::open(state);
+        if state::is_latched(word) || state::is_resident(word) {
+            return None;
+        }
+        let empty = state::take(state, word)?;
+        // With the latch, since nobody moves the page now.
+        let place = self.place(id);
+        let frame = match place {
+            ABSENT | UNWRITTEN => None,
+            _ => self.take_frame().ok(),
+        };
+        let Some(frame) = frame else {
+            latch::give_back(state, empty);
+            return None;
+        };
+        Some(Wanted {
+            id,
+            state,
+            empty,
+            place,
+            newest: self.file.newest_of(id, place),
+            frame,
+            buf: self.file.buffer(),
+        })
+    }
+
+    /// Ends what [`Pool::want`] began.
+    fn put_fetched(&self, page: &Wanted<'_>, is_read: bool) {
+        let Wanted { id, ref buf, .. } = *page;
+        let is_good = is_read && check(buf, id, page.newest).is_ok() && check_page(id, buf).is_ok();
+        if is_good {
+            braid_rt::reach("store: a page is read in a batch");
+            self.counters.loads.fetch_add(1, Ordering::Relaxed);
+            latch::before_changes();
+            self.fill(page.frame, id, buf);
+            state::moved(page.state, page.empty, page.frame as u64);
+        } else {
+            self.free_frames.lock().push(page.frame as u32);
+            latch::give_back(page.state, page.empty);
+        }
+    }
+}
