@@ -17,6 +17,7 @@ pub mod graph;
 mod history;
 mod memory;
 mod plan;
+mod processor;
 pub mod record;
 mod simulate;
 

@@ -28,10 +28,11 @@ impl Version {
         *self.writers.last().expect("a version has a writer")
     }
 
-    /// Bytes behind the list, which differ in number and content from writer to writer.
-    fn padding(&self) -> impl Iterator<Item = u8> + use<> {
+    /// Bytes behind the list, which differ in number and content from writer to writer, in parts, as long as `take`
+    /// wants more.
+    fn padding(&self, mut take: impl FnMut(&[u8]) -> bool) {
         let mut rng = fastrand::Rng::with_seed(self.writer());
-        let len = match rng.u32(..64) {
+        let mut len = match rng.u32(..64) {
             0..20 if self.writer() & LARGE != 0 => rng.usize(5_000..60_000),
             0 => rng.usize(4_000..20_000),
             1..6 => rng.usize(500..3_000),
@@ -39,8 +40,17 @@ impl Version {
         };
         // Of every other writer they can be compressed.
         let same = self.writer() & 16 != 0;
-        let byte = rng.u8(..);
-        std::iter::repeat_with(move || if same { byte } else { rng.u8(..) }).take(len)
+        let mut part = [rng.u8(..); 512];
+        while len > 0 {
+            if !same {
+                rng.fill(&mut part);
+            }
+            let now = len.min(part.len());
+            if !take(&part[..now]) {
+                break;
+            }
+            len -= now;
+        }
     }
 
     /// As the database stores it.
@@ -48,20 +58,34 @@ impl Version {
         let mut bytes = vec![u8::from(self.intermediate), self.writers.len() as u8];
         let writers = self.writers.iter().flat_map(|writer| writer.to_le_bytes());
         bytes.extend(writers);
-        bytes.extend(self.padding());
+        self.padding(|part| {
+            bytes.extend_from_slice(part);
+            true
+        });
         bytes
     }
 
     /// What the database returned; `None` if nobody ever wrote that.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&[intermediate, count], rest) = bytes.split_first_chunk()?;
-        let lists = rest.get(..usize::from(count) * 8)?;
+        let (lists, mut rest) = rest.split_at_checked(usize::from(count) * 8)?;
         let writer = |chunk: &[u8]| chunk.try_into().ok().map(u64::from_le_bytes);
         let version = Self {
             writers: lists.chunks(8).map(writer).collect::<Option<_>>()?,
             intermediate: intermediate == 1,
         };
-        (count > 0 && version.padding().eq(rest[lists.len()..].iter().copied())).then_some(version)
+        if count == 0 {
+            return None;
+        }
+        let mut is_whole = true;
+        version.padding(|part| {
+            match rest.strip_prefix(part) {
+                Some(behind) => rest = behind,
+                None => is_whole = false,
+            }
+            is_whole
+        });
+        (is_whole && rest.is_empty()).then_some(version)
     }
 }
 

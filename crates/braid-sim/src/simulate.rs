@@ -12,6 +12,7 @@ use braid::Protocol;
 use crate::history::{Failed, Outcome, run};
 use crate::memory;
 use crate::plan::Plan;
+use crate::processor;
 
 /// How often the progress callback is called.
 const TICK: Duration = Duration::from_millis(200);
@@ -61,6 +62,8 @@ pub struct Summary {
     pub histories: u64,
     /// Power cuts and killed processes in them.
     pub crashes: u64,
+    /// Histories with at least one of these.
+    pub with_crashes: u64,
     /// Transactions that committed.
     pub commits: u64,
     /// Steps of the scheduler.
@@ -69,6 +72,9 @@ pub struct Summary {
     pub counts: BTreeMap<&'static str, Count>,
     /// Time that it took.
     pub elapsed: Duration,
+    /// Time of processors that the jobs took, known when they have ended; where the system does not tell, the time that
+    /// they lasted.
+    pub processor: Duration,
     /// The first history that broke a rule, which ends the run.
     pub failed: Option<Failed>,
 }
@@ -77,6 +83,7 @@ impl Summary {
     fn add(&mut self, outcome: Outcome) {
         self.histories += 1;
         self.crashes += outcome.crashes;
+        self.with_crashes += u64::from(outcome.crashes > 0);
         self.commits += outcome.commits;
         self.steps += outcome.report.steps;
         for (what, times) in outcome.counts {
@@ -103,10 +110,11 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
     let mut summary = Summary::default();
     std::thread::scope(|scope| {
         let (results, outcomes) = mpsc::channel();
+        let mut jobs = Vec::new();
         for _ in 0..spec.jobs {
             let (results, next, over) = (results.clone(), &next, &over);
             let nonsense = &nonsense;
-            scope.spawn(move || {
+            let work = move || {
                 let late = || spec.time.is_some_and(|time| begun.elapsed() >= time);
                 // Relaxed, all: results come through the channel.
                 while !over.load(Ordering::Relaxed) && !late() {
@@ -128,7 +136,11 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
                         return;
                     }
                 }
-            });
+            };
+            jobs.push(scope.spawn(move || {
+                work();
+                processor::time(begun)
+            }));
         }
         drop(results);
         let mut told = begun;
@@ -151,6 +163,10 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
                 progress(&summary);
             }
         }
+        let times = jobs
+            .into_iter()
+            .map(|job| job.join().expect("no job panics"));
+        summary.processor = times.sum();
     });
     summary.elapsed = begun.elapsed();
     let nonsense = nonsense.into_inner().expect("nobody panics with it");

@@ -27,14 +27,16 @@ impl Frames {
         // Asked for a boundary, the allocator would write all the zeroes itself, and every opening would take
         // the whole pool's memory at once. So the boundary is found here.
         let size = count.checked_mul(PAGE_SIZE)?;
+        // Less than a huge page can be none.
+        let align = if size < ALIGN { PAGE_SIZE } else { ALIGN };
         let layout = size
-            .checked_add(ALIGN)
+            .checked_add(align)
             .and_then(|size| Layout::array::<u64>(size / 8).ok())?;
         // SAFETY: the layout's size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let before = memory.as_ptr().align_offset(ALIGN);
-        assert!(before <= ALIGN, "there is a boundary in the first part");
-        // SAFETY: the allocation is `ALIGN` longer than the frames, and `before` is no more.
+        let before = memory.as_ptr().align_offset(align);
+        assert!(before <= align, "there is a boundary in the first part");
+        // SAFETY: the allocation is `align` longer than the frames, and `before` is no more.
         let start = unsafe { memory.add(before) };
         advise_huge_pages(start, size);
         Some(Self {

@@ -147,17 +147,21 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
 
 fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Failure> {
     let seconds = summary.elapsed.as_secs_f64();
-    let a_second = |count: u64| grouped((count as f64 / seconds / jobs as f64) as u64);
+    let processor = summary.processor.as_secs_f64();
+    let a_second = |count: u64| grouped((count as f64 / processor) as u64);
     output.line(format_args!(
-        "{} histories, {} crashes, {} commits, {} steps in {seconds:.1} s on {jobs} threads",
+        "{} histories, {} of them with {} crashes, {} commits, {} steps in {seconds:.1} s on {jobs} threads, \
+         {processor:.1} s of them on a processor",
         grouped(summary.histories),
+        grouped(summary.with_crashes),
         grouped(summary.crashes),
         grouped(summary.commits),
         grouped(summary.steps),
     ))?;
     output.line(format_args!(
-        "a second and thread: {} histories, {} crashes",
+        "a second of a processor: {} histories, {} of them with {} crashes",
         a_second(summary.histories),
+        a_second(summary.with_crashes),
         a_second(summary.crashes)
     ))?;
     output.line(format_args!("{:>14} {:>14}", "times", "histories"))?;

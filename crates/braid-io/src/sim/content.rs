@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::BLOCK;
+use super::blocks::{Blocks, Part};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     /// What a crash leaves for sure.
-    pub(super) durable: Vec<u8>,
+    pub(super) durable: Blocks,
     /// What a read sees.
-    pub(super) current: Vec<u8>,
+    pub(super) current: Blocks,
     /// Blocks in which the two may differ (behind the end of `durable`, from zeroes), and when they were
     /// written last.
     pub(super) dirty: BTreeMap<usize, u64>,
@@ -25,12 +26,12 @@ pub(super) struct Content {
 pub(super) struct Unsynced {
     clock: u64,
     len: usize,
-    blocks: Vec<(usize, u64, Vec<u8>)>,
+    blocks: Vec<(usize, u64, Part)>,
 }
 
 impl Content {
     /// What a medium holds, and nothing else.
-    pub(super) fn of(bytes: Vec<u8>) -> Self {
+    pub(super) fn of(bytes: Blocks) -> Self {
         Content {
             durable: bytes.clone(),
             current: bytes,
@@ -47,7 +48,7 @@ impl Content {
     pub(super) fn grow(&mut self, len: usize) {
         let old = self.current.len();
         if len > old {
-            self.current.resize(len, 0);
+            self.current.set_len(len);
             // What was cut off before is still on the medium.
             self.mark(old..len.min(self.durable.len()).max(old));
         }
@@ -59,14 +60,11 @@ impl Content {
     }
 
     pub(super) fn unsynced(&self) -> Unsynced {
-        let bytes = |(&block, &at): (&usize, &u64)| {
-            let bytes = self.current[self.block(block)].to_vec();
-            (block, at, bytes)
-        };
+        let part = |(&block, &at): (&usize, &u64)| (block, at, self.current.part(block));
         Unsynced {
             clock: self.clock,
             len: self.current.len(),
-            blocks: self.dirty.iter().map(bytes).collect(),
+            blocks: self.dirty.iter().map(part).collect(),
         }
     }
 
@@ -74,18 +72,15 @@ impl Content {
     pub(super) fn sync(&mut self, unsynced: Unsynced) {
         if unsynced.clock >= self.synced_len {
             self.synced_len = unsynced.clock;
-            self.durable.resize(unsynced.len, 0);
+            self.durable.set_len(unsynced.len);
         }
-        for (block, at, bytes) in unsynced.blocks {
+        for (block, at, part) in unsynced.blocks {
             let synced = self.synced.entry(block).or_default();
-            let start = block * BLOCK;
             if at <= *synced {
                 continue;
             }
             *synced = at;
-            if let Some(place) = self.durable.get_mut(start..start + bytes.len()) {
-                place.copy_from_slice(&bytes);
-            }
+            self.durable.put_part(block, part);
             if self.dirty.get(&block) == Some(&at) {
                 self.dirty.remove(&block);
             }

@@ -1,7 +1,7 @@
 //! A medium that does not keep what was written to it.
 
 use super::content::Content;
-use super::{SECTOR, SimDevice};
+use super::{BLOCK, SECTOR, SimDevice};
 
 /// How a sector on the medium is not what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ impl SimDevice {
         let Content {
             durable, current, ..
         } = &mut state.contents[id];
-        if let Some(byte) = durable.get_mut(byte) {
-            *byte ^= 1 << (bit % 8);
+        for bytes in [durable, &mut *current] {
+            if byte < bytes.len() {
+                let flipped = bytes.get(byte..byte + 1)[0] ^ 1 << (bit % 8);
+                bytes.put(byte, &[flipped]);
+            }
         }
-        current
-            .get_mut(byte)
-            .map(|byte| *byte ^= 1 << (bit % 8))
-            .is_some()
+        byte < current.len()
     }
 
     /// Remembers what sectors held, so that they can become stale.
@@ -49,11 +49,14 @@ impl SimDevice {
             let current = &state.contents[id].current;
             let stale = state.stale.as_ref();
             sectors.extend((0..current.len() / SECTOR).filter_map(|sector| {
-                let bytes = &current[sector * SECTOR..(sector + 1) * SECTOR];
+                if decay != Decay::StaleSector && current.is_zeroes(sector * SECTOR / BLOCK) {
+                    return None;
+                }
+                let bytes = current.get(sector * SECTOR..(sector + 1) * SECTOR);
                 let old = stale.and_then(|stale| stale.get(&(id, sector)));
                 let may = match decay {
                     Decay::StaleSector => old.is_some_and(|old| old != bytes),
-                    _ => bytes.iter().any(|byte| *byte != 0),
+                    _ => bytes != [0; SECTOR],
                 };
                 may.then(|| (name.clone(), id, sector))
             }));
@@ -63,7 +66,7 @@ impl SimDevice {
         }
         let (name, id, sector) = sectors.swap_remove(state.rng.usize(..sectors.len()));
         let place = sector * SECTOR..(sector + 1) * SECTOR;
-        let mut bytes = state.contents[id].current[place.clone()].to_vec();
+        let mut bytes = state.contents[id].current.get(place.clone()).to_vec();
         match decay {
             Decay::FlippedBit => {
                 bytes[state.rng.usize(..SECTOR)] ^= 1 << state.rng.u32(..8);
@@ -75,9 +78,9 @@ impl SimDevice {
             }
         }
         let content = &mut state.contents[id];
-        content.current[place.clone()].copy_from_slice(&bytes);
-        if let Some(durable) = content.durable.get_mut(place.clone()) {
-            durable.copy_from_slice(&bytes);
+        content.current.put(place.start, &bytes);
+        if place.end <= content.durable.len() {
+            content.durable.put(place.start, &bytes);
         }
         Some((name, place.start))
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 
+use super::blocks::Blocks;
 use super::state::{Step, Write, crashed};
 use super::{BLOCK, SimDevice};
 use crate::{File, ReadOp, WriteOp};
@@ -28,7 +29,7 @@ fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 
 impl SimFile {
     /// Writes that are under way at the same time and end in any order.
-    fn write_all(&self, ops: Vec<(u64, Vec<u8>)>, durable: bool) -> io::Result<()> {
+    fn write_all(&self, ops: Vec<(u64, Blocks)>, durable: bool) -> io::Result<()> {
         let device = &self.device;
         let write = |(offset, bytes)| Write {
             file: self.id,
@@ -76,7 +77,7 @@ impl File for SimFile {
         state.step(Step::Write)?;
         state.grow(self.id, len as usize)?;
         let content = &mut state.contents[self.id];
-        content.current.truncate(len as usize);
+        content.current.set_len(len as usize);
         let blocks = content.current.len().div_ceil(BLOCK);
         content.clock += 1;
         content.dirty.retain(|&block, _| block < blocks);
@@ -95,7 +96,8 @@ impl File for SimFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        let zeroes = vec![0; range.end.saturating_sub(range.start) as usize];
+        check_aligned(&[], range.start)?;
+        let zeroes = Blocks::zeroes(range.end.saturating_sub(range.start) as usize);
         self.write_all(vec![(range.start, zeroes)], false)
     }
 
@@ -118,31 +120,30 @@ impl File for SimFile {
         for op in ops {
             check_aligned(&[op.buf], op.offset)?;
             state.step(Step::Read)?;
-            let start = op.offset as usize;
-            let bytes = state.contents[self.id]
+            let read = state.contents[self.id]
                 .current
-                .get(start..start + op.buf.len());
-            op.buf
-                .copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+                .read(op.offset as usize, op.buf);
+            read.ok_or(io::ErrorKind::UnexpectedEof)?;
         }
         Ok(())
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         check_aligned(bufs, offset)?;
-        self.write_all(vec![(offset, bufs.concat())], false)
+        self.write_all(vec![(offset, Blocks::of(bufs))], false)
     }
 
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         check_aligned(bufs, offset)?;
-        self.write_all(vec![(offset, bufs.concat())], true)
+        self.write_all(vec![(offset, Blocks::of(bufs))], true)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
         for op in ops {
             check_aligned(&[op.buf], op.offset)?;
         }
-        let mut writes: Vec<_> = ops.iter().map(|op| (op.offset, op.buf.to_vec())).collect();
+        let write = |op: &WriteOp<'_>| (op.offset, Blocks::of(&[op.buf]));
+        let mut writes: Vec<_> = ops.iter().map(write).collect();
         self.device.0.lock().rng.shuffle(&mut writes);
         self.write_all(writes, false)
     }

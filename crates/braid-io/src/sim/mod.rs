@@ -8,6 +8,7 @@
 //! operations take time: several are under way at once, end in any order, and are torn together when the
 //! power goes; a sync is for what was written before it began.
 
+mod blocks;
 mod content;
 mod decay;
 mod file;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::blocks::Blocks;
 use super::content::Content;
 use super::{BLOCK, SECTOR};
 
@@ -10,8 +11,9 @@ use super::{BLOCK, SECTOR};
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) file: usize,
+    /// A multiple of the block.
     pub(super) offset: usize,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Blocks,
     pub(super) durable: bool,
 }
 
@@ -124,28 +126,34 @@ impl State {
     /// Puts bytes where a read sees them; all of them, or, torn, any of their sectors.
     fn put(&mut self, write: &Write, torn: bool) {
         let content = &mut self.contents[write.file];
-        for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
-            let at = write.offset + i * SECTOR;
-            let place = at..at + sector.len();
-            if place.end <= content.current.len() && !(torn && self.rng.bool()) {
-                if let Some(stale) = &mut self.stale
-                    && content.current[place.clone()] != *sector
-                {
-                    let old = content.current[place.clone()].to_vec();
-                    stale.insert((write.file, at / SECTOR), old);
+        let end = write.offset + write.bytes.len();
+        if !torn && self.stale.is_none() && end <= content.current.len() {
+            content
+                .current
+                .put_all(write.offset, &write.bytes, write.bytes.len());
+        } else {
+            for sector in write.bytes.sectors() {
+                let bytes = write.bytes.get(sector.clone());
+                let place = write.offset + sector.start..write.offset + sector.end;
+                if place.end <= content.current.len() && !(torn && self.rng.bool()) {
+                    let old = content.current.get(place.clone());
+                    if let Some(stale) = &mut self.stale
+                        && old != bytes
+                    {
+                        stale.insert((write.file, place.start / SECTOR), old.to_vec());
+                    }
+                    content.current.put(place.start, bytes);
                 }
-                content.current[place].copy_from_slice(sector);
             }
         }
-        let end = write.offset + write.bytes.len();
         content.mark(write.offset..end.min(content.current.len()));
         if write.durable && !torn {
             // The bytes only; a length that was not synced may still be lost, and they with it.
             let known = content.durable.len().min(end);
             if known > write.offset {
-                let place = write.offset..known;
-                content.durable[place.clone()].copy_from_slice(&write.bytes[..place.len()]);
-                for block in place.start / BLOCK..place.end / BLOCK {
+                let len = known - write.offset;
+                content.durable.put_all(write.offset, &write.bytes, len);
+                for block in write.offset / BLOCK..known / BLOCK {
                     content.dirty.remove(&block);
                     content.synced.insert(block, content.clock);
                 }
@@ -203,16 +211,19 @@ impl State {
                 content.durable.len()
             };
             let mut bytes = content.durable.clone();
-            bytes.resize(len, 0);
+            bytes.set_len(len);
             for &block in content.dirty.keys() {
+                if bytes.share(&content.current, block) {
+                    continue;
+                }
                 let place = content.block(block);
                 for at in place.clone().step_by(SECTOR) {
                     let sector = at..(at + SECTOR).min(place.end).min(len);
                     if sector.start < sector.end
-                        && bytes[sector.clone()] != content.current[sector.clone()]
+                        && bytes.get(sector.clone()) != content.current.get(sector.clone())
                         && keep(rng)
                     {
-                        bytes[sector.clone()].copy_from_slice(&content.current[sector]);
+                        bytes.put(sector.start, content.current.get(sector));
                     }
                 }
             }
@@ -222,11 +233,9 @@ impl State {
                 to.extend(own.map(|(&(_, at), old)| ((left.contents.len(), at), old.clone())));
             }
             for write in self.writes.values().filter(|write| write.file == id) {
-                for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
-                    let at = write.offset + i * SECTOR;
-                    let place = bytes.get_mut(at..at + sector.len());
-                    if let Some(place) = place.filter(|_| rng.bool()) {
-                        place.copy_from_slice(sector);
+                for sector in write.bytes.sectors() {
+                    if write.offset + sector.end <= bytes.len() && rng.bool() {
+                        bytes.put(write.offset + sector.start, write.bytes.get(sector));
                     }
                 }
             }

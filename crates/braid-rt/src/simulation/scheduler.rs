@@ -132,6 +132,12 @@ struct Scheduler {
     now: Cell<u64>,
     current: Cell<usize>,
     tasks: RefCell<Vec<Task>>,
+    /// Those that have not ended, in their order.
+    live: RefCell<Vec<usize>>,
+    /// Room for those among which [`Scheduler::choose`] does.
+    ready: RefCell<Vec<usize>>,
+    /// Who goes on, if anybody, when the task that runs has left the processor, if that was decided before.
+    next: Cell<Option<Option<usize>>>,
     panic: RefCell<Option<Failure>>,
     steps: Cell<u64>,
     steps_max: u64,
@@ -212,7 +218,12 @@ pub(crate) fn wake(key: usize, most: usize) {
     let scheduler = scheduler();
     let mut tasks = scheduler.tasks.borrow_mut();
     let sleeps = |task: &Task| matches!(task.state, State::Blocked { key: k, .. } if k == key);
-    let mut sleepers: Vec<usize> = (0..tasks.len()).filter(|&i| sleeps(&tasks[i])).collect();
+    let live = scheduler.live.borrow();
+    let mut sleepers: Vec<usize> = live
+        .iter()
+        .copied()
+        .filter(|&i| sleeps(&tasks[i]))
+        .collect();
     if most < sleepers.len() {
         scheduler.rng.borrow_mut().shuffle(&mut sleepers);
         sleepers.truncate(most);
@@ -329,6 +340,9 @@ impl Scheduler {
             now: Cell::new(0),
             current: Cell::new(0),
             tasks: RefCell::default(),
+            live: RefCell::default(),
+            ready: RefCell::default(),
+            next: Cell::new(None),
             panic: RefCell::default(),
             steps: Cell::new(0),
             steps_max: options.steps_max,
@@ -353,6 +367,7 @@ impl Scheduler {
                 *scheduler.panic.borrow_mut() = Some(Failure::Panic { task, message });
             }
             scheduler.tasks.borrow_mut()[task.0].state = State::Done;
+            scheduler.live.borrow_mut().retain(|i| *i != task.0);
             wake(end_of(task), usize::MAX);
         };
         let stack = match STACKS.with_borrow_mut(Vec::pop) {
@@ -369,6 +384,7 @@ impl Scheduler {
             priority: self.rng.borrow_mut().u64(1 << 32..),
             stack: Some(stack),
         });
+        self.live.borrow_mut().push(task.0);
         task
     }
 
@@ -413,6 +429,11 @@ impl Scheduler {
                 task.priority = self.rng.borrow_mut().u64(..1 << 32);
             }
         }
+        let next = self.turn();
+        if next == Some(current) && !self.is_endless() {
+            return;
+        }
+        self.next.set(Some(next));
         ON.set(false);
         #[expect(
             deprecated,
@@ -449,33 +470,22 @@ impl Scheduler {
                 tasks[any].woken = true;
             }
         }
-        let is_ready = |task: &Task| task.state == State::Ready;
-        self.fire(tasks);
-        if !tasks.iter().any(is_ready) {
-            let deadline = |task: &Task| match task.state {
-                State::Blocked { deadline, .. } => deadline,
-                _ => None,
-            };
+        let live = self.live.borrow();
+        let ready = &mut *self.ready.borrow_mut();
+        let mut gave_way = false;
+        let deadline = self.fire(tasks, &live, ready, &mut gave_way);
+        if ready.is_empty() {
             // Those who spin wait for those who sleep.
-            if let Some(next) = tasks.iter().filter_map(deadline).min() {
+            if let Some(next) = deadline {
                 self.now.set(self.now.get().max(next));
-                self.fire(tasks);
             }
-            for task in &mut *tasks {
-                if task.state == State::GaveWay {
-                    task.state = State::Ready;
-                }
-            }
+            come_back(tasks, &live, gave_way);
+            self.fire(tasks, &live, ready, &mut gave_way);
         }
-        let ready: Vec<usize> = (0..tasks.len()).filter(|&i| is_ready(&tasks[i])).collect();
         if ready.is_empty() {
             return None;
         }
-        for task in &mut *tasks {
-            if task.state == State::GaveWay {
-                task.state = State::Ready;
-            }
-        }
+        come_back(tasks, &live, gave_way);
         Some(match self.policy {
             Policy::Uniform(_) => ready[rng.usize(..ready.len())],
             Policy::Priority(every) => {
@@ -483,34 +493,64 @@ impl Scheduler {
                     // Less than all that were drawn at the start.
                     tasks[self.current.get()].priority = rng.u64(..1 << 32);
                 }
-                let greatest = ready.into_iter().max_by_key(|&i| tasks[i].priority);
+                let greatest = ready.iter().copied().max_by_key(|&i| tasks[i].priority);
                 greatest.expect("one is ready")
             }
         })
     }
 
-    /// Ends the sleeps whose time is over.
-    fn fire(&self, tasks: &mut [Task]) {
+    /// Ends the sleeps whose time is over, and gathers who is ready. Returns when the next sleep ends.
+    fn fire(
+        &self,
+        tasks: &mut [Task],
+        live: &[usize],
+        ready: &mut Vec<usize>,
+        gave_way: &mut bool,
+    ) -> Option<u64> {
         let now = self.now.get();
-        for task in tasks {
-            if matches!(task.state, State::Blocked { deadline: Some(at), .. } if at <= now) {
-                task.state = State::Ready;
-                task.woken = false;
+        let mut next = None;
+        ready.clear();
+        for &i in live {
+            match tasks[i].state {
+                State::Ready => ready.push(i),
+                State::GaveWay => *gave_way = true,
+                State::Blocked {
+                    deadline: Some(at), ..
+                } if at <= now => {
+                    tasks[i].state = State::Ready;
+                    tasks[i].woken = false;
+                    ready.push(i);
+                }
+                State::Blocked {
+                    deadline: Some(at), ..
+                } => next = Some(next.map_or(at, |next: u64| next.min(at))),
+                _ => {}
             }
         }
+        next
+    }
+
+    /// Chooses who goes on, and counts it.
+    fn turn(&self) -> Option<usize> {
+        let next = self.choose()?;
+        let trace = (self.trace.get() ^ next as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.trace.set(trace.rotate_left(23));
+        Some(next)
+    }
+
+    fn is_endless(&self) -> bool {
+        self.steps.get() > self.steps_max || self.now.get() > TIME_MAX
     }
 
     fn run(&self) -> Option<Failure> {
-        while let Some(next) = self.choose() {
-            if self.steps.get() > self.steps_max || self.now.get() > TIME_MAX {
+        while let Some(next) = self.next.take().unwrap_or_else(|| self.turn()) {
+            if self.is_endless() {
                 let tasks = self.unfinished();
                 return Some(Failure::Endless { tasks });
             }
             if self.current.replace(next) != next {
                 self.switches.set(self.switches.get() + 1);
             }
-            let trace = (self.trace.get() ^ next as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.trace.set(trace.rotate_left(23));
             let stack = self.tasks.borrow_mut()[next].stack.take();
             let mut stack = stack.expect("a task that is ready has a stack");
             ON.set(true);
@@ -551,6 +591,15 @@ impl Scheduler {
             format!("{name} ({place})")
         });
         told.collect()
+    }
+}
+
+/// Lets those who gave way be chosen again, if there are any.
+fn come_back(tasks: &mut [Task], live: &[usize], gave_way: bool) {
+    for &i in live.iter().filter(|_| gave_way) {
+        if tasks[i].state == State::GaveWay {
+            tasks[i].state = State::Ready;
+        }
     }
 }
 

@@ -1,0 +1,201 @@
+//! Bytes in blocks that copies share.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{BLOCK, SECTOR};
+
+type Block = Option<Arc<[u8; BLOCK]>>;
+
+/// The bytes of a file, or of a write. Copies share a block until one of them changes it, and a block of zeroes
+/// takes no memory: what a history does with its media is mostly copying them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks {
+    len: usize,
+    /// Behind `len` there are zeroes.
+    blocks: Vec<Block>,
+}
+
+/// What was in a block once.
+#[derive(Debug)]
+pub(super) struct Part {
+    len: usize,
+    block: Block,
+}
+
+static ZEROES: [u8; BLOCK] = [0; BLOCK];
+
+impl Blocks {
+    pub(super) fn zeroes(len: usize) -> Self {
+        let blocks = vec![None; len.div_ceil(BLOCK)];
+        Self { len, blocks }
+    }
+
+    /// What the buffers hold, each of whole blocks.
+    pub(super) fn of(bufs: &[&[u8]]) -> Self {
+        let chunks = bufs.iter().flat_map(|buf| buf.chunks_exact(BLOCK));
+        let block = |chunk: &[u8]| Arc::<[u8]>::from(chunk).try_into().ok();
+        let blocks: Vec<Block> = chunks.map(block).collect();
+        let len = blocks.len() * BLOCK;
+        Self { len, blocks }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Cuts the end off, or adds zeroes.
+    pub(super) fn set_len(&mut self, len: usize) {
+        self.blocks.resize(len.div_ceil(BLOCK), None);
+        if len < self.len
+            && let (Some(Some(last)), behind @ 1..) = (self.blocks.last_mut(), len % BLOCK)
+        {
+            Arc::make_mut(last)[behind..].fill(0);
+        }
+        self.len = len;
+    }
+
+    /// The sectors, the last of which may be shorter.
+    pub(super) fn sectors(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let len = self.len;
+        (0..len)
+            .step_by(SECTOR)
+            .map(move |at| at..(at + SECTOR).min(len))
+    }
+
+    /// The bytes at a place within one block.
+    pub(super) fn get(&self, place: Range<usize>) -> &[u8] {
+        assert!(place.start < place.end && place.end <= self.len);
+        let start = place.start % BLOCK;
+        let block = self.blocks[place.start / BLOCK].as_deref();
+        &block.unwrap_or(&ZEROES)[start..start + place.len()]
+    }
+
+    /// Replaces the bytes at a place within one block.
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        let block = self.blocks[at / BLOCK].get_or_insert_with(|| Arc::new(ZEROES));
+        Arc::make_mut(block)[at % BLOCK..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Replaces what is at `at`, where a block begins, by the first `len` bytes of `from`.
+    pub(super) fn put_all(&mut self, at: usize, from: &Blocks, len: usize) {
+        assert!(at.is_multiple_of(BLOCK) && len <= from.len && at + len <= self.len);
+        let whole = len / BLOCK;
+        self.blocks[at / BLOCK..][..whole].clone_from_slice(&from.blocks[..whole]);
+        if len % BLOCK > 0 {
+            self.put(at + whole * BLOCK, from.get(whole * BLOCK..len));
+        }
+    }
+
+    /// What is in a block, up to the end.
+    pub(super) fn part(&self, block: usize) -> Part {
+        let len = self.len.saturating_sub(block * BLOCK).min(BLOCK);
+        let block = self.blocks.get(block).cloned().flatten();
+        Part { len, block }
+    }
+
+    /// Replaces what is at the beginning of a block, if the part fits in there.
+    pub(super) fn put_part(&mut self, block: usize, part: Part) {
+        let at = block * BLOCK;
+        if at + part.len > self.len {
+        } else if part.len == BLOCK {
+            self.blocks[block] = part.block;
+        } else if part.len > 0 {
+            self.put(at, &part.block.as_deref().unwrap_or(&ZEROES)[..part.len]);
+        }
+    }
+
+    /// Whether it is known without a look at the bytes that a block has nothing but zeroes.
+    pub(super) fn is_zeroes(&self, block: usize) -> bool {
+        self.blocks[block].is_none()
+    }
+
+    /// Whether both have the same block there; if they do not, it may still hold the same.
+    pub(super) fn share(&self, other: &Blocks, block: usize) -> bool {
+        match (self.blocks.get(block), other.blocks.get(block)) {
+            (Some(Some(one)), Some(Some(other))) => Arc::ptr_eq(one, other),
+            (Some(None), Some(None)) => true,
+            _ => false,
+        }
+    }
+
+    /// Copies what is at `at` into `buf`; `None` if it goes beyond the end.
+    pub(super) fn read(&self, mut at: usize, mut buf: &mut [u8]) -> Option<()> {
+        at.checked_add(buf.len()).filter(|end| *end <= self.len)?;
+        while !buf.is_empty() {
+            let len = (BLOCK - at % BLOCK).min(buf.len());
+            let (now, later) = buf.split_at_mut(len);
+            now.copy_from_slice(self.get(at..at + len));
+            (at, buf) = (at + len, later);
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same as a plain vector, whatever is done to it and to copies of it.
+    #[test]
+    fn they_are_like_a_vector() {
+        for seed in 0..if cfg!(miri) { 3 } else { 100 } {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (mut blocks, mut plain) = (Blocks::default(), Vec::new());
+            let mut copies = Vec::new();
+            for _ in 0..40 {
+                let len = rng.usize(..4 * BLOCK);
+                match rng.u32(..4) {
+                    0 => {
+                        blocks.set_len(len);
+                        plain.resize(len, 0);
+                    }
+                    1 if !plain.is_empty() => {
+                        let at = rng.usize(..plain.len());
+                        let end = plain.len().min((at / BLOCK + 1) * BLOCK);
+                        plain[at..end].fill(rng.u8(..));
+                        let bytes = plain[at..end].to_vec();
+                        blocks.put(at, &bytes);
+                        assert_eq!(blocks.get(at..end), bytes);
+                    }
+                    2 => {
+                        let (at, byte) = (rng.usize(..3) * BLOCK, rng.u8(..));
+                        let from = [&[byte; BLOCK][..], &[byte ^ 1; 2 * BLOCK]];
+                        let len = len.min(plain.len().saturating_sub(at)).min(3 * BLOCK);
+                        if len > 0 {
+                            blocks.put_all(at, &Blocks::of(&from), len);
+                            plain[at..at + len].copy_from_slice(&from.concat()[..len]);
+                        }
+                    }
+                    _ => copies.push((blocks.clone(), plain.clone())),
+                }
+                let mut read = vec![1; plain.len()];
+                blocks.read(0, &mut read).unwrap();
+                assert_eq!((blocks.len(), &read), (plain.len(), &plain), "seed {seed}");
+                assert!(blocks.read(1, &mut read).is_none() || read.is_empty());
+            }
+            for (blocks, plain) in copies {
+                let mut read = vec![1; plain.len()];
+                blocks.read(0, &mut read).unwrap();
+                assert_eq!(read, plain, "seed {seed}");
+                let parts = blocks.sectors().map(|place| blocks.get(place).to_vec());
+                assert_eq!(parts.collect::<Vec<_>>().concat(), plain);
+                let mut parts = Blocks::zeroes(plain.len());
+                (0..6).for_each(|block| parts.put_part(block, blocks.part(block)));
+                parts.read(0, &mut read).unwrap();
+                assert_eq!(read, plain, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn copies_share_what_they_did_not_change() {
+        let mut blocks = Blocks::of(&[&[7; 2 * BLOCK]]);
+        blocks.set_len(3 * BLOCK);
+        let copy = blocks.clone();
+        blocks.put(BLOCK + 5, &[1]);
+        let shared: Vec<bool> = (0..4).map(|block| blocks.share(&copy, block)).collect();
+        assert_eq!(shared, [true, false, true, false]);
+    }
+}
