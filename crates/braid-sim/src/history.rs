@@ -201,24 +201,23 @@ impl History {
         for attempt in 0.. {
             let armed = self.plan.crashes && attempt < 3 && self.rng.u32(..4) == 0;
             let power = armed.then(|| self.arm(Duration::from_millis(3)));
-            let mut fault = false;
+            let mut fault = None;
             if self.plan.errors && attempt < 3 && self.rng.u32(..12) == 0 {
-                fault = true;
                 let n = self.rng.u64(1..20);
-                match self.rng.u32(..3) {
+                fault = Some(match self.rng.u32(..3) {
                     0 => {
-                        self.count("write error while opening");
                         self.device.fail_write_after(n);
+                        "write error while opening"
                     }
                     1 => {
-                        self.count("sync error while opening");
                         self.device.fail_sync_after(n);
+                        "sync error while opening"
                     }
                     _ => {
-                        self.count("read error while opening");
                         self.device.fail_read_after(n);
+                        "read error while opening"
                     }
-                }
+                });
             }
             let mut builder = self.plan.builder(&mut self.rng);
             if let Some(archive) = &self.archive {
@@ -236,6 +235,9 @@ impl History {
                 Ok((db, tables, found))
             });
             broken?;
+            if let Some(fault) = fault.filter(|_| self.device.faults() > 0) {
+                self.count(fault);
+            }
             if let Some(power) = power {
                 if opened.is_ok() && self.rng.bool() {
                     // It may still be to come; then it comes early.
@@ -256,7 +258,7 @@ impl History {
                 }
                 Err(error) => error,
             };
-            if fault {
+            if fault.is_some() {
                 // The process ends, and a new one tries again.
                 self.device.mend();
                 self.device = self.device.after_kill();
@@ -358,7 +360,7 @@ impl History {
         let crash = self.plan.crashes && self.rng.u32(..8) > 0;
         let time = Duration::from_micros(100 << self.rng.u32(..7));
         let power = crash.then(|| self.arm(time));
-        self.disturb();
+        let disturbed = self.disturb();
         let clients: Vec<_> = (0..self.plan.clients)
             .map(|i| {
                 let seed = self.rng.u64(..);
@@ -412,6 +414,11 @@ impl History {
         if let Some(power) = power {
             power.join().expect("it does not panic");
         }
+        for (fault, device, before) in disturbed {
+            if device.faults() > before {
+                self.count(fault);
+            }
+        }
         self.device.mend();
         self.outcome.commits += round
             .txs
@@ -429,42 +436,48 @@ impl History {
         Ok(round)
     }
 
-    /// Lets something go wrong while the clients work.
-    fn disturb(&mut self) {
+    /// Lets something go wrong while the clients work. Returns what, where, and how much went wrong there before: not all
+    /// of it comes.
+    fn disturb(&mut self) -> Vec<(&'static str, SimDevice, u64)> {
+        let mut disturbed = Vec::new();
         if !self.plan.errors {
-            return;
+            return disturbed;
         }
+        let mut expect = |what, device: &SimDevice| {
+            disturbed.push((what, device.clone(), device.faults()));
+        };
         let n = self.rng.u64(1..60);
         if let Some(archive) = self.archive.as_ref().map(Archive::medium)
             && self.rng.u32(..3) == 0
         {
-            self.count("write error in the archive");
+            expect("write error in the archive", &archive);
             archive.fail_write_after(self.rng.u64(1..10));
         }
         match self.rng.u32(..8) {
             0 => {
-                self.count("write error");
+                expect("write error", &self.device);
                 self.device.fail_write_after(n);
             }
             1 => {
-                self.count("sync error");
+                expect("sync error", &self.device);
                 self.device.fail_sync_after(n);
             }
             2 => {
-                self.count("read error");
+                expect("read error", &self.device);
                 self.device.fail_read_after(n);
             }
             3 => {
-                self.count("device broken for good");
+                expect("device broken for good", &self.device);
                 self.device.break_after(n);
             }
             4 | 5 => {
-                self.count("device full");
+                expect("device full", &self.device);
                 let room = self.rng.u64(..200 << 10);
                 self.device.set_capacity(Some(self.device.used() + room));
             }
             _ => {}
         }
+        disturbed
     }
 
     /// What may happen while no process has the database.

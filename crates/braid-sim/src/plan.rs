@@ -95,6 +95,20 @@ impl Plan {
         };
         // Together they are too much for the pool.
         plan.loads |= plan.large && rng.bool();
+        if rng.u32(..12) == 0 {
+            // A transaction that is larger than a buffer is on the medium after all before it, or nearly so. That it is
+            // there and does not count takes many of them, and threads that stop in the midst of it.
+            plan = Self {
+                rounds: 3,
+                clients: 4,
+                transactions: 8,
+                keys: 6,
+                large: true,
+                crashes: true,
+                stalls: 64,
+                ..plan
+            };
+        }
         if plan.seesaw {
             plan = Self {
                 rounds: 1,

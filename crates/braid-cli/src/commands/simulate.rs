@@ -125,14 +125,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
     report(&summary, jobs, output)?;
     let Some(failed) = &summary.failed else {
         let is_plain = args.protocol == "all" && args.with.is_empty();
-        let missing = summary.missing();
-        if is_plain && !missing.is_empty() {
-            return Err(Failure::Failed(format!(
-                "no rule was broken, but in so many histories these should have happened: {}",
-                missing.join("; ")
-            )));
-        }
-        return Ok(());
+        return if is_plain { covered(&summary) } else { Ok(()) };
     };
     show(failed, output)?;
     if let Some(simpler) = shrunk {
@@ -142,6 +135,19 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
     Err(Failure::Failed(format!(
         "the history of seed {} with {} broke a rule: {}",
         failed.plan.seed, failed.plan.protocol, failed.violation
+    )))
+}
+
+/// Fails if something never happened that should have.
+fn covered(summary: &Summary) -> Result<(), Failure> {
+    let missing = summary.missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "no rule was broken, but in {} histories these should have happened: {}",
+        grouped(summary.histories),
+        missing.join("; ")
     )))
 }
 
@@ -165,7 +171,7 @@ fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Fai
         a_second(summary.crashes)
     ))?;
     output.line(format_args!("{:>14} {:>14}", "times", "histories"))?;
-    for (what, count) in &summary.counts {
+    for (what, count) in summary.coverage() {
         output.line(format_args!(
             "{:>14} {:>14}  {what}",
             grouped(count.times),
@@ -184,4 +190,36 @@ fn show(failed: &Failed, output: &mut Output) -> Result<(), Failure> {
         "again: braid simulate --seeds {} --protocol {} --with {}",
         failed.plan.seed, failed.plan.protocol, failed.plan
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_fails_if_something_never_happened() {
+        let mut summary = Summary {
+            histories: braid_sim::coverage::LONG - 1,
+            ..Summary::default()
+        };
+        assert!(covered(&summary).is_ok(), "it is short");
+        summary.histories += 1;
+        let all = summary.coverage();
+        summary.counts.clone_from(&all);
+        assert!(covered(&summary).is_ok());
+        summary.counts.remove("recovery: replay fails");
+        let Err(Failure::Failed(why)) = covered(&summary) else {
+            panic!("it lacks something");
+        };
+        assert!(
+            why.contains("14,000") && why.ends_with(": recovery: replay fails"),
+            "{why}"
+        );
+        // It is listed all the same.
+        assert_eq!(
+            summary.coverage()["recovery: replay fails"],
+            braid_sim::Count::default()
+        );
+        assert_eq!(all.len(), braid_sim::coverage::HAPPENS.len());
+    }
 }

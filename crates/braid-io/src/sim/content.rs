@@ -1,10 +1,39 @@
 //! The bytes of one simulated file: what a read sees, and what a crash leaves.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::BLOCK;
 use super::blocks::{Blocks, Part};
+
+/// When something happened to each block; 0 where it did not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Times(Vec<u64>);
+
+impl Times {
+    pub(super) fn get(&self, block: usize) -> u64 {
+        self.0.get(block).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set(&mut self, blocks: Range<usize>, time: u64) {
+        if blocks.end > self.0.len() {
+            self.0.resize(blocks.end, 0);
+        }
+        if blocks.start < blocks.end {
+            self.0[blocks].fill(time);
+        }
+    }
+
+    /// Forgets all blocks from `blocks` on.
+    pub(super) fn truncate(&mut self, blocks: usize) {
+        self.0.truncate(blocks);
+    }
+
+    /// The blocks to which it happened, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let times = self.0.iter().copied().enumerate();
+        times.filter(|(_, time)| *time > 0)
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
@@ -14,9 +43,9 @@ pub(super) struct Content {
     pub(super) current: Blocks,
     /// Blocks in which the two may differ (behind the end of `durable`, from zeroes), and when they were
     /// written last.
-    pub(super) dirty: BTreeMap<usize, u64>,
+    pub(super) dirty: Times,
     /// How current the blocks of `durable`, and its length, are, as far as it matters for syncs that overlap.
-    pub(super) synced: BTreeMap<usize, u64>,
+    pub(super) synced: Times,
     synced_len: u64,
     /// Counts changes.
     pub(super) clock: u64,
@@ -42,7 +71,7 @@ impl Content {
     pub(super) fn mark(&mut self, range: Range<usize>) {
         self.clock += 1;
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
-        self.dirty.extend(blocks.map(|block| (block, self.clock)));
+        self.dirty.set(blocks, self.clock);
     }
 
     pub(super) fn grow(&mut self, len: usize) {
@@ -60,7 +89,7 @@ impl Content {
     }
 
     pub(super) fn unsynced(&self) -> Unsynced {
-        let part = |(&block, &at): (&usize, &u64)| (block, at, self.current.part(block));
+        let part = |(block, at)| (block, at, self.current.part(block));
         Unsynced {
             clock: self.clock,
             len: self.current.len(),
@@ -75,14 +104,13 @@ impl Content {
             self.durable.set_len(unsynced.len);
         }
         for (block, at, part) in unsynced.blocks {
-            let synced = self.synced.entry(block).or_default();
-            if at <= *synced {
+            if at <= self.synced.get(block) {
                 continue;
             }
-            *synced = at;
+            self.synced.set(block..block + 1, at);
             self.durable.put_part(block, part);
-            if self.dirty.get(&block) == Some(&at) {
-                self.dirty.remove(&block);
+            if self.dirty.get(block) == at {
+                self.dirty.set(block..block + 1, 0);
             }
         }
     }
@@ -90,6 +118,6 @@ impl Content {
     /// Loses what was not synced.
     pub(super) fn forget_unsynced(&mut self) {
         self.current.clone_from(&self.durable);
-        self.dirty.clear();
+        self.dirty.truncate(0);
     }
 }

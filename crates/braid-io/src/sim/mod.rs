@@ -17,6 +17,7 @@ mod state;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_rt::Mutex;
@@ -38,16 +39,24 @@ const SPIKES: u32 = 64;
 
 /// See the module's text. Clones are the same device.
 #[derive(Clone, Debug)]
-pub struct SimDevice(Arc<Mutex<State>>);
+pub struct SimDevice(
+    Arc<Mutex<State>>,
+    /// [`State::faults`], for who must not wait for the state.
+    Arc<AtomicU64>,
+);
 
 impl SimDevice {
     /// An empty device.
     pub fn new(seed: u64) -> Self {
-        let rng = fastrand::Rng::with_seed(seed);
-        Self(Arc::new(Mutex::new(State {
-            rng,
+        Self::in_state(State {
+            rng: fastrand::Rng::with_seed(seed),
             ..State::default()
-        })))
+        })
+    }
+
+    fn in_state(state: State) -> Self {
+        let faults = state.faults.clone();
+        Self(Arc::new(Mutex::new(state)), faults)
     }
 
     /// How many writes, syncs and name changes there were.
@@ -119,6 +128,12 @@ impl SimDevice {
         state.failing_reads = Failing::default();
     }
 
+    /// How many operations have failed as was asked for, or for want of room.
+    pub fn faults(&self) -> u64 {
+        // Relaxed: it is looked at when those that may fail are over.
+        self.1.load(Ordering::Relaxed)
+    }
+
     /// From now on syncs and durable writes do not do what they say, as with a cache that claims to be none.
     pub fn lie(&self) {
         self.0.lock().lies = true;
@@ -139,8 +154,7 @@ impl SimDevice {
     pub fn after_crash(&self) -> Self {
         let mut state = self.0.lock();
         let names = state.rng.bool();
-        let left = state.left(names, fastrand::Rng::bool);
-        Self(Arc::new(Mutex::new(left)))
+        Self::in_state(state.left(names, fastrand::Rng::bool))
     }
 
     /// What the next process finds if this one is killed now and the machine runs on, as a new device that
@@ -149,8 +163,7 @@ impl SimDevice {
     pub fn after_kill(&self) -> Self {
         let mut state = self.0.lock();
         // The system still has what was not synced, and may lose it later; here it has written it.
-        let left = state.left(true, |_| true);
-        Self(Arc::new(Mutex::new(left)))
+        Self::in_state(state.left(true, |_| true))
     }
 
     /// Lets the time of an operation pass.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::blocks::Blocks;
 use super::content::Content;
@@ -53,6 +55,8 @@ pub(super) struct State {
     pub(super) failing_writes: Failing,
     pub(super) failing_syncs: Failing,
     pub(super) failing_reads: Failing,
+    /// Operations that failed as was asked for, without a crash.
+    pub(super) faults: Arc<AtomicU64>,
     pub(super) capacity: Option<u64>,
     /// What sectors held before they were last overwritten, if anybody will ask.
     pub(super) stale: Option<BTreeMap<(usize, usize), Vec<u8>>>,
@@ -91,6 +95,12 @@ impl State {
             Step::Name => return Ok(()),
         };
         if failing.fails(self.steps) {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            braid_rt::reach(match step {
+                Step::Read => "device: a read fails",
+                Step::Sync => "device: a sync fails",
+                _ => "device: a write fails",
+            });
             return Err(io::Error::other("simulated I/O error"));
         }
         Ok(())
@@ -99,6 +109,9 @@ impl State {
     /// Tears what is under way.
     pub(super) fn power_off(&mut self) {
         self.crashed = true;
+        if !self.writes.is_empty() {
+            braid_rt::reach("device: the power goes in the midst of a write");
+        }
         for write in std::mem::take(&mut self.writes).into_values() {
             self.put(&write, true);
         }
@@ -117,6 +130,8 @@ impl State {
             .capacity
             .is_some_and(|capacity| self.used() + more as u64 > capacity)
         {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            braid_rt::reach("device: there is no room");
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.contents[id].grow(len);
@@ -153,10 +168,9 @@ impl State {
             if known > write.offset {
                 let len = known - write.offset;
                 content.durable.put_all(write.offset, &write.bytes, len);
-                for block in write.offset / BLOCK..known / BLOCK {
-                    content.dirty.remove(&block);
-                    content.synced.insert(block, content.clock);
-                }
+                let blocks = write.offset / BLOCK..known / BLOCK;
+                content.dirty.set(blocks.clone(), 0);
+                content.synced.set(blocks, content.clock);
             }
         }
     }
@@ -202,6 +216,10 @@ impl State {
         } else {
             &self.durable_names
         };
+        if *names != self.names {
+            braid_rt::reach("device: names are lost");
+        }
+        let mut is_lost = false;
         for (name, &id) in names {
             let content = &self.contents[id];
             let long = content.current.len();
@@ -212,7 +230,7 @@ impl State {
             };
             let mut bytes = content.durable.clone();
             bytes.set_len(len);
-            for &block in content.dirty.keys() {
+            for (block, _) in content.dirty.iter() {
                 if bytes.share(&content.current, block) {
                     continue;
                 }
@@ -221,9 +239,12 @@ impl State {
                     let sector = at..(at + SECTOR).min(place.end).min(len);
                     if sector.start < sector.end
                         && bytes.get(sector.clone()) != content.current.get(sector.clone())
-                        && keep(rng)
                     {
-                        bytes.put(sector.start, content.current.get(sector));
+                        if keep(rng) {
+                            bytes.put(sector.start, content.current.get(sector));
+                        } else {
+                            is_lost = true;
+                        }
                     }
                 }
             }
@@ -241,6 +262,9 @@ impl State {
             }
             left.names.insert(name.clone(), left.contents.len());
             left.contents.push(Content::of(bytes));
+        }
+        if is_lost {
+            braid_rt::reach("device: a sector that was not synced is lost");
         }
         if self.stale.is_some() {
             left.stale.get_or_insert_default();

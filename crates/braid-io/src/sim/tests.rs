@@ -75,7 +75,9 @@ fn faults_come_when_they_were_asked_for() {
     assert!(file.sync().is_err());
     file.sync().unwrap();
     device.set_capacity(Some(3 * BLOCK as u64));
+    assert_eq!(device.faults(), 2);
     let full = file.write_at(&[&block(1)], 2 * BLOCK as u64).unwrap_err();
+    assert_eq!(device.faults(), 3);
     assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     file.write_at(&[&block(1)], 0).unwrap();
     device.fail_read_after(0);

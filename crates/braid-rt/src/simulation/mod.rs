@@ -19,6 +19,8 @@ pub use off::{is_on, point, reach};
 #[cfg(feature = "simulation")]
 mod scheduler;
 #[cfg(feature = "simulation")]
+mod tasks;
+#[cfg(feature = "simulation")]
 pub use scheduler::{Failure, Options, Report, is_on, point, reach, run, task};
 #[cfg(feature = "simulation")]
 pub(crate) use scheduler::{block, elapsed, give_way, join, now, random, scatter, spawn, wake};

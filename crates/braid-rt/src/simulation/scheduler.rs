@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use generator::{Generator, Gn};
+use generator::Gn;
 
 use super::TaskId;
+use super::tasks::{Stack, State, Tasks};
 
 /// Words of a task's stack: enough for unoptimised builds. Pages that are not touched cost nothing.
 const STACK_WORDS: usize = 64 << 10;
@@ -26,8 +27,6 @@ const TIME_MAX: u64 = 300_000_000_000;
 /// How often a task that panics may come to a wait before the process is given up: it waits for others,
 /// which do not run any more.
 const WAITS_IN_PANIC: u32 = 100_000;
-
-type Stack = Generator<'static, (), ()>;
 
 /// What a simulation is given.
 #[derive(Clone, Debug)]
@@ -89,27 +88,6 @@ impl std::fmt::Display for Failure {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Ready,
-    /// Goes on when others have.
-    GaveWay,
-    Blocked {
-        key: usize,
-        deadline: Option<u64>,
-    },
-    Done,
-}
-
-struct Task {
-    name: String,
-    state: State,
-    /// Whether the last sleep was ended by somebody.
-    woken: bool,
-    priority: u64,
-    stack: Option<Stack>,
-}
-
 /// How the next task is chosen.
 #[derive(Clone, Copy, Debug)]
 enum Policy {
@@ -131,11 +109,7 @@ struct Scheduler {
     /// Nanoseconds since `base`.
     now: Cell<u64>,
     current: Cell<usize>,
-    tasks: RefCell<Vec<Task>>,
-    /// Those that have not ended, in their order.
-    live: RefCell<Vec<usize>>,
-    /// Room for those among which [`Scheduler::choose`] does.
-    ready: RefCell<Vec<usize>>,
+    tasks: RefCell<Tasks>,
     /// Who goes on, if anybody, when the task that runs has left the processor, if that was decided before.
     next: Cell<Option<Option<usize>>>,
     panic: RefCell<Option<Failure>>,
@@ -175,6 +149,7 @@ fn at_point() {
     let scheduler = scheduler();
     scheduler.step();
     if let Some(until) = scheduler.stall() {
+        reach("a thread gets no processor for a while");
         let deadline = Some(until);
         scheduler.switch(State::Blocked { key: 0, deadline });
     } else if scheduler.wants_switch() {
@@ -209,28 +184,21 @@ pub(crate) fn block(key: usize, deadline: Option<Instant>) -> bool {
     let nanos = |at: Instant| at.saturating_duration_since(scheduler.base).as_nanos() as u64;
     let deadline = deadline.map(nanos);
     scheduler.switch(State::Blocked { key, deadline });
-    let tasks = scheduler.tasks.borrow();
-    tasks[scheduler.current.get()].woken
+    let current = scheduler.current.get();
+    scheduler.tasks.borrow_mut().get(current).woken
 }
 
 /// Wakes up to `most` tasks that sleep on `key`.
 pub(crate) fn wake(key: usize, most: usize) {
     let scheduler = scheduler();
     let mut tasks = scheduler.tasks.borrow_mut();
-    let sleeps = |task: &Task| matches!(task.state, State::Blocked { key: k, .. } if k == key);
-    let live = scheduler.live.borrow();
-    let mut sleepers: Vec<usize> = live
-        .iter()
-        .copied()
-        .filter(|&i| sleeps(&tasks[i]))
-        .collect();
+    let mut sleepers = tasks.sleepers(key);
     if most < sleepers.len() {
         scheduler.rng.borrow_mut().shuffle(&mut sleepers);
         sleepers.truncate(most);
     }
-    for i in sleepers {
-        tasks[i].state = State::Ready;
-        tasks[i].woken = true;
+    for task in sleepers {
+        tasks.wake(task);
     }
 }
 
@@ -269,7 +237,7 @@ fn end_of(task: TaskId) -> usize {
 
 pub(crate) fn join(task: TaskId) {
     let scheduler = scheduler();
-    while scheduler.tasks.borrow()[task.0].state != State::Done {
+    while scheduler.tasks.borrow().state(task.0) != State::Done {
         block(end_of(task), None);
     }
 }
@@ -340,8 +308,6 @@ impl Scheduler {
             now: Cell::new(0),
             current: Cell::new(0),
             tasks: RefCell::default(),
-            live: RefCell::default(),
-            ready: RefCell::default(),
             next: Cell::new(None),
             panic: RefCell::default(),
             steps: Cell::new(0),
@@ -363,11 +329,10 @@ impl Scheduler {
             let scheduler = scheduler();
             if let Err(panic) = outcome {
                 let message = message(&*panic);
-                let task = scheduler.tasks.borrow()[task.0].name.clone();
+                let task = scheduler.tasks.borrow_mut().get(task.0).name.clone();
                 *scheduler.panic.borrow_mut() = Some(Failure::Panic { task, message });
             }
-            scheduler.tasks.borrow_mut()[task.0].state = State::Done;
-            scheduler.live.borrow_mut().retain(|i| *i != task.0);
+            scheduler.tasks.borrow_mut().set(task.0, State::Done);
             wake(end_of(task), usize::MAX);
         };
         let stack = match STACKS.with_borrow_mut(Vec::pop) {
@@ -377,14 +342,8 @@ impl Scheduler {
             }
             None => Gn::<()>::new_opt(STACK_WORDS, body),
         };
-        tasks.push(Task {
-            name: name.to_owned(),
-            state: State::Ready,
-            woken: false,
-            priority: self.rng.borrow_mut().u64(1 << 32..),
-            stack: Some(stack),
-        });
-        self.live.borrow_mut().push(task.0);
+        let priority = self.rng.borrow_mut().u64(1 << 32..);
+        tasks.add(name, priority, stack);
         task
     }
 
@@ -413,7 +372,7 @@ impl Scheduler {
         if std::thread::panicking() {
             // Its destructors run to their end before anybody else goes on, or the stacks' panics would
             // be mixed up.
-            self.tasks.borrow_mut()[current].woken = true;
+            self.tasks.borrow_mut().get(current).woken = true;
             self.waits_in_panic.set(self.waits_in_panic.get() + 1);
             if self.waits_in_panic.get() > WAITS_IN_PANIC {
                 eprintln!("a task that panicked waits for others; giving up");
@@ -422,11 +381,11 @@ impl Scheduler {
             return;
         }
         {
-            let task = &mut self.tasks.borrow_mut()[current];
-            task.state = state;
+            let mut tasks = self.tasks.borrow_mut();
+            tasks.set(current, state);
             if state == State::GaveWay {
                 // Two that wait for a third would go on for ever, if they were greater than that one.
-                task.priority = self.rng.borrow_mut().u64(..1 << 32);
+                tasks.get(current).priority = self.rng.borrow_mut().u64(..1 << 32);
             }
         }
         let next = self.turn();
@@ -465,69 +424,36 @@ impl Scheduler {
         let mut rng = self.rng.borrow_mut();
         if self.spurious > 0 && rng.u32(..self.spurious) == 0 {
             let any = rng.usize(..tasks.len());
-            if matches!(tasks[any].state, State::Blocked { key, .. } if key != 0) {
-                tasks[any].state = State::Ready;
-                tasks[any].woken = true;
+            if matches!(tasks.state(any), State::Blocked { key, .. } if key != 0) {
+                tasks.wake(any);
+                let mut reached = self.reached.borrow_mut();
+                *reached.entry("a thread wakes for no reason").or_default() += 1;
             }
         }
-        let live = self.live.borrow();
-        let ready = &mut *self.ready.borrow_mut();
-        let mut gave_way = false;
-        let deadline = self.fire(tasks, &live, ready, &mut gave_way);
-        if ready.is_empty() {
+        tasks.fire(self.now.get());
+        if tasks.ready().is_empty() {
             // Those who spin wait for those who sleep.
-            if let Some(next) = deadline {
+            if let Some(next) = tasks.next_deadline() {
                 self.now.set(self.now.get().max(next));
+                tasks.fire(self.now.get());
             }
-            come_back(tasks, &live, gave_way);
-            self.fire(tasks, &live, ready, &mut gave_way);
+            tasks.come_back();
         }
-        if ready.is_empty() {
+        if tasks.ready().is_empty() {
             return None;
         }
-        come_back(tasks, &live, gave_way);
-        Some(match self.policy {
-            Policy::Uniform(_) => ready[rng.usize(..ready.len())],
+        let next = match self.policy {
+            Policy::Uniform(_) => tasks.ready()[rng.usize(..tasks.ready().len())],
             Policy::Priority(every) => {
                 if rng.u32(..every) == 0 {
                     // Less than all that were drawn at the start.
-                    tasks[self.current.get()].priority = rng.u64(..1 << 32);
+                    tasks.get(self.current.get()).priority = rng.u64(..1 << 32);
                 }
-                let greatest = ready.iter().copied().max_by_key(|&i| tasks[i].priority);
-                greatest.expect("one is ready")
+                tasks.greatest()
             }
-        })
-    }
-
-    /// Ends the sleeps whose time is over, and gathers who is ready. Returns when the next sleep ends.
-    fn fire(
-        &self,
-        tasks: &mut [Task],
-        live: &[usize],
-        ready: &mut Vec<usize>,
-        gave_way: &mut bool,
-    ) -> Option<u64> {
-        let now = self.now.get();
-        let mut next = None;
-        ready.clear();
-        for &i in live {
-            match tasks[i].state {
-                State::Ready => ready.push(i),
-                State::GaveWay => *gave_way = true,
-                State::Blocked {
-                    deadline: Some(at), ..
-                } if at <= now => {
-                    tasks[i].state = State::Ready;
-                    tasks[i].woken = false;
-                    ready.push(i);
-                }
-                State::Blocked {
-                    deadline: Some(at), ..
-                } => next = Some(next.map_or(at, |next: u64| next.min(at))),
-                _ => {}
-            }
-        }
-        next
+        };
+        tasks.come_back();
+        Some(next)
     }
 
     /// Chooses who goes on, and counts it.
@@ -551,7 +477,7 @@ impl Scheduler {
             if self.current.replace(next) != next {
                 self.switches.set(self.switches.get() + 1);
             }
-            let stack = self.tasks.borrow_mut()[next].stack.take();
+            let stack = self.tasks.borrow_mut().get(next).stack.take();
             let mut stack = stack.expect("a task that is ready has a stack");
             ON.set(true);
             stack.resume();
@@ -563,7 +489,7 @@ impl Scheduler {
                     }
                 });
             } else {
-                self.tasks.borrow_mut()[next].stack = Some(stack);
+                self.tasks.borrow_mut().get(next).stack = Some(stack);
             }
             if let Some(failure) = self.panic.take() {
                 return Some(failure);
@@ -576,12 +502,10 @@ impl Scheduler {
     /// The tasks that have not ended, and where they are.
     fn unfinished(&self) -> Vec<String> {
         self.autopsy.set(true);
-        let count = self.tasks.borrow().len();
-        let told = (0..count).filter_map(|i| {
-            let task = &mut self.tasks.borrow_mut()[i];
-            if task.state == State::Done {
-                return None;
-            }
+        let unfinished = self.tasks.borrow().unfinished();
+        let told = unfinished.into_iter().filter_map(|i| {
+            let mut tasks = self.tasks.borrow_mut();
+            let task = tasks.get(i);
             Some((task.name.clone(), task.stack.take()?))
         });
         let told = told.map(|(name, mut stack)| {
@@ -591,15 +515,6 @@ impl Scheduler {
             format!("{name} ({place})")
         });
         told.collect()
-    }
-}
-
-/// Lets those who gave way be chosen again, if there are any.
-fn come_back(tasks: &mut [Task], live: &[usize], gave_way: bool) {
-    for &i in live.iter().filter(|_| gave_way) {
-        if tasks[i].state == State::GaveWay {
-            tasks[i].state = State::Ready;
-        }
     }
 }
 
@@ -637,8 +552,9 @@ pub fn run<T: Send + 'static>(
     };
     if let Some(failure) = failure {
         // Unwinding the tasks would run destructors that wait for each other.
-        for task in &mut *scheduler.tasks.borrow_mut() {
-            std::mem::forget(task.stack.take());
+        let mut tasks = scheduler.tasks.borrow_mut();
+        for task in 0..tasks.len() {
+            std::mem::forget(tasks.get(task).stack.take());
         }
         return (Err(failure), report);
     }

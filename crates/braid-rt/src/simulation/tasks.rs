@@ -1,0 +1,175 @@
+//! The tasks of a simulation, and what each of them is in.
+
+use generator::Generator;
+
+pub(super) type Stack = Generator<'static, (), ()>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Ready,
+    /// Goes on when others have.
+    GaveWay,
+    Blocked {
+        key: usize,
+        deadline: Option<u64>,
+    },
+    Done,
+}
+
+pub(super) struct Task {
+    pub(super) name: String,
+    state: State,
+    /// Whether the last sleep was ended by somebody.
+    pub(super) woken: bool,
+    pub(super) priority: u64,
+    pub(super) stack: Option<Stack>,
+}
+
+/// All tasks, by number. There are far more of them than may go on, and that is asked at each step, so those are
+/// known without a look at all.
+#[derive(Default)]
+pub(super) struct Tasks {
+    all: Vec<Task>,
+    /// In their order, as the other two.
+    ready: Vec<usize>,
+    behind: Vec<usize>,
+    asleep: Vec<usize>,
+    /// No sleep ends by itself before.
+    earliest: u64,
+}
+
+fn insert(list: &mut Vec<usize>, task: usize) {
+    let at = list.partition_point(|&other| other < task);
+    list.insert(at, task);
+}
+
+impl Tasks {
+    /// A task that is ready.
+    pub(super) fn add(&mut self, name: &str, priority: u64, stack: Stack) {
+        self.ready.push(self.all.len());
+        self.all.push(Task {
+            name: name.to_owned(),
+            state: State::Ready,
+            woken: false,
+            priority,
+            stack: Some(stack),
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn get(&mut self, task: usize) -> &mut Task {
+        &mut self.all[task]
+    }
+
+    pub(super) fn state(&self, task: usize) -> State {
+        self.all[task].state
+    }
+
+    /// Those that may go on.
+    pub(super) fn ready(&self) -> &[usize] {
+        &self.ready
+    }
+
+    /// The one of them with the greatest priority.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn greatest(&self) -> usize {
+        let ready = self.ready.iter().copied();
+        ready
+            .max_by_key(|&i| self.all[i].priority)
+            .expect("one is ready")
+    }
+
+    fn list(&mut self, state: State) -> Option<&mut Vec<usize>> {
+        match state {
+            State::Ready => Some(&mut self.ready),
+            State::GaveWay => Some(&mut self.behind),
+            State::Blocked { .. } => Some(&mut self.asleep),
+            State::Done => None,
+        }
+    }
+
+    pub(super) fn set(&mut self, task: usize, state: State) {
+        let before = std::mem::replace(&mut self.all[task].state, state);
+        if before == state {
+            return;
+        }
+        if let Some(list) = self.list(before) {
+            list.retain(|&other| other != task);
+        }
+        if let Some(list) = self.list(state) {
+            insert(list, task);
+        }
+        if let State::Blocked {
+            deadline: Some(at), ..
+        } = state
+        {
+            self.earliest = self.earliest.min(at);
+        }
+    }
+
+    /// Ends a task's sleep.
+    pub(super) fn wake(&mut self, task: usize) {
+        self.set(task, State::Ready);
+        self.all[task].woken = true;
+    }
+
+    /// Those that sleep on `key`.
+    pub(super) fn sleepers(&self, key: usize) -> Vec<usize> {
+        let sleeps =
+            |&&i: &&usize| matches!(self.all[i].state, State::Blocked { key: k, .. } if k == key);
+        self.asleep.iter().filter(sleeps).copied().collect()
+    }
+
+    /// Lets those who gave way go on again.
+    pub(super) fn come_back(&mut self) {
+        while let Some(task) = self.behind.pop() {
+            self.all[task].state = State::Ready;
+            insert(&mut self.ready, task);
+        }
+    }
+
+    /// Ends the sleeps whose time is over.
+    pub(super) fn fire(&mut self, now: u64) {
+        if now < self.earliest {
+            return;
+        }
+        let Self { all, asleep, .. } = self;
+        let mut over = Vec::new();
+        asleep.retain(|&i| {
+            let is_over =
+                matches!(all[i].state, State::Blocked { deadline: Some(at), .. } if at <= now);
+            if is_over {
+                over.push(i);
+            }
+            !is_over
+        });
+        for task in over {
+            self.all[task].state = State::Ready;
+            self.all[task].woken = false;
+            insert(&mut self.ready, task);
+        }
+        self.earliest = self.next_deadline().unwrap_or(u64::MAX);
+    }
+
+    /// When the next sleep ends by itself.
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let deadline = |&i: &usize| match self.all[i].state {
+            State::Blocked { deadline, .. } => deadline,
+            _ => None,
+        };
+        self.asleep.iter().filter_map(deadline).min()
+    }
+
+    /// Those that have not ended.
+    pub(super) fn unfinished(&self) -> Vec<usize> {
+        let tasks = 0..self.all.len();
+        tasks
+            .filter(|&i| self.all[i].state != State::Done)
+            .collect()
+    }
+}
