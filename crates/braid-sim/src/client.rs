@@ -381,11 +381,6 @@ impl Client {
             return Ok(Op::Scan(from, to, seen));
         }
         let key = self.key();
-        if key.is_multiple_of(2) {
-            // Fetches the pages of all keys, in one batch.
-            let all: Vec<Key> = (0..self.plan.keys).collect();
-            reader.prefetch(&self.tables.values, &all)?;
-        }
         let seen = reader.get(&self.tables.values, &key)?;
         Ok(Op::Get(key, seen.map(|bytes| decode(&bytes))))
     }
