@@ -115,6 +115,12 @@ impl Both {
     }
 }
 
+/// Bytes whose number the compiler does not know: no more than it does in a function that C calls, or in one of a
+/// program whose keys come from elsewhere.
+fn unknown(bytes: &[u8]) -> &[u8] {
+    black_box(bytes)
+}
+
 fn begin(db: *mut braid_db) -> *mut braid_tx {
     // SAFETY: no options; `out` is where the handle goes.
     opened(|out| unsafe { black_box(braid_tx_begin as Begin)(db, std::ptr::null(), out) })
@@ -195,7 +201,7 @@ const WORK: &[Work] = &[
         rust: |both, n| {
             for _ in 0..n {
                 let key = both.key().to_be_bytes();
-                black_box(both.db.get(&both.table, &key)?);
+                black_box(both.db.get(&both.table, unknown(&key))?);
             }
             Ok(())
         },
@@ -216,7 +222,7 @@ const WORK: &[Work] = &[
             let snapshot = both.db.snapshot();
             for _ in 0..n {
                 let key = both.key().to_be_bytes();
-                black_box(snapshot.get(&both.table, &key)?);
+                black_box(snapshot.get(&both.table, unknown(&key))?);
             }
             Ok(())
         },
@@ -244,7 +250,7 @@ const WORK: &[Work] = &[
                 let tx = both.db.begin();
                 for _ in 0..READS_OF_A_TRANSACTION {
                     let key = both.key().to_be_bytes();
-                    black_box(tx.get(&both.table, &key)?);
+                    black_box(tx.get(&both.table, unknown(&key))?);
                 }
                 tx.commit()?;
             }
@@ -317,7 +323,8 @@ const WORK: &[Work] = &[
             let mut tickets = VecDeque::with_capacity(IN_FLIGHT);
             for _ in 0..n {
                 let mut tx = both.db.begin();
-                tx.insert(&both.table, &both.rng.u64(..RECORDS).to_be_bytes(), &VALUE)?;
+                let key = both.key().to_be_bytes();
+                tx.insert(&both.table, unknown(&key), unknown(&VALUE))?;
                 tickets.push_back(tx.commit_async()?);
                 if tickets.len() == IN_FLIGHT {
                     tickets
@@ -354,7 +361,8 @@ const WORK: &[Work] = &[
             for _ in 0..n {
                 let mut tx = both.db.begin();
                 for _ in 0..10 {
-                    tx.insert(&both.table, &both.rng.u64(..RECORDS).to_be_bytes(), &VALUE)?;
+                    let key = both.key().to_be_bytes();
+                    tx.insert(&both.table, unknown(&key), unknown(&VALUE))?;
                 }
                 tickets.push_back(tx.commit_async()?);
                 if tickets.len() == IN_FLIGHT {
@@ -416,7 +424,8 @@ const DURABLE: Work = Work {
     rust: |both, n| {
         for _ in 0..n {
             let mut tx = both.db.begin();
-            tx.insert(&both.table, &both.rng.u64(..RECORDS).to_be_bytes(), &VALUE)?;
+            let key = both.key().to_be_bytes();
+            tx.insert(&both.table, unknown(&key), unknown(&VALUE))?;
             tx.commit()?;
         }
         Ok(())
@@ -482,15 +491,21 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn compare(both: &mut Both, work: &Work, waits: bool) -> braid::Result<(f64, f64, f64)> {
     let (mut rust, mut c) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let began = nanoseconds(waits);
-        (work.rust)(both, work.times)?;
-        let between = nanoseconds(waits);
-        (work.c)(both, work.times);
-        let ended = nanoseconds(waits);
+        let mut times = [0.0; 2];
+        // Each is first as often as the other, and they have the same keys.
+        for by in [round % 2, 1 - round % 2] {
+            both.rng = fastrand::Rng::with_seed(round as u64);
+            let began = nanoseconds(waits);
+            match by {
+                0 => (work.rust)(both, work.times)?,
+                _ => (work.c)(both, work.times),
+            }
+            times[by] = (nanoseconds(waits) - began) / work.times as f64;
+        }
         // The first warms up.
         if round > 0 {
-            rust.push((between - began) / work.times as f64);
-            c.push((ended - between) / work.times as f64);
+            rust.push(times[0]);
+            c.push(times[1]);
         }
     }
     let ratios = rust.iter().zip(&c).map(|(rust, c)| c / rust).collect();

@@ -621,18 +621,6 @@ typedef struct {
   uint64_t losses;
 } braid_salvage_report;
 
-// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
-// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
-// copies is to be freed.
-typedef struct {
-  // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
-  const void *data;
-  // The number of bytes.
-  size_t len;
-  // The library's.
-  void *reserved[4];
-} braid_value;
-
 // How recovery gets on, as a callback is told.
 typedef struct {
   // Bytes of log scanned so far.
@@ -647,6 +635,18 @@ typedef struct {
 
 // Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
 typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
+
+// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
+// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
+// copies is to be freed.
+typedef struct {
+  // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
+  const void *data;
+  // The number of bytes.
+  size_t len;
+  // The library's.
+  void *reserved;
+} braid_value;
 
 // Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
 // which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
@@ -1143,14 +1143,6 @@ braid_status braid_salvage(const char *path,
                            void *data,
                            braid_salvage_report *report);
 
-// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
-//
-// # Safety
-//
-// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
-// of which no copy was freed.
-void braid_value_free(braid_value *value);
-
 // Makes options that are all at their defaults. They can be used for any number of databases, and are
 // freed with `braid_options_free`.
 //
@@ -1537,6 +1529,14 @@ braid_status braid_tx_remove_range(braid_tx *tx,
                                    braid_table *table,
                                    const braid_range *range,
                                    uint64_t *count);
+
+// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
+//
+// # Safety
+//
+// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
+// of which no copy was freed.
+void braid_value_free(braid_value *value);
 
 // Checks a database that nobody has open: every checksum, the order of the trees, the accounting of space,
 // the chains of the log. Writes nothing. Each finding goes to `callback`, which may be NULL, on this

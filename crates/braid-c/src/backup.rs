@@ -342,7 +342,7 @@ impl braid_restore_options {
         let medium = u64::try_from(self.device).ok().and_then(device);
         let medium = medium.filter(|medium| *medium != braid::DeviceChoice::Memory);
         let no_device =
-            || Failure::Argument(format!("nothing is restored to device {}", self.device));
+            || Failure::argument(format!("nothing is restored to device {}", self.device));
         restore = restore.device(medium.ok_or_else(no_device)?);
         if self.pool_bytes > 0 {
             restore = restore.pool_bytes(self.pool_bytes);
@@ -359,11 +359,11 @@ impl braid_restore_options {
             Ok(Until::Number(value))
         } else if until == BRAID_UNTIL_TIME as c_int {
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(value));
-            let too_late = || Failure::Argument(format!("there is no time {value}"));
+            let too_late = || Failure::argument(format!("there is no time {value}"));
             Ok(Until::Time(time.ok_or_else(too_late)?))
         } else {
             let what = format!("there is no point of the kind {until} to restore to");
-            Err(Failure::Argument(what))
+            Err(Failure::argument(what))
         }
     }
 }

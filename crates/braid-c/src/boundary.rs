@@ -11,9 +11,12 @@ use braid::Error;
 use crate::handles::HandleError;
 use crate::status::{self, braid_status};
 
-/// Why a call failed.
+/// Why a call failed. It is in a box, so that what a body returns fits into registers.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) struct Failure(Box<Cause>);
+
+#[derive(Debug)]
+enum Cause {
     Engine(Error),
     Handle(HandleError),
     /// An argument that must not be NULL is.
@@ -24,60 +27,96 @@ pub(crate) enum Failure {
     Status(braid_status, String),
 }
 
+// Out of the way of the calls that succeed.
+impl Failure {
+    #[cold]
+    pub(crate) fn null(argument: &'static str) -> Self {
+        Self(Box::new(Cause::Null(argument)))
+    }
+
+    #[cold]
+    pub(crate) fn argument(what: String) -> Self {
+        Self(Box::new(Cause::Argument(what)))
+    }
+
+    #[cold]
+    pub(crate) fn of(status: braid_status, what: String) -> Self {
+        Self(Box::new(Cause::Status(status, what)))
+    }
+
+    /// Whether another try may help.
+    #[cold]
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(&*self.0, Cause::Engine(error) if error.is_retryable())
+    }
+
+    /// The engine's error, if it is one.
+    #[cold]
+    pub(crate) fn into_error(self) -> Result<Error, Self> {
+        match *self.0 {
+            Cause::Engine(error) => Ok(error),
+            _ => Err(self),
+        }
+    }
+}
+
 impl Failure {
     pub(crate) fn status(&self) -> braid_status {
-        match self {
-            Failure::Engine(error) => status::of_error(error),
-            Failure::Handle(error) => error.status(),
-            Failure::Null(_) => braid_status::BRAID_NULL_ARGUMENT,
-            Failure::Argument(_) => braid_status::BRAID_INVALID_ARGUMENT,
-            Failure::Status(status, _) => *status,
+        match &*self.0 {
+            Cause::Engine(error) => status::of_error(error),
+            Cause::Handle(error) => error.status(),
+            Cause::Null(_) => braid_status::BRAID_NULL_ARGUMENT,
+            Cause::Argument(_) => braid_status::BRAID_INVALID_ARGUMENT,
+            Cause::Status(status, _) => *status,
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Engine(error) => error.fmt(f),
-            Failure::Handle(error) => error.fmt(f),
-            Failure::Null(argument) => write!(f, "the argument {argument} is NULL"),
-            Failure::Argument(what) | Failure::Status(_, what) => f.write_str(what),
+        match &*self.0 {
+            Cause::Engine(error) => error.fmt(f),
+            Cause::Handle(error) => error.fmt(f),
+            Cause::Null(argument) => write!(f, "the argument {argument} is NULL"),
+            Cause::Argument(what) | Cause::Status(_, what) => f.write_str(what),
         }
     }
 }
 
 impl From<Error> for Failure {
+    #[cold]
+    #[inline(never)]
     fn from(error: Error) -> Self {
-        Failure::Engine(error)
+        Self(Box::new(Cause::Engine(error)))
     }
 }
 
 impl From<HandleError> for Failure {
+    #[cold]
+    #[inline(never)]
     fn from(error: HandleError) -> Self {
-        Failure::Handle(error)
+        Self(Box::new(Cause::Handle(error)))
     }
 }
 
 pub(crate) type Outcome<T = braid_status> = Result<T, Failure>;
 
 /// Runs the body of a function that C calls.
-#[inline]
+#[inline(always)]
 pub(crate) fn call(body: impl FnOnce() -> Outcome) -> braid_status {
     // Unwind safety: what the body works on is shared with other calls only through handles, the engine's
     // locks and its atomics. Nothing of it is trusted more after a panic than after an error.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
-        Ok(Err(failure)) => failed(&failure),
+        Ok(Err(failure)) => failed(failure),
         Err(panic) => panicked(panic),
     }
 }
 
 #[cold]
-pub(crate) fn failed(failure: &Failure) -> braid_status {
-    let status = failure.status();
+fn failed(failure: Failure) -> braid_status {
     remember(failure.to_string());
-    status
+    failure.status()
 }
 
 #[cold]
@@ -142,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_message_is_its_threads_own_and_lasts_through_success() {
-        let status = call(|| Err(Failure::Argument("with a \0 in it".into())));
+        let status = call(|| Err(Failure::argument("with a \0 in it".into())));
         assert_eq!(status, braid_status::BRAID_INVALID_ARGUMENT);
         std::thread::spawn(|| assert_eq!(message(), ""))
             .join()

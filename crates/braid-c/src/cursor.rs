@@ -94,7 +94,7 @@ impl braid_bound {
             Ok(Bound::Excluded(key()?))
         } else {
             let what = format!("{name}: there is no kind of bound {}", self.kind);
-            Err(Failure::Argument(what))
+            Err(Failure::argument(what))
         }
     }
 }
@@ -509,12 +509,12 @@ pub unsafe extern "C" fn braid_cursor_fetch(
         } else if direction == braid_direction::BRAID_REVERSE as c_int {
             Direction::Reverse
         } else {
-            return Err(Failure::Argument(format!(
+            return Err(Failure::argument(format!(
                 "there is no direction {direction}"
             )));
         };
         if capacity == 0 {
-            return Err(Failure::Argument("there is no room for an entry".into()));
+            return Err(Failure::argument("there is no room for an entry".into()));
         }
         let given = give(cursor, direction, entries)?;
         count.set(given);

@@ -11,7 +11,7 @@ use crate::changes::CHANGES;
 use crate::cursor::CURSORS;
 use crate::feed::FEEDS;
 use crate::handles::{
-    Ended, HandleError, Pinned, Shared, braid_db, braid_options, braid_tx, number,
+    Ended, HandleError, Pinned, Process, Shared, braid_db, braid_options, braid_tx, number,
 };
 use crate::memory::{self, Optional, Out};
 use crate::options::options_of;
@@ -22,9 +22,13 @@ use crate::status::braid_status::{self, BRAID_CONFLICT, BRAID_OK};
 use crate::table::TABLES;
 use crate::transaction::TRANSACTIONS;
 
+impl Process for braid_db {
+    type Object = Database;
+}
+
 static DATABASES: Shared<braid_db, Database> = Shared::new();
 
-#[inline]
+#[inline(always)]
 pub(crate) fn database(
     handle: *mut braid_db,
 ) -> Result<Pinned<'static, braid_db, Database>, HandleError> {
@@ -194,7 +198,7 @@ pub unsafe extern "C" fn braid_db_transact(
 ) -> c_int {
     let mut passed_on = None;
     let status = call(|| {
-        let body = body.ok_or(Failure::Null("body"))?;
+        let body = body.ok_or(Failure::null("body"))?;
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
         let owner = crate::handles::number(db);

@@ -7,10 +7,14 @@ use braid::Feed;
 use crate::boundary::call;
 use crate::changes::{CHANGES, Reader, braid_position};
 use crate::database::database;
-use crate::handles::{Ended, Shared, braid_changes, braid_db, braid_feed, number};
+use crate::handles::{Ended, Process, Shared, braid_changes, braid_db, braid_feed, number};
 use crate::memory::{Out, required, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::{braid_name_callback, tell_names};
+
+impl Process for braid_feed {
+    type Object = Feed;
+}
 
 pub(crate) static FEEDS: Shared<braid_feed, Feed> = Shared::new();
 

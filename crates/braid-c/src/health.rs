@@ -17,14 +17,14 @@ use crate::status::braid_status::{
 fn outcome(health: &Health) -> Result<(), Failure> {
     Err(match health {
         Health::Good => return Ok(()),
-        Health::CheckpointFailing { error } => Failure::Status(
+        Health::CheckpointFailing { error } => Failure::of(
             BRAID_CHECKPOINT_FAILING,
             format!("the last checkpoint failed: {error}"),
         ),
         Health::OutOfSpace { what } => {
-            Failure::Status(BRAID_OUT_OF_SPACE, format!("there is no space for {what}"))
+            Failure::of(BRAID_OUT_OF_SPACE, format!("there is no space for {what}"))
         }
-        Health::ArchiveFailing { error } => Failure::Status(
+        Health::ArchiveFailing { error } => Failure::of(
             BRAID_ARCHIVE_FAILING,
             format!("the archive can't be written: {error}"),
         ),
@@ -33,7 +33,7 @@ fn outcome(health: &Health) -> Result<(), Failure> {
             Error::Poisoned { cause }.into()
         }
         Health::Closed => Error::Closed.into(),
-        other => Failure::Status(braid_status::BRAID_OTHER, format!("{other:?}")),
+        other => Failure::of(braid_status::BRAID_OTHER, format!("{other:?}")),
     })
 }
 
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn braid_options_set_health_callback(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let callback = callback.ok_or(Failure::Null("callback"))?;
+        let callback = callback.ok_or(Failure::null("callback"))?;
         let mut options = OPTIONS.lock(options)?;
         let data = UserData::new(data);
         let tell = move |health: &Health| {

@@ -7,7 +7,7 @@
 //! - **A handle is a number**, not an address, though it looks like a pointer to C: it names a slot of a
 //!   table, a generation of this slot and a kind of object, and all three are checked at each use
 //!   (`handles`). So a handle that was freed, ended or belongs to something else is an error.
-//! - **`unsafe`** is in the tables of handles, and where C's memory is read or written (`memory`).
+//! - **`unsafe`** is in the tables of handles, and where C's memory is read or written (`memory`, `value`).
 
 #![allow(
     non_camel_case_types,
@@ -39,6 +39,7 @@ mod table;
 mod table_options;
 mod ticket;
 mod transaction;
+mod value;
 mod verify;
 mod write;
 
@@ -56,7 +57,7 @@ pub use handles::{
 pub use health::*;
 pub use limits::*;
 pub use maintenance::*;
-pub use memory::{braid_slice, braid_value, braid_value_free};
+pub use memory::braid_slice;
 pub use options::*;
 pub use snapshot::*;
 pub use stats::*;
@@ -66,5 +67,6 @@ pub use table::*;
 pub use table_options::*;
 pub use ticket::*;
 pub use transaction::*;
+pub use value::{braid_value, braid_value_free};
 pub use verify::*;
 pub use write::*;

@@ -4,10 +4,8 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-use braid::Bytes;
-
 use crate::boundary::{Failure, Outcome};
-use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+use crate::value::braid_value;
 
 /// Bytes in somebody else's memory.
 #[repr(C)]
@@ -29,63 +27,6 @@ impl braid_slice {
     }
 }
 
-const WORDS: usize = size_of::<Bytes>() / size_of::<*mut c_void>();
-
-/// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
-/// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
-/// copies is to be freed.
-#[repr(C)]
-#[derive(Debug)]
-pub struct braid_value {
-    /// The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
-    pub data: *const c_void,
-    /// The number of bytes.
-    pub len: usize,
-    /// The library's.
-    pub reserved: [*mut c_void; 4],
-}
-
-const _: () = assert!(WORDS == 4 && size_of::<Bytes>().is_multiple_of(size_of::<*mut c_void>()));
-
-impl braid_value {
-    fn new(bytes: Bytes) -> Self {
-        let mut value = Self {
-            data: bytes.as_ptr().cast(),
-            len: bytes.len(),
-            reserved: [std::ptr::null_mut(); WORDS],
-        };
-        // SAFETY: the words have the size and at least the alignment of `Bytes`, which moves in.
-        unsafe { value.reserved.as_mut_ptr().cast::<Bytes>().write(bytes) };
-        value
-    }
-}
-
-/// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
-///
-/// # Safety
-///
-/// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
-/// of which no copy was freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_value_free(value: *mut braid_value) {
-    if value.is_null() {
-        return;
-    }
-    // SAFETY: this function's contract. No reference is made: where there is no value the rest may not be initialized.
-    let data = unsafe { (&raw const (*value).data).read() };
-    if !data.is_null() {
-        // SAFETY: a value that is not none was made by `new`, which put the bytes there, and by the contract
-        // they were not taken out before.
-        let bytes = unsafe { (&raw const (*value).reserved).cast::<Bytes>().read() };
-        // SAFETY: this function's contract.
-        unsafe {
-            (&raw mut (*value).data).write(std::ptr::null());
-            (&raw mut (*value).len).write(0);
-        }
-        drop(bytes);
-    }
-}
-
 /// Where a result goes. The memory it is in need not be initialized.
 pub(crate) struct Out<T>(*mut T);
 
@@ -95,9 +36,13 @@ impl<T> Out<T> {
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Outcome<Self> {
         if pointer.is_null() {
-            return Err(Failure::Null(name));
+            return Err(Failure::null(name));
         }
         Ok(Self(pointer))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0
     }
 
     #[inline]
@@ -124,11 +69,6 @@ impl Out<braid_value> {
         }
         Ok(out)
     }
-
-    #[inline]
-    pub(crate) fn set_bytes(&mut self, bytes: Bytes) {
-        self.set(braid_value::new(bytes));
-    }
 }
 
 impl<H> Out<*mut H> {
@@ -145,33 +85,24 @@ impl<H> Out<*mut H> {
     }
 }
 
-/// Puts a value that was found where the caller wants it.
-#[inline]
-pub(crate) fn give(mut out: Out<braid_value>, found: Option<Bytes>) -> braid_status {
-    match found {
-        Some(found) => {
-            out.set_bytes(found);
-            BRAID_OK
-        }
-        None => BRAID_NOT_FOUND,
-    }
-}
-
 /// A result that the caller may do without.
 pub(crate) struct Optional<T>(Option<Out<T>>);
 
 impl<T> Optional<T> {
     /// # Safety
     /// That of [`Out::new`].
+    #[inline]
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
         // SAFETY: this function's contract.
         Self(unsafe { Out::new(pointer, "") }.ok())
     }
 
+    #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
+    #[inline]
     pub(crate) fn set(&mut self, value: T) {
         if let Some(out) = &mut self.0 {
             out.set(value);
@@ -184,6 +115,7 @@ impl<H> Optional<*mut H> {
     ///
     /// # Safety
     /// That of [`Out::new`].
+    #[inline]
     pub(crate) unsafe fn handle(pointer: *mut *mut H) -> Self {
         // SAFETY: this function's contract.
         Self(unsafe { Out::handle(pointer, "") }.ok())
@@ -203,15 +135,23 @@ pub(crate) unsafe fn array<'a, T>(
         return Ok(&mut []);
     }
     if pointer.is_null() {
-        return Err(Failure::Null(name));
+        return Err(Failure::null(name));
     }
     if len > isize::MAX as usize / size_of::<T>() {
-        return Err(Failure::Argument(format!(
-            "{name}: no memory holds {len} elements"
-        )));
+        return Err(too_many(len, name));
     }
     // SAFETY: this function's contract; nothing is claimed about what is there.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
+}
+
+#[cold]
+fn too_long(len: usize, name: &'static str) -> Failure {
+    Failure::argument(format!("{name}: no memory holds {len} bytes"))
+}
+
+#[cold]
+fn too_many(len: usize, name: &'static str) -> Failure {
+    Failure::argument(format!("{name}: no memory holds {len} elements"))
 }
 
 /// Bytes that the caller gives.
@@ -228,12 +168,10 @@ pub(crate) unsafe fn bytes<'a>(
         return Ok(&[]);
     }
     if data.is_null() {
-        return Err(Failure::Null(name));
+        return Err(Failure::null(name));
     }
     if len > isize::MAX as usize {
-        return Err(Failure::Argument(format!(
-            "{name}: no memory holds {len} bytes"
-        )));
+        return Err(too_long(len, name));
     }
     // SAFETY: this function's contract.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
@@ -261,6 +199,7 @@ pub(crate) unsafe fn entry<'a>(
 ///
 /// # Safety
 /// The pointer is NULL, or points to a `T` that nobody writes to for `'a`.
+#[inline]
 pub(crate) unsafe fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: this function's contract.
     unsafe { pointer.as_ref() }
@@ -272,24 +211,29 @@ pub(crate) unsafe fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
 /// That of [`optional`].
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, name: &'static str) -> Outcome<&'a T> {
     // SAFETY: this function's contract.
-    unsafe { optional(pointer) }.ok_or(Failure::Null(name))
+    unsafe { optional(pointer) }.ok_or(Failure::null(name))
 }
 
 /// What a pointer to several things points to.
 ///
 /// # Safety
 /// The pointer is NULL, or points to `len` elements that nobody writes to for `'a`.
+#[inline]
 pub(crate) unsafe fn elements<'a, T>(
     pointer: *const T,
     len: usize,
     name: &'static str,
 ) -> Outcome<&'a [T]> {
-    // SAFETY: this function's contract.
-    let bytes = unsafe { bytes(pointer.cast(), len.saturating_mul(size_of::<T>()), name) }?;
-    if bytes.is_empty() {
+    if len == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the same; `bytes` has found that it is not NULL, and so many elements not too much.
+    if pointer.is_null() {
+        return Err(Failure::null(name));
+    }
+    if len > isize::MAX as usize / size_of::<T>() {
+        return Err(too_many(len, name));
+    }
+    // SAFETY: this function's contract.
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
@@ -313,7 +257,7 @@ pub(crate) unsafe fn optional_bytes<'a>(
 /// The pointer is NULL, or points to a string that ends with a NUL and that nobody writes to for `'a`.
 unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CStr> {
     if string.is_null() {
-        return Err(Failure::Null(name));
+        return Err(Failure::null(name));
     }
     // SAFETY: this function's contract.
     Ok(unsafe { CStr::from_ptr(string) })
@@ -326,7 +270,7 @@ unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CS
 pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a str> {
     // SAFETY: this function's contract.
     let string = unsafe { c_str(string, name) }?;
-    let not_utf8 = |_| Failure::Argument(format!("{name} is not UTF-8"));
+    let not_utf8 = |_| Failure::argument(format!("{name} is not UTF-8"));
     string.to_str().map_err(not_utf8)
 }
 
@@ -344,7 +288,7 @@ pub(crate) unsafe fn path<'a>(string: *const c_char) -> Outcome<&'a Path> {
     };
     #[cfg(not(unix))]
     let name = {
-        let not_utf8 = |_| Failure::Argument("path is not UTF-8".into());
+        let not_utf8 = |_| Failure::argument("path is not UTF-8".into());
         OsStr::new(string.to_str().map_err(not_utf8)?)
     };
     Ok(Path::new(name))
@@ -367,33 +311,5 @@ impl UserData {
 
     pub(crate) fn get(self) -> *mut c_void {
         self.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_is_freed_once_and_freeing_none_does_nothing() {
-        let bytes = Bytes::from(vec![1, 2, 3]);
-        let mut value = braid_value::new(bytes.clone());
-        assert!(!bytes.is_unique());
-        assert_eq!((value.len, value.data), (3, bytes.as_ptr().cast()));
-        for _ in 0..2 {
-            // SAFETY: it is a value of `new`, then none.
-            unsafe { braid_value_free(&mut value) };
-            assert!(bytes.is_unique() && value.data.is_null());
-        }
-        // SAFETY: NULL is allowed.
-        unsafe { braid_value_free(std::ptr::null_mut()) };
-    }
-
-    #[test]
-    fn an_empty_value_is_one() {
-        let mut value = braid_value::new(Bytes::new());
-        assert!(!value.data.is_null() && value.len == 0);
-        // SAFETY: it is a value of `new`.
-        unsafe { braid_value_free(&mut value) };
     }
 }

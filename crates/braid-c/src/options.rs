@@ -195,7 +195,7 @@ impl Options {
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {
-            return Err(Failure::Argument(format!("there is no option {option}")));
+            return Err(Failure::argument(format!("there is no option {option}")));
         };
         Ok(Self {
             builder,
@@ -218,7 +218,7 @@ pub(crate) fn device(number: u64) -> Option<DeviceChoice> {
 }
 
 fn misfit(option: c_int, value: u64) -> Failure {
-    Failure::Argument(format!("option {option} can't be {value}"))
+    Failure::argument(format!("option {option} can't be {value}"))
 }
 
 pub(crate) static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn braid_options_set_recovery_progress(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let callback = callback.ok_or(Failure::Null("callback"))?;
+        let callback = callback.ok_or(Failure::null("callback"))?;
         let mut options = OPTIONS.lock(options)?;
         let data = UserData::new(data);
         let tell = move |progress: &RecoveryProgress| {

@@ -7,10 +7,15 @@ use braid::{Readable, Snapshot};
 
 use crate::boundary::call;
 use crate::database::database;
-use crate::handles::{Ended, Shared, braid_db, braid_snapshot, braid_table, number};
-use crate::memory::{Optional, Out, braid_value, bytes, give, text};
+use crate::handles::{Ended, Process, Shared, braid_db, braid_snapshot, braid_table, number};
+use crate::memory::{Optional, Out, bytes, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::{braid_name_callback, table, tell_names};
+use crate::value::{braid_value, give_by};
+
+impl Process for braid_snapshot {
+    type Object = Arc<Snapshot>;
+}
 
 /// A cursor over a snapshot keeps it.
 pub(crate) static SNAPSHOTS: Shared<braid_snapshot, Arc<Snapshot>> = Shared::new();
@@ -168,7 +173,10 @@ pub unsafe extern "C" fn braid_snapshot_get(
         // SAFETY: this function's contract.
         let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let snapshot = SNAPSHOTS.pin(snapshot)?;
-        Ok(give(out, snapshot.get(&self::table(table)?.table, key)?))
+        let table = self::table(table)?;
+        give_by(out, |out| {
+            snapshot.get_by(&table.table, key, |value| out.put(value))
+        })
     })
 }
 

@@ -36,7 +36,7 @@ impl Sink {
     /// # Safety
     /// `write` may be called with `data` on this thread as long as the sink is there.
     pub(crate) unsafe fn new(write: braid_write_callback, data: *mut c_void) -> Outcome<Self> {
-        let write = write.ok_or(Failure::Null("write"))?;
+        let write = write.ok_or(Failure::null("write"))?;
         let data = UserData::new(data);
         Ok(Self { write, data })
     }

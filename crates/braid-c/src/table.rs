@@ -6,10 +6,11 @@ use braid::{Bytes, Database};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
-use crate::handles::{Ended, HandleError, Pinned, Shared, braid_db, braid_table, number};
-use crate::memory::{Out, braid_slice, braid_value, bytes, give, optional, text};
+use crate::handles::{Ended, HandleError, Pinned, Process, Shared, braid_db, braid_table, number};
+use crate::memory::{Out, braid_slice, bytes, optional, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table_options::braid_table_options;
+use crate::value::{braid_value, give_by};
 
 pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 
@@ -23,11 +24,20 @@ impl OpenTable {
     pub(crate) fn new(table: BytesTable, database: Database) -> Self {
         Self { table, database }
     }
+
+    #[inline]
+    pub(crate) fn database(&self) -> &Database {
+        &self.database
+    }
+}
+
+impl Process for braid_table {
+    type Object = OpenTable;
 }
 
 pub(crate) static TABLES: Shared<braid_table, OpenTable> = Shared::new();
 
-#[inline]
+#[inline(always)]
 pub(crate) fn table(
     handle: *mut braid_table,
 ) -> Result<Pinned<'static, braid_table, OpenTable>, HandleError> {
@@ -159,7 +169,10 @@ pub unsafe extern "C" fn braid_table_get(
         // SAFETY: this function's contract.
         let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let table = self::table(table)?;
-        Ok(give(out, table.database.get(&table.table, key)?))
+        let (database, table) = (&table.database, &table.table);
+        give_by(out, |out| {
+            database.get_by(table, key, |value| out.put(value))
+        })
     })
 }
 
@@ -233,7 +246,7 @@ pub(crate) unsafe fn tell_names(
     callback: braid_name_callback,
     data: *mut c_void,
 ) -> Outcome {
-    let callback = callback.ok_or(Failure::Null("callback"))?;
+    let callback = callback.ok_or(Failure::null("callback"))?;
     let mut names = names.iter().map(|name| braid_slice::of(name.as_bytes()));
     // SAFETY: this function's contract.
     let _all = names.all(|name| unsafe { callback(data, name) });

@@ -48,7 +48,7 @@ impl braid_table_options {
             Compression::Lz4
         } else {
             let what = format!("there is no compression {compression}");
-            return Err(Failure::Argument(what));
+            return Err(Failure::argument(what));
         };
         let lives = (options.time_to_live_ms > 0).then_some(options.time_to_live_ms);
         Ok(TableOptions {

@@ -4,15 +4,24 @@ use std::ffi::{CString, c_char, c_void};
 
 use braid::Ticket;
 
-use crate::boundary::{Failure, call};
+use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{Ended, Exclusive, braid_ticket};
-use crate::memory::{Out, UserData};
+use crate::memory::{Optional, Out, UserData};
 use crate::status::{
     braid_status::{self, BRAID_OK, BRAID_PENDING},
     of_error,
 };
 
 pub(crate) static TICKETS: Exclusive<braid_ticket, Ticket> = Exclusive::new();
+
+/// Gives a ticket away, if it is wanted.
+#[inline(always)]
+pub(crate) fn give_ticket(out: &mut Optional<*mut braid_ticket>, ticket: Ticket) -> Outcome<()> {
+    if out.is_wanted() {
+        out.set(TICKETS.insert(ticket, 0)?);
+    }
+    Ok(())
+}
 
 /// Sets `number` to the transaction's place in the serial order.
 ///
@@ -78,7 +87,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let callback = callback.ok_or(Failure::Null("callback"))?;
+        let callback = callback.ok_or(Failure::null("callback"))?;
         let ticket = TICKETS.end(ticket, Ended::CalledBack)?;
         let number = ticket.number();
         let data = UserData::new(data);
@@ -103,7 +112,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
 pub extern "C" fn braid_ticket_free(ticket: *mut braid_ticket) -> braid_status {
     call(|| {
         if !ticket.is_null() {
-            drop(TICKETS.end(ticket, Ended::Freed)?);
+            TICKETS.free(ticket, Ended::Freed)?;
         }
         Ok(BRAID_OK)
     })

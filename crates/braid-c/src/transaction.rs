@@ -9,13 +9,12 @@ use crate::boundary::{Failure, Outcome, call};
 use crate::cursor::{bounds_of, braid_range};
 use crate::database::database;
 use crate::handles::{Ended, Exclusive, braid_db, braid_table, braid_ticket, braid_tx, number};
-use crate::memory::{
-    Optional, Out, braid_slice, braid_value, bytes, entry, give, optional, optional_bytes,
-};
+use crate::memory::{Optional, Out, braid_slice, bytes, entry, optional, optional_bytes};
 use crate::scan::Tx;
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::table;
-use crate::ticket::TICKETS;
+use crate::ticket::give_ticket;
+use crate::value::{Value, braid_value, give, give_by};
 
 pub(crate) static TRANSACTIONS: Exclusive<braid_tx, Tx> = Exclusive::new();
 
@@ -64,7 +63,7 @@ fn durability_of(durability: c_int, buffered_us: u64) -> Outcome<Durability> {
     } else if durability == BRAID_NOT_DURABLE as c_int {
         Ok(Durability::None)
     } else {
-        Err(Failure::Argument(format!(
+        Err(Failure::argument(format!(
             "there is no durability {durability}"
         )))
     }
@@ -78,7 +77,7 @@ impl braid_tx_options {
         } else if isolation == braid_isolation::BRAID_SNAPSHOT_ISOLATION as c_int {
             Isolation::Snapshot
         } else {
-            return Err(Failure::Argument(format!(
+            return Err(Failure::argument(format!(
                 "there is no isolation {isolation}"
             )));
         };
@@ -177,9 +176,10 @@ pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, number: *mut u64) ->
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
-        let tx = TRANSACTIONS.end(tx, Ended::Committed)?;
-        out.set(tx.into_transaction().commit()?.number());
-        Ok(BRAID_OK)
+        TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
+            out.set(tx.into_transaction().commit()?.number());
+            Ok(BRAID_OK)
+        })?
     })
 }
 
@@ -198,12 +198,10 @@ pub unsafe extern "C" fn braid_tx_commit_async(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::handle(ticket) };
-        let tx = TRANSACTIONS.end(tx, Ended::Committed)?;
-        let given = tx.into_transaction().commit_async()?;
-        if out.is_wanted() {
-            out.set(TICKETS.insert(given, 0)?);
-        }
-        Ok(BRAID_OK)
+        TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
+            give_ticket(&mut out, tx.into_transaction().commit_async()?)?;
+            Ok(BRAID_OK)
+        })?
     })
 }
 
@@ -238,8 +236,11 @@ pub unsafe extern "C" fn braid_tx_get(
         // SAFETY: this function's contract.
         let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let tx = TRANSACTIONS.lock(tx)?;
-        let found = tx.reader().get(&self::table(table)?.table, key)?;
-        Ok(give(out, found))
+        let table = self::table(table)?;
+        give_by(out, |out| {
+            tx.reader()
+                .get_by(&table.table, key, |value| out.put(value))
+        })
     })
 }
 
@@ -264,7 +265,7 @@ pub unsafe extern "C" fn braid_tx_get_for_update(
         let found = tx
             .writer()
             .get_for_update(&self::table(table)?.table, key)?;
-        Ok(give(out, found))
+        Ok(give(out, found.map(Value::of_bytes)))
     })
 }
 

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn braid_verify(
         });
         if report.damages > 0 {
             let what = format!("{} damages in {}", report.damages, path.display());
-            return Err(Failure::Status(BRAID_CORRUPTED, what));
+            return Err(Failure::of(BRAID_CORRUPTED, what));
         }
         Ok(BRAID_OK)
     })

@@ -2,15 +2,15 @@
 
 use std::ffi::c_int;
 
-use braid::{Result, Transaction};
+use braid::Transaction;
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
-use crate::handles::{braid_db, braid_table, braid_ticket};
+use crate::handles::{braid_db, braid_table, braid_ticket, number};
 use crate::memory::{Optional, braid_slice, bytes, elements};
 use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, table};
-use crate::ticket::TICKETS;
+use crate::ticket::give_ticket;
 
 /// What a write does.
 #[repr(C)]
@@ -39,7 +39,7 @@ pub struct braid_write {
 impl braid_write {
     /// # Safety
     /// Key and value, where it is looked at, are those of [`bytes`].
-    #[inline]
+    #[inline(always)]
     unsafe fn apply(&self, tx: &mut Transaction, table: &OpenTable) -> Outcome<()> {
         // SAFETY: this function's contract.
         let key = unsafe { bytes(self.key.data, self.key.len, "key") }?;
@@ -50,24 +50,28 @@ impl braid_write {
         } else if self.operation == braid_operation::BRAID_REMOVE as c_int {
             tx.remove(&table.table, key)?;
         } else {
-            let what = format!("there is no operation {}", self.operation);
-            return Err(Failure::Argument(what));
+            return Err(no_operation(self.operation));
         }
         Ok(())
     }
 }
 
+#[cold]
+fn no_operation(operation: c_int) -> Failure {
+    Failure::argument(format!("there is no operation {operation}"))
+}
+
 /// # Safety
 /// The writes are those of [`braid_write::apply`].
-#[inline]
-unsafe fn apply(writes: &[braid_write], tx: &mut Transaction) -> Outcome<()> {
-    let [first, rest @ ..] = writes else {
-        return Ok(());
-    };
-    let mut at = (first.table, table(first.table)?);
-    // SAFETY: this function's contract.
-    unsafe { first.apply(tx, &at.1) }?;
-    for write in rest {
+#[cold]
+#[inline(never)]
+unsafe fn apply_rest(
+    first: *mut braid_table,
+    writes: &[braid_write],
+    tx: &mut Transaction,
+) -> Outcome<()> {
+    let mut at = (first, table(first)?);
+    for write in writes {
         // Mostly they are of one table.
         if write.table != at.0 {
             at = (write.table, table(write.table)?);
@@ -78,24 +82,78 @@ unsafe fn apply(writes: &[braid_write], tx: &mut Transaction) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs the writes in a transaction, again and again while it loses a conflict.
+/// # Safety
+/// The writes are those of [`braid_write::apply`]; the first one is to this table.
+#[inline(always)]
+unsafe fn apply(writes: &[braid_write], tx: &mut Transaction, first: &OpenTable) -> Outcome<()> {
+    let [one, rest @ ..] = writes else {
+        return Ok(());
+    };
+    // SAFETY: this function's contract.
+    unsafe { one.apply(tx, first) }?;
+    if !rest.is_empty() {
+        // SAFETY: this function's contract.
+        unsafe { apply_rest(one.table, rest, tx) }?;
+    }
+    Ok(())
+}
+
+/// Runs the writes in a transaction, which `commit` commits, again and again while it loses a conflict.
 ///
 /// # Safety
 /// That of [`braid_db_write`].
-#[inline]
-unsafe fn run<T>(
+#[inline(always)]
+unsafe fn run(
     db: *mut braid_db,
     writes: *const braid_write,
     count: usize,
-    commit: impl Fn(Transaction) -> Result<T>,
-) -> Outcome<T> {
+    mut commit: impl FnMut(Transaction) -> Outcome<()>,
+) -> Outcome {
     // SAFETY: this function's contract.
     let writes = unsafe { elements(writes, count, "writes") }?;
+    // A table knows its database: mostly one handle is all that is looked for.
+    if let [first, ..] = writes
+        && let Ok(table) = table(first.table)
+        && table.owner() == number(db)
+    {
+        let mut tx = table.database().begin();
+        // SAFETY: the same.
+        let outcome = match unsafe { apply(writes, &mut tx, &table) } {
+            Ok(()) => commit(tx),
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok(()) => return Ok(BRAID_OK),
+            Err(failure) if failure.is_conflict() => {}
+            Err(failure) => return Err(failure),
+        }
+    }
     // SAFETY: the same.
-    database(db)?.retry(|mut tx| match unsafe { apply(writes, &mut tx) } {
-        Ok(()) => commit(tx).map(Ok),
-        Err(Failure::Engine(error)) => Err(error),
-        Err(wrong) => Ok(Err(wrong)),
+    unsafe { run_again(db, writes, &mut commit) }
+}
+
+/// The same, whatever is wrong with it.
+///
+/// # Safety
+/// The writes are those of [`braid_write::apply`].
+#[cold]
+#[inline(never)]
+unsafe fn run_again(
+    db: *mut braid_db,
+    writes: &[braid_write],
+    commit: &mut dyn FnMut(Transaction) -> Outcome<()>,
+) -> Outcome {
+    database(db)?.retry(|mut tx| {
+        // SAFETY: this function's contract.
+        let applied = writes.first().map_or(Ok(()), |first| unsafe {
+            apply(writes, &mut tx, &*table(first.table)?)
+        });
+        match applied.and_then(|()| commit(tx)) {
+            Ok(()) => Ok(Ok(BRAID_OK)),
+            Err(failure) => failure
+                .into_error()
+                .map_or_else(|wrong| Ok(Err(wrong)), Err),
+        }
     })?
 }
 
@@ -118,10 +176,12 @@ pub unsafe extern "C" fn braid_db_write(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
+        let commit = |tx: Transaction| {
+            out.set(tx.commit()?.number());
+            Ok(())
+        };
         // SAFETY: this function's contract.
-        let commit = unsafe { run(db, writes, count, Transaction::commit) }?;
-        out.set(commit.number());
-        Ok(BRAID_OK)
+        unsafe { run(db, writes, count, commit) }
     })
 }
 
@@ -142,11 +202,8 @@ pub unsafe extern "C" fn braid_db_write_async(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::handle(ticket) };
+        let commit = |tx: Transaction| give_ticket(&mut out, tx.commit_async()?);
         // SAFETY: this function's contract.
-        let given = unsafe { run(db, writes, count, Transaction::commit_async) }?;
-        if out.is_wanted() {
-            out.set(TICKETS.insert(given, 0)?);
-        }
-        Ok(BRAID_OK)
+        unsafe { run(db, writes, count, commit) }
     })
 }

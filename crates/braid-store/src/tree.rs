@@ -55,7 +55,7 @@ enum Place<'a> {
     Memory(&'a [u8]),
 }
 
-impl ValueRef<'_> {
+impl<'a> ValueRef<'a> {
     /// A copy.
     #[inline]
     pub fn to_bytes(self) -> Bytes {
@@ -63,6 +63,25 @@ impl ValueRef<'_> {
             Place::Leaf(node, record) => node.stored_value(record).into(),
             Place::Copied(bytes) => bytes.clone(),
             Place::Memory(bytes) => Bytes::copy_from_slice(bytes),
+        }
+    }
+
+    /// A copy of its own.
+    #[inline]
+    pub fn to_vec(self) -> Vec<u8> {
+        match self.0 {
+            Place::Leaf(node, record) => node.stored_value(record),
+            Place::Copied(bytes) => bytes.to_vec(),
+            Place::Memory(bytes) => bytes.to_vec(),
+        }
+    }
+
+    /// The value itself, if it can be had without a copy.
+    #[inline]
+    pub fn shared(self) -> Option<&'a Bytes> {
+        match self.0 {
+            Place::Copied(bytes) => Some(bytes),
+            Place::Leaf(..) | Place::Memory(_) => None,
         }
     }
 

@@ -162,6 +162,8 @@ pub use backup::{
 };
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
+#[doc(hidden)]
+pub use braid_store::ValueRef;
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bulk::BulkLoader;
 pub use bytes::Bytes;

@@ -408,6 +408,28 @@ impl Snapshot {
         self.inner.read_at(core, key, self.number(), take)
     }
 
+    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
+    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
+    /// own for a value.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get_by<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let core = &table.core;
+        match core.codec {
+            None => self.read_stored(core, key, take),
+            Some(_) => core.take_opened(
+                self.read_stored(core, key, |value| value.to_bytes())?,
+                || self.time(),
+                take,
+            ),
+        }
+    }
+
     fn raw_range(
         &self,
         core: &Arc<TableCore>,

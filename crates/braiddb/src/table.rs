@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
-use braid_store::{TOGETHER, Tree};
+use braid_store::{TOGETHER, Tree, ValueRef};
 
 use crate::MAX_VALUE_LEN;
 use crate::codec::{Codec, TableOptions};
@@ -85,6 +85,18 @@ impl TableCore {
             (Some(codec), Some(stored)) => codec.open(&stored, now),
             (_, stored) => Ok(stored),
         }
+    }
+
+    /// What `take` makes of the value of a stored form.
+    #[cold]
+    pub(crate) fn take_opened<R>(
+        &self,
+        stored: Option<Bytes>,
+        now: impl FnOnce() -> u64,
+        mut take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let value = self.open(stored, now)?;
+        Ok(value.map(|value| take(ValueRef::from(&value))))
     }
 
     /// Calls `f` with the value of a stored form that `read` puts into the buffer it is given, or says that

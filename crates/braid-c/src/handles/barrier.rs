@@ -5,7 +5,9 @@
 //! Of two threads that each write, pass their side, and read what the other writes, at least one sees the other's
 //! write.
 
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use super::sync::fence;
 
 /// Whether the heavy side reaches all threads. It is set before anything is published that a light side protects.
 static IS_UNEQUAL: AtomicBool = AtomicBool::new(false);
@@ -17,13 +19,28 @@ pub(super) fn prepare() {
     ONCE.call_once(|| IS_UNEQUAL.store(system::register(), Ordering::Release));
 }
 
+/// Whether [`light_if_free`] will do.
+#[inline]
+pub(super) fn is_free() -> bool {
+    // Relaxed: it is set once, before the handle came to this thread.
+    IS_UNEQUAL.load(Ordering::Relaxed) || cfg!(miri)
+}
+
 /// The side of those who come often.
 #[inline]
 pub(super) fn light() {
-    // Relaxed: it is set once, before the handle came to this thread.
-    match IS_UNEQUAL.load(Ordering::Relaxed) {
-        true => compiler_fence(Ordering::SeqCst),
+    match is_free() {
+        true => light_if_free(),
         false => fence(Ordering::SeqCst),
+    }
+}
+
+/// The same for those who know that it [is free](is_free). (Miri has no such barrier, and is to see these users, too.)
+#[inline(always)]
+pub(super) fn light_if_free() {
+    match cfg!(miri) {
+        true => fence(Ordering::SeqCst),
+        false => compiler_fence(Ordering::SeqCst),
     }
 }
 
@@ -35,7 +52,7 @@ pub(super) fn heavy() {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(miri), not(all(test, loom))))]
 mod system {
     use std::ffi::c_long;
 
@@ -58,7 +75,7 @@ mod system {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(miri))))]
+#[cfg(not(all(target_os = "linux", not(miri), not(all(test, loom)))))]
 mod system {
     pub(super) fn register() -> bool {
         false
@@ -67,7 +84,7 @@ mod system {
     pub(super) fn barrier_everywhere() {}
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicUsize;

@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use super::free::FreeList;
-use super::slots::{self, Header, Slots, TAKEN};
-use super::{Ended, HandleError, Opaque, Owner, Parts};
+use super::slots::{self, Slots, is_usable_after, taken};
+use super::{Ended, HandleError, Opaque, Owner, number};
 
 type Slot<T> = slots::Slot<T, ()>;
 
@@ -22,7 +22,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         Self::with(FreeList::of(H::KIND))
     }
 
-    const fn with(free: &'static FreeList) -> Self {
+    pub(super) const fn with(free: &'static FreeList) -> Self {
         Self {
             slots: Slots::new(free),
             kind: PhantomData,
@@ -30,7 +30,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
     }
 
     /// Puts an object into a slot, and says by which handle it goes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
         self.slots.insert(value, owner)
     }
@@ -38,64 +38,84 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
     /// Takes the object of a handle, for this thread alone, until the guard goes.
     #[inline]
     pub(crate) fn lock(&self, handle: *mut H) -> Result<Locked<'_, H, T>, HandleError> {
-        let parts = Parts::of(handle)?;
-        let slot = self.slots.of(parts, H::KIND)?;
-        let live = Header::live(parts.generation);
-        self.try_take(parts.index, slot, live)
-            .ok_or_else(|| slot.header.misfit(H::KIND, parts.generation))
-    }
-
-    #[inline]
-    fn try_take<'a>(
-        &'a self,
-        index: u32,
-        slot: &'a Slot<T>,
-        live: u64,
-    ) -> Option<Locked<'a, H, T>> {
-        // Acquire: pairs with the release of whoever published or left it.
-        slot.header
-            .state
-            .compare_exchange(live, live | TAKEN, Ordering::Acquire, Ordering::Relaxed)
-            .ok()?;
-        Some(Locked {
-            objects: self,
-            slot,
-            index,
-            live,
-        })
+        let live = number(handle);
+        let locked = self.slots.of(live).and_then(|slot| {
+            // Acquire: pairs with the release of whoever published or left it.
+            slot.header
+                .state
+                .compare_exchange(live, taken(live), Ordering::Acquire, Ordering::Relaxed)
+                .ok()?;
+            Some(Locked {
+                objects: self,
+                slot,
+                live,
+            })
+        });
+        locked.ok_or_else(|| self.slots.why_not(handle))
     }
 
     /// Ends the object of a handle that nobody works with, and takes it out. Other threads find it stale from then on,
     /// never busy because of this.
-    #[inline]
     pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Result<T, HandleError> {
-        let parts = Parts::of(handle)?;
-        let slot = self.slots.of(parts, H::KIND)?;
-        let live = Header::live(parts.generation);
-        self.try_end(parts.index, slot, live, ended)
-            .ok_or_else(|| slot.header.misfit(H::KIND, parts.generation))
+        self.end_with(handle, ended, |value| value)
     }
 
-    #[inline]
-    fn try_end(&self, index: u32, slot: &Slot<T>, live: u64, ended: Ended) -> Option<T> {
+    /// The same for an object that is to be dropped.
+    #[inline(always)]
+    pub(crate) fn free(&self, handle: *mut H, ended: Ended) -> Result<(), HandleError> {
+        let live = number(handle);
+        match self.slots.of(live) {
+            Some(slot) if slot.header.try_retire(live, ended) => {
+                // SAFETY: as in `try_end`.
+                unsafe { *slot.value.get() = None };
+                self.give_back(live);
+                Ok(())
+            }
+            _ => Err(self.slots.why_not(handle)),
+        }
+    }
+
+    /// The same for an object that `then` makes something else of.
+    #[inline(always)]
+    pub(crate) fn end_with<R>(
+        &self,
+        handle: *mut H,
+        ended: Ended,
+        then: impl FnOnce(T) -> R,
+    ) -> Result<R, HandleError> {
+        let live = number(handle);
+        if let Some(slot) = self.slots.of(live)
+            && let Some(value) = self.try_end(slot, live, ended)
+        {
+            return Ok(then(value));
+        }
+        Err(self.slots.why_not(handle))
+    }
+
+    #[inline(always)]
+    fn give_back(&self, ended: u64) {
+        if is_usable_after(ended) {
+            self.slots.give_back(H::KIND, ended);
+        }
+    }
+
+    #[inline(always)]
+    fn try_end(&self, slot: &Slot<T>, live: u64, ended: Ended) -> Option<T> {
         if !slot.header.try_retire(live, ended) {
             return None;
         }
         // SAFETY: the exchange succeeds once for a generation, and from a state in which nobody has it; the slot is this
         // thread's alone until it is given back.
         let value = unsafe { (*slot.value.get()).take() };
-        if slot.header.is_usable() {
-            self.slots.give_back(H::KIND, index);
-        }
+        self.give_back(live);
         value
     }
 
     /// Ends what belongs to a database, but for what a thread is just working with.
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
-        for (index, slot) in self.slots.iter() {
-            let live = slot.header.live_of(owner);
-            if let Some(live) = live {
-                drop(self.try_end(index, slot, live, ended));
+        for slot in self.slots.iter() {
+            if let Some(live) = slot.header.live_of(owner) {
+                drop(self.try_end(slot, live, ended));
             }
         }
     }
@@ -105,7 +125,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
 pub(crate) struct Locked<'a, H: Opaque, T: Send> {
     objects: &'a Exclusive<H, T>,
     slot: &'a Slot<T>,
-    index: u32,
+    /// The handle's number.
     live: u64,
 }
 
@@ -121,7 +141,7 @@ impl<H: Opaque, T: Send> Locked<'_, H, T> {
         // SAFETY: as in `deref_mut`.
         let value = unsafe { (*self.slot.value.get()).take() };
         if self.slot.header.retire(ended) {
-            self.objects.slots.give_back(H::KIND, self.index);
+            self.objects.slots.give_back(H::KIND, self.live);
         }
         std::mem::forget(self);
         value.expect("a slot that can be taken has an object")
@@ -161,7 +181,7 @@ impl<H: Opaque, T: Send> Drop for Locked<'_, H, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::handles::{Kind, braid_tx};

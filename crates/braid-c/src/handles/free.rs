@@ -85,7 +85,7 @@ impl FreeList {
     }
 
     /// A free slot, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&'static self, kind: Kind) -> Option<u32> {
         KEPT.with(|kept| {
             let kept = &kept[kind as usize - 1];
@@ -115,7 +115,7 @@ impl FreeList {
     }
 
     /// Takes a slot back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give(&'static self, kind: Kind, slot: u32) {
         KEPT.with(|kept| {
             let kept = &kept[kind as usize - 1];
@@ -153,7 +153,7 @@ impl FreeList {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

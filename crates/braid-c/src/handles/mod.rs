@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A slot is used again and again, each time with another generation; one that has used them all up is
-//! never used again. So a handle names one object for ever, and a use of it after the object's end is
-//! found out by comparing two numbers.
+//! never used again. So a handle names one object for ever. While the object is there the slot says which handle it
+//! goes by, so a use of a handle after the object's end, or of what is none, is found out by comparing two numbers.
 //!
 //! There are two kinds of table. In [`exclusive`] are the objects that one thread at a time works with
 //! (transactions, cursors, tickets, options, loaders, readers of changes): a second one is told that the
@@ -22,14 +22,18 @@
 mod barrier;
 mod exclusive;
 mod free;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod recent;
 mod shared;
 mod slots;
+mod sync;
 mod user;
 
 use std::fmt;
 
 pub(crate) use exclusive::{Exclusive, Locked};
-pub(crate) use shared::{Pinned, Shared};
+pub(crate) use shared::{Pinned, Process, Shared};
 
 use crate::status::braid_status;
 
@@ -264,54 +268,47 @@ impl fmt::Display for HandleError {
     }
 }
 
-/// A handle taken apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
-    index: u32,
-    generation: u64,
+/// The bit that every handle has.
+const HANDLE: u64 = 1;
+/// The bits that say what a handle is.
+const KIND_AND_HANDLE: u64 = (1 << INDEX_SHIFT) - 1;
+
+/// These bits of the handles of a kind.
+#[inline(always)]
+const fn bits_of(kind: Kind) -> u64 {
+    (kind as u64) << KIND_SHIFT | HANDLE
 }
 
-impl Parts {
-    #[inline(always)]
-    fn of<H: Opaque>(handle: *mut H) -> Result<Self, HandleError> {
-        let number = number(handle);
-        let kind_bits = H::KIND as u64;
-        if number & ((1 << INDEX_SHIFT) - 1) != kind_bits << KIND_SHIFT | 1 {
-            return Err(Self::misfit(number, H::KIND));
-        }
-        Ok(Self {
-            index: (number >> INDEX_SHIFT) as u32 & ((1 << INDEX_BITS) - 1),
-            generation: number >> GENERATION_SHIFT,
-        })
-    }
+/// The slot that a handle names.
+#[inline(always)]
+const fn index_of(number: u64) -> u32 {
+    (number >> INDEX_SHIFT) as u32 & ((1 << INDEX_BITS) - 1)
+}
 
-    #[cold]
-    fn misfit(number: u64, asked: Kind) -> HandleError {
-        if number == 0 {
-            return HandleError::Null(asked);
-        }
-        let bits = (number >> KIND_SHIFT) & 15;
-        let found = Kind::ALL.into_iter().find(|kind| *kind as u64 == bits);
-        match found {
-            Some(found) if number & 1 == 1 => HandleError::WrongKind { asked, found },
-            _ => HandleError::NoHandle(asked),
-        }
+/// What is wrong with a handle that can't be one of this kind.
+fn misfit(number: u64, asked: Kind) -> Option<HandleError> {
+    if number == 0 {
+        return Some(HandleError::Null(asked));
     }
-
-    #[inline]
-    fn handle<H: Opaque>(self) -> *mut H {
-        let number = self.generation << GENERATION_SHIFT
-            | u64::from(self.index) << INDEX_SHIFT
-            | (H::KIND as u64) << KIND_SHIFT
-            | 1;
-        std::ptr::without_provenance_mut(number as usize)
+    let bits = number & KIND_AND_HANDLE;
+    let found = Kind::ALL.into_iter().find(|kind| bits_of(*kind) == bits);
+    match found {
+        Some(found) if found == asked => None,
+        Some(found) => Some(HandleError::WrongKind { asked, found }),
+        None => Some(HandleError::NoHandle(asked)),
     }
 }
 
 /// A handle's number.
-#[inline]
+#[inline(always)]
 pub(crate) fn number<H: Opaque>(handle: *mut H) -> u64 {
     handle.addr() as u64
+}
+
+/// The handle of a number.
+#[inline(always)]
+fn handle_of<H: Opaque>(number: u64) -> *mut H {
+    std::ptr::without_provenance_mut(number as usize)
 }
 
 #[cfg(test)]
@@ -320,20 +317,19 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_it_is() {
-        let parts = Parts {
-            index: (1 << INDEX_BITS) - 1,
-            generation: GENERATION_MAX,
-        };
-        let handle: *mut braid_table = parts.handle();
-        assert_eq!(Parts::of(handle), Ok(parts));
-        let error = Parts::of(handle.cast::<braid_tx>()).unwrap_err();
+        let table = bits_of(Kind::Table) | u64::MAX << INDEX_SHIFT;
+        assert_eq!(index_of(table), (1 << INDEX_BITS) - 1);
+        assert_eq!(misfit(table, Kind::Table), None);
         let (asked, found) = (Kind::Transaction, Kind::Table);
-        assert_eq!(error, HandleError::WrongKind { asked, found });
+        let wrong = HandleError::WrongKind { asked, found };
+        assert_eq!(misfit(table, asked), Some(wrong));
         let on_the_stack = 7u64;
         let pointer = std::ptr::from_ref(&on_the_stack).cast_mut();
-        let error = Parts::of(pointer.cast::<braid_tx>()).unwrap_err();
-        assert_eq!(error, HandleError::NoHandle(Kind::Transaction));
-        let error = Parts::of(std::ptr::null_mut::<braid_tx>()).unwrap_err();
-        assert_eq!(error, HandleError::Null(Kind::Transaction));
+        let none = HandleError::NoHandle(asked);
+        assert_eq!(
+            misfit(number(pointer.cast::<braid_tx>()), asked),
+            Some(none)
+        );
+        assert_eq!(misfit(0, asked), Some(HandleError::Null(asked)));
     }
 }

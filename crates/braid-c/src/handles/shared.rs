@@ -6,14 +6,16 @@
 
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crossbeam_utils::CachePadded;
 
 use super::free::FreeList;
-use super::slots::{self, Header, LIVE, Slots, TAKEN};
+use super::slots::{self, Slots, emptied, is_taken, taken};
+use super::sync::AtomicUsize;
 use super::user::{self, COUNTERS, OF_ALL};
-use super::{Ended, HandleError, Opaque, Owner, Parts, barrier};
+use super::{Ended, HANDLE, HandleError, Opaque, Owner, barrier, number, recent};
 
 /// Beside an object: who uses it.
 #[derive(Default)]
@@ -36,7 +38,7 @@ impl<T> Slot<T> {
     #[cold]
     fn reap(&self) -> Option<(T, Ended)> {
         let state = self.header.state.load(Ordering::Acquire);
-        let marked = state & (LIVE | TAKEN) == LIVE | TAKEN;
+        let marked = is_taken(state);
         let used = || {
             barrier::heavy();
             self.beside
@@ -52,7 +54,7 @@ impl<T> Slot<T> {
         // The generation is in it: what was looked at is what ends.
         self.header
             .state
-            .compare_exchange(state, state & !LIVE, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(state, emptied(state), Ordering::SeqCst, Ordering::SeqCst)
             .ok()?;
         // SAFETY: the exchange succeeds once for a generation, and there is no user, as said above.
         let value = unsafe { (*self.value.get()).take() };
@@ -72,7 +74,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         Self::with(FreeList::of(H::KIND))
     }
 
-    const fn with(free: &'static FreeList) -> Self {
+    pub(super) const fn with(free: &'static FreeList) -> Self {
         Self {
             slots: Slots::new(free),
             kind: PhantomData,
@@ -85,35 +87,42 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         self.slots.insert(value, owner)
     }
 
-    /// Uses the object of a handle until the guard goes.
-    #[inline(always)]
-    pub(crate) fn pin(&self, handle: *mut H) -> Result<Pinned<'_, H, T>, HandleError> {
-        let parts = Parts::of(handle)?;
-        let slot = self.slots.of(parts, H::KIND)?;
+    /// Uses the object of a handle until the guard goes, as the user of this number.
+    #[inline]
+    pub(super) fn pin_as(
+        &self,
+        user: usize,
+        handle: *mut H,
+    ) -> Result<Pinned<'_, H, T>, HandleError> {
+        let live = number(handle);
+        let Some(slot) = self.slots.of(live) else {
+            return Err(self.why_not(handle));
+        };
         let pinned = Pinned {
             objects: self,
             slot,
-            user: user::counter(),
-            index: parts.index,
+            uses: &slot.beside.uses[user],
+            is_recent: false,
             of_thread: PhantomData,
         };
         pinned.count(1);
         // See `reap`. Acquire: pairs with the release of `publish`.
         barrier::light();
-        if slot.header.state.load(Ordering::Acquire) != Header::live(parts.generation) {
+        if slot.header.state.load(Ordering::Acquire) != live {
             drop(pinned);
-            return Err(self.gone(slot, parts));
+            return Err(self.why_not(handle));
         }
         Ok(pinned)
     }
 
     #[cold]
-    fn gone(&self, slot: &Slot<T>, parts: Parts) -> HandleError {
-        match slot.header.misfit(H::KIND, parts.generation) {
+    fn why_not(&self, handle: *mut H) -> HandleError {
+        match self.slots.why_not(handle) {
             // It is marked: to this handle that is the end.
             HandleError::Busy(kind) => {
-                let ended = slot.beside.ending.load(Ordering::Relaxed);
-                HandleError::Stale(kind, Ended::from_number(ended))
+                let slot = self.slots.of(number(handle));
+                let ended = slot.map(|slot| slot.beside.ending.load(Ordering::Relaxed));
+                HandleError::Stale(kind, ended.and_then(Ended::from_number))
             }
             error => error,
         }
@@ -121,31 +130,32 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 
     /// Ends the object of a handle. It goes when its last user does.
     pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Result<(), HandleError> {
-        let parts = Parts::of(handle)?;
-        let slot = self.slots.of(parts, H::KIND)?;
-        if !self.try_end(parts.index, slot, Header::live(parts.generation), ended) {
-            return Err(self.gone(slot, parts));
+        let live = number(handle);
+        match self.slots.of(live) {
+            Some(slot) if self.try_end(slot, live, ended) => Ok(()),
+            _ => Err(self.why_not(handle)),
         }
-        Ok(())
     }
 
-    fn try_end(&self, index: u32, slot: &Slot<T>, live: u64, ended: Ended) -> bool {
+    fn try_end(&self, slot: &Slot<T>, live: u64, ended: Ended) -> bool {
         // A reason that comes too late is a word in a message.
         slot.beside.ending.store(ended as u8, Ordering::Relaxed);
         let state = &slot.header.state;
         let marked = state
-            .compare_exchange(live, live | TAKEN, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(live, taken(live), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if marked {
-            self.reap(index, slot);
+            self.reap(slot);
         }
         marked
     }
 
-    fn reap(&self, index: u32, slot: &Slot<T>) {
+    #[cold]
+    fn reap(&self, slot: &Slot<T>) {
         if let Some((value, ended)) = slot.reap() {
+            let state = slot.header.state.load(Ordering::Relaxed);
             if slot.header.retire(ended) {
-                self.slots.give_back(H::KIND, index);
+                self.slots.give_back(H::KIND, state);
             }
             drop(value);
         }
@@ -153,11 +163,88 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 
     /// Ends what belongs to a database.
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
-        for (index, slot) in self.slots.iter() {
+        for slot in self.slots.iter() {
             if let Some(live) = slot.header.live_of(owner) {
-                self.try_end(index, slot, live, ended);
+                self.try_end(slot, live, ended);
             }
         }
+    }
+}
+
+/// Handles of which the process has one table, whose objects are of this type.
+pub(crate) trait Process: Opaque {
+    type Object: Send + Sync + 'static;
+}
+
+/// A use that is counted: the slot, and the counter. They are returned in registers.
+type Counted<T> = (&'static Slot<T>, &'static AtomicUsize);
+
+impl<H: Process> Shared<H, H::Object> {
+    /// Uses the object of a handle until the guard goes. What the thread used before it finds by a comparison.
+    #[inline(always)]
+    pub(crate) fn pin(
+        &'static self,
+        handle: *mut H,
+    ) -> Result<Pinned<'static, H, H::Object>, HandleError> {
+        let (counted, is_recent) = match self.pin_recent(number(handle)) {
+            Some(counted) => (Some(counted), true),
+            None => (self.pin_anew(handle), false),
+        };
+        let Some((slot, uses)) = counted else {
+            return Err(self.why_not(handle));
+        };
+        Ok(Pinned {
+            objects: self,
+            slot,
+            uses,
+            is_recent,
+            of_thread: PhantomData,
+        })
+    }
+
+    #[inline(always)]
+    fn pin_recent(&'static self, live: u64) -> Option<Counted<H::Object>> {
+        let (slot, uses) = recent::find(H::KIND, live)?;
+        // SAFETY: `pin_anew` noted both of this handle, and they lie in a table of the process, which goes on for ever:
+        // a slot of one for these handles, since they have one type of object; and the counter is this thread's own.
+        let (slot, uses) = unsafe { (slot.cast::<Slot<H::Object>>().as_ref(), uses.as_ref()) };
+        // Relaxed: nobody else writes to it; and see `reap`.
+        let sum = uses.load(Ordering::Relaxed).wrapping_add(1);
+        uses.store(sum, Ordering::Relaxed);
+        barrier::light_if_free();
+        // Acquire: pairs with the release of `publish`.
+        if slot.header.state.load(Ordering::Acquire) != live {
+            self.give_up(slot, uses);
+            return None;
+        }
+        Some((slot, uses))
+    }
+
+    /// After a use of what has ended.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&'static self, slot: &'static Slot<H::Object>, uses: &'static AtomicUsize) {
+        drop(Pinned {
+            objects: self,
+            slot,
+            uses,
+            is_recent: true,
+            of_thread: PhantomData,
+        });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pin_anew(&'static self, handle: *mut H) -> Option<Counted<H::Object>> {
+        let user = user::counter();
+        let pinned = self.pin_as(user, handle).ok()?;
+        let (slot, uses) = (pinned.slot, pinned.uses);
+        if user != OF_ALL && barrier::is_free() {
+            let slot = NonNull::from(slot).cast();
+            recent::note(H::KIND, number(handle), slot, uses.into());
+        }
+        std::mem::forget(pinned);
+        Some((slot, uses))
     }
 }
 
@@ -165,26 +252,43 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
 pub(crate) struct Pinned<'a, H: Opaque, T: Send + Sync> {
     objects: &'a Shared<H, T>,
     slot: &'a Slot<T>,
-    /// The number of this thread's counter.
-    user: usize,
-    index: u32,
+    /// This thread's counter.
+    uses: &'a AtomicUsize,
+    /// Whether that is its own, and the light side of the barrier is free.
+    is_recent: bool,
     /// It stays with its thread, whose counter that is.
     of_thread: PhantomData<*const ()>,
 }
 
 impl<H: Opaque, T: Send + Sync> Pinned<'_, H, T> {
     /// Adds to the uses; one is taken back by adding its complement.
-    #[inline]
+    #[inline(always)]
     fn count(&self, uses: usize) {
-        let counter = &self.slot.beside.uses[self.user];
         // Release: what this thread read of the object comes before it is seen to be gone.
-        if self.user == OF_ALL {
-            counter.fetch_add(uses, Ordering::Release);
+        if !self.is_recent && std::ptr::eq(self.uses, &*self.slot.beside.uses[OF_ALL]) {
+            self.uses.fetch_add(uses, Ordering::Release);
         } else {
             // Nobody else writes to it.
-            let sum = counter.load(Ordering::Relaxed).wrapping_add(uses);
-            counter.store(sum, Ordering::Release);
+            let sum = self.uses.load(Ordering::Relaxed).wrapping_add(uses);
+            self.uses.store(sum, Ordering::Release);
         }
+    }
+
+    #[inline(always)]
+    fn count_back(&self) {
+        self.count(1usize.wrapping_neg());
+        // See `Slot::reap`.
+        match self.is_recent {
+            true => barrier::light_if_free(),
+            false => barrier::light(),
+        }
+    }
+
+    /// The same, out of the way of those who come often.
+    #[cold]
+    #[inline(never)]
+    fn count_back_anew(&self) {
+        self.count_back();
     }
 
     /// The database that the object belongs to.
@@ -206,24 +310,25 @@ impl<H: Opaque, T: Send + Sync> Deref for Pinned<'_, H, T> {
 }
 
 impl<H: Opaque, T: Send + Sync> Drop for Pinned<'_, H, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.count(1usize.wrapping_neg());
-        // See `Slot::reap`.
-        barrier::light();
-        if self.slot.header.state.load(Ordering::Relaxed) & TAKEN != 0 {
-            self.objects.reap(self.index, self.slot);
+        match self.is_recent {
+            true => self.count_back(),
+            false => self.count_back_anew(),
+        }
+        if self.slot.header.state.load(Ordering::Relaxed) & HANDLE == 0 {
+            self.objects.reap(self.slot);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::*;
-    use crate::handles::{Kind, braid_table};
+    use crate::handles::{Kind, braid_loader, braid_table};
 
     type Objects<T> = Shared<braid_table, T>;
 
@@ -232,63 +337,111 @@ mod tests {
         let objects = Objects::with(FreeList::leaked());
         let object = Arc::new(());
         let handle = objects.insert(object.clone(), 1).unwrap();
-        let users = [(); 2].map(|()| objects.pin(handle).unwrap());
+        let users = [(); 2].map(|()| objects.pin_as(user::counter(), handle).unwrap());
         objects.end(handle, Ended::Freed).unwrap();
         let stale = Some(HandleError::Stale(Kind::Table, Some(Ended::Freed)));
-        assert_eq!(objects.pin(handle).err(), stale);
+        assert_eq!(objects.pin_as(user::counter(), handle).err(), stale);
         assert_eq!(objects.end(handle, Ended::Freed).err(), stale);
         let [a, b] = users;
         drop(a);
         assert_eq!(Arc::strong_count(&object), 2);
         drop(b);
         assert_eq!(Arc::strong_count(&object), 1);
-        assert_eq!(objects.pin(handle).err(), stale);
+        assert_eq!(objects.pin_as(user::counter(), handle).err(), stale);
         let next = objects.insert(object.clone(), 1).unwrap();
         assert_ne!(next, handle);
-        assert_eq!(objects.pin(handle).err(), stale);
+        assert_eq!(objects.pin_as(user::counter(), handle).err(), stale);
         objects.end_all_of(2, Ended::DatabaseClosed);
-        assert!(objects.pin(next).is_ok());
+        assert!(objects.pin_as(user::counter(), next).is_ok());
         objects.end_all_of(1, Ended::DatabaseClosed);
         let closed = HandleError::Stale(Kind::Table, Some(Ended::DatabaseClosed));
-        assert_eq!(objects.pin(next).err(), Some(closed));
+        assert_eq!(objects.pin_as(user::counter(), next).err(), Some(closed));
     }
 
-    /// Dropped once, after its last user, however users and ends meet.
+    pub(crate) struct Watched(AtomicBool, Arc<AtomicUsize>);
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            assert!(!self.0.swap(true, Ordering::SeqCst));
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Not one that the process has a table of otherwise.
+    impl Process for braid_loader {
+        type Object = Watched;
+    }
+
+    static OBJECTS: Shared<braid_loader, Watched> = Shared::new();
+
+    /// Dropped once, after its last user, however users and ends meet; also if they know the way to it.
     #[test]
     fn threads_never_see_what_was_dropped() {
-        struct Watched(AtomicBool, Arc<AtomicUsize>);
-        impl Drop for Watched {
-            fn drop(&mut self) {
-                assert!(!self.0.swap(true, Ordering::SeqCst));
-                self.1.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        const ROUNDS: usize = if cfg!(miri) { 20 } else { 200 };
-        let objects = Objects::<Watched>::with(FreeList::leaked());
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 100 };
+        const THREADS: usize = if cfg!(miri) { 3 } else { 6 };
         let drops = Arc::new(AtomicUsize::new(0));
         let current = AtomicUsize::new(0);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
+            for thread in 0..THREADS {
+                let (current, done) = (&current, &done);
+                scope.spawn(move || {
+                    // Some come after the counters of their own were taken.
+                    let pin = |handle| match thread % 3 {
+                        0 => OBJECTS.pin_as(OF_ALL, handle),
+                        _ => OBJECTS.pin(handle),
+                    };
                     while !done.load(Ordering::SeqCst) {
                         let handle = current.load(Ordering::SeqCst);
                         let handle = std::ptr::without_provenance_mut(handle);
-                        if let Ok(object) = objects.pin(handle) {
-                            assert!(!object.0.load(Ordering::SeqCst));
+                        for _ in 0..3 {
+                            if let Ok(object) = pin(handle) {
+                                assert!(!object.0.load(Ordering::SeqCst));
+                            }
                         }
+                        std::thread::yield_now();
                     }
                 });
             }
             for _ in 0..ROUNDS {
                 let object = Watched(AtomicBool::new(false), drops.clone());
-                let handle = objects.insert(object, 1).unwrap();
+                let handle = OBJECTS.insert(object, 1).unwrap();
                 current.store(handle.addr(), Ordering::SeqCst);
                 std::thread::yield_now();
-                objects.end(handle, Ended::Freed).unwrap();
+                OBJECTS.end(handle, Ended::Freed).unwrap();
             }
             done.store(true, Ordering::SeqCst);
         });
         assert_eq!(drops.load(Ordering::SeqCst), ROUNDS);
+    }
+
+    /// What a thread noted of an object is no way to the next one in its slot.
+    #[test]
+    fn a_known_way_leads_to_one_object() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let insert = || {
+            let object = Watched(AtomicBool::new(false), drops.clone());
+            OBJECTS.insert(object, 1).unwrap()
+        };
+        for round in 0..20 {
+            let handle = insert();
+            let users = [(); 3].map(|()| OBJECTS.pin(handle).unwrap());
+            assert!(users.iter().skip(1).all(|user| user.is_recent));
+            OBJECTS.end(handle, Ended::Freed).unwrap();
+            let stale = Some(HandleError::Stale(Kind::Loader, Some(Ended::Freed)));
+            assert_eq!(OBJECTS.pin(handle).err(), stale);
+            assert_eq!(drops.load(Ordering::SeqCst), round * 2);
+            drop(users);
+            assert_eq!(drops.load(Ordering::SeqCst), round * 2 + 1);
+            let next = insert();
+            assert_ne!(next, handle);
+            assert!(matches!(
+                OBJECTS.pin(handle).err(),
+                Some(HandleError::Stale(..))
+            ));
+            assert!(OBJECTS.pin(next).is_ok());
+            OBJECTS.end(next, Ended::Freed).unwrap();
+        }
+        assert!(OBJECTS.pin(std::ptr::null_mut()).is_err());
     }
 }

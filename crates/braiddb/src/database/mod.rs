@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_store::ValueRef;
 use bytes::Bytes;
 
 use crate::archive::Archiver;
@@ -261,6 +262,29 @@ impl Database {
             Ok(found?.is_some())
         };
         core.with_value(read, || inner.clock.now(), f)
+    }
+
+    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
+    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
+    /// own for a value.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get_by<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let (inner, core) = (&self.inner, &*table.core);
+        inner.check_table(core)?;
+        match core.codec {
+            None => inner.read_durable(core, key, take),
+            Some(_) => core.take_opened(
+                inner.read_durable(core, key, |value| value.to_bytes())?,
+                || inner.clock.now(),
+                take,
+            ),
+        }
     }
 
     /// Blocks until everything committed so far is durable, whatever its [`crate::Durability`].

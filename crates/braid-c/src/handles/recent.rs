@@ -1,0 +1,70 @@
+//! Where a thread found the shared objects that it used last, so that to find one again is a comparison.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use super::sync::AtomicUsize;
+use super::{Kind, index_of};
+
+/// So many of each kind, by the lowest bits of their slots' numbers.
+const PLACES: usize = 8;
+
+/// An object's slot, and this thread's counter in it.
+type Found = (NonNull<()>, NonNull<AtomicUsize>);
+
+#[repr(align(32))]
+struct Place {
+    handle: Cell<u64>,
+    /// None if nothing was noted here: then the handle is none that says anything.
+    found: Cell<Option<Found>>,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            handle: Cell::new(0),
+            found: Cell::new(None),
+        }
+    }
+}
+
+const KINDS: usize = Kind::ALL.len() + 1;
+
+thread_local! {
+    static RECENT: [[Place; PLACES]; KINDS] =
+        const { [const { [const { Place::new() }; PLACES] }; KINDS] };
+}
+
+#[inline(always)]
+const fn place_of(handle: u64) -> usize {
+    index_of(handle) as usize % PLACES
+}
+
+/// What was noted last of a handle of this kind.
+#[inline(always)]
+pub(super) fn find(kind: Kind, handle: u64) -> Option<Found> {
+    RECENT.with(|recent| {
+        let place = &recent[kind as usize][place_of(handle)];
+        match place.handle.get() == handle {
+            true => place.found.get(),
+            false => None,
+        }
+    })
+}
+
+pub(super) fn note(kind: Kind, handle: u64, slot: NonNull<()>, uses: NonNull<AtomicUsize>) {
+    RECENT.with(|recent| {
+        let place = &recent[kind as usize][place_of(handle)];
+        place.handle.set(handle);
+        place.found.set(Some((slot, uses)));
+    });
+}
+
+/// Forgets all of it.
+pub(super) fn forget() {
+    RECENT.with(|recent| {
+        for place in recent.iter().flatten() {
+            place.found.set(None);
+        }
+    });
+}
