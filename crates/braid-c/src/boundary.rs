@@ -44,6 +44,15 @@ impl Failure {
         Self(Box::new(Cause::Status(status, what)))
     }
 
+    /// What is wrong with a handle, if that is it.
+    #[cfg(test)]
+    pub(crate) fn handle(&self) -> Option<HandleError> {
+        match &*self.0 {
+            Cause::Handle(error) => Some(*error),
+            _ => None,
+        }
+    }
+
     /// Whether another try may help.
     #[cold]
     pub(crate) fn is_conflict(&self) -> bool {

@@ -9,8 +9,7 @@ use braid::{Bytes, Error, Readable, prefix_bounds};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{
-    Ended, Exclusive, HandleError, Locked, braid_cursor, braid_snapshot, braid_table, braid_tx,
-    number,
+    Ended, Exclusive, Locked, braid_cursor, braid_snapshot, braid_table, braid_tx, number,
 };
 use crate::memory::{Out, array, braid_slice, bytes, optional};
 use crate::scan::{BytesRange, SnapshotScan, Tx};
@@ -228,7 +227,7 @@ enum Place<'a> {
     Transaction(Locked<'static, braid_tx, Tx>, usize),
 }
 
-fn transaction(handle: usize) -> Result<Locked<'static, braid_tx, Tx>, HandleError> {
+fn transaction(handle: usize) -> Outcome<Locked<'static, braid_tx, Tx>> {
     TRANSACTIONS.lock(std::ptr::without_provenance_mut(handle))
 }
 

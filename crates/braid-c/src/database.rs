@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use braid::{Commit, ConflictKind, Database, Error, MemoryDevice};
 
-use crate::boundary::{Failure, call};
+use crate::boundary::{Failure, Outcome, call};
 use crate::bulk::LOADERS;
 use crate::changes::CHANGES;
 use crate::cursor::CURSORS;
 use crate::feed::FEEDS;
-use crate::handles::{
-    Ended, HandleError, Pinned, Process, Shared, braid_db, braid_options, braid_tx, number,
-};
+use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_options, braid_tx, number};
 use crate::memory::{self, Optional, Out};
 use crate::options::options_of;
 use crate::scan::Tx;
@@ -29,9 +27,7 @@ impl Process for braid_db {
 static DATABASES: Shared<braid_db, Database> = Shared::new();
 
 #[inline(always)]
-pub(crate) fn database(
-    handle: *mut braid_db,
-) -> Result<Pinned<'static, braid_db, Database>, HandleError> {
+pub(crate) fn database(handle: *mut braid_db) -> Outcome<Pinned<'static, braid_db, Database>> {
     DATABASES.pin(handle)
 }
 
@@ -224,7 +220,7 @@ pub unsafe extern "C" fn braid_db_transact(
         match attempt {
             Attempt::Committed(commit) => out.set(commit.number()),
             Attempt::Returned(other) => passed_on = Some(other),
-            Attempt::Failed(error) => return Err(error.into()),
+            Attempt::Failed(failure) => return Err(failure),
         }
         Ok(BRAID_OK)
     });
@@ -238,5 +234,5 @@ enum Attempt {
     /// By the body.
     Returned(c_int),
     /// The transaction's handle.
-    Failed(HandleError),
+    Failed(Failure),
 }

@@ -30,6 +30,14 @@ impl braid_slice {
 /// Where a result goes. The memory it is in need not be initialized.
 pub(crate) struct Out<T>(*mut T);
 
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
 impl<T> Out<T> {
     /// # Safety
     /// The pointer is NULL, or for the length of this call nobody else's and fit for writing.
@@ -60,7 +68,17 @@ impl Out<braid_value> {
     #[inline]
     pub(crate) unsafe fn value(pointer: *mut braid_value) -> Outcome<Self> {
         // SAFETY: this function's contract.
-        let out = unsafe { Self::new(pointer, "value") }?;
+        unsafe { Self::named(pointer, "value") }
+    }
+
+    /// The same for a value of another name.
+    ///
+    /// # Safety
+    /// That of [`Out::new`].
+    #[inline]
+    pub(crate) unsafe fn named(pointer: *mut braid_value, name: &'static str) -> Outcome<Self> {
+        // SAFETY: this function's contract.
+        let out = unsafe { Self::new(pointer, name) }?;
         // Data and length alone say that there is none.
         // SAFETY: the same; no reference is made to what may not be initialized.
         unsafe {
@@ -85,27 +103,34 @@ impl<H> Out<*mut H> {
     }
 }
 
-/// A result that the caller may do without.
-pub(crate) struct Optional<T>(Option<Out<T>>);
+/// A result that the caller may do without: NULL if so.
+pub(crate) struct Optional<T>(Out<T>);
+
+impl<T> Clone for Optional<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Optional<T> {}
 
 impl<T> Optional<T> {
     /// # Safety
     /// That of [`Out::new`].
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
-        // SAFETY: this function's contract.
-        Self(unsafe { Out::new(pointer, "") }.ok())
+        Self(Out(pointer))
     }
 
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.0.is_some()
+        !self.0.0.is_null()
     }
 
     #[inline]
     pub(crate) fn set(&mut self, value: T) {
-        if let Some(out) = &mut self.0 {
-            out.set(value);
+        if self.is_wanted() {
+            self.0.set(value);
         }
     }
 }
@@ -118,7 +143,9 @@ impl<H> Optional<*mut H> {
     #[inline]
     pub(crate) unsafe fn handle(pointer: *mut *mut H) -> Self {
         // SAFETY: this function's contract.
-        Self(unsafe { Out::handle(pointer, "") }.ok())
+        let mut out = unsafe { Self::new(pointer) };
+        out.set(std::ptr::null_mut());
+        out
     }
 }
 

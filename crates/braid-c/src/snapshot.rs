@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use braid::{Readable, Snapshot};
+use braid::{Readable, Snapshot, ValueRef};
 
 use crate::boundary::call;
 use crate::database::database;
@@ -11,7 +11,7 @@ use crate::handles::{Ended, Process, Shared, braid_db, braid_snapshot, braid_tab
 use crate::memory::{Optional, Out, bytes, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::{braid_name_callback, table, tell_names};
-use crate::value::{braid_value, give_by};
+use crate::value::{braid_value, found_in};
 
 impl Process for braid_snapshot {
     type Object = Arc<Snapshot>;
@@ -171,12 +171,12 @@ pub unsafe extern "C" fn braid_snapshot_get(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let snapshot = SNAPSHOTS.pin(snapshot)?;
         let table = self::table(table)?;
-        give_by(out, |out| {
-            snapshot.get_by(&table.table, key, |value| out.put(value))
-        })
+        let put = |value: ValueRef<'_>| out.put(value);
+        let found = snapshot.get_by(&table.table, key, put);
+        found_in(out, found)
     })
 }
 
@@ -202,5 +202,25 @@ pub unsafe extern "C" fn braid_snapshot_contains(
                 false => BRAID_NOT_FOUND,
             },
         )
+    })
+}
+
+/// Sets `len` to how many entries a table has. They are counted one by one, which takes as long as reading all of them.
+///
+/// # Safety
+///
+/// `len` is NULL or points to where a number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_snapshot_len(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    len: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(len, "len") }?;
+        let snapshot = SNAPSHOTS.pin(snapshot)?;
+        out.set(snapshot.len(&self::table(table)?.table)?);
+        Ok(BRAID_OK)
     })
 }

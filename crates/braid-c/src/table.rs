@@ -2,15 +2,15 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::{Bytes, Database};
+use braid::{Bytes, Database, ValueRef};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
-use crate::handles::{Ended, HandleError, Pinned, Process, Shared, braid_db, braid_table, number};
+use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_table, number};
 use crate::memory::{Out, braid_slice, bytes, optional, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table_options::braid_table_options;
-use crate::value::{braid_value, give_by};
+use crate::value::{braid_value, found_in};
 
 pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 
@@ -38,9 +38,7 @@ impl Process for braid_table {
 pub(crate) static TABLES: Shared<braid_table, OpenTable> = Shared::new();
 
 #[inline(always)]
-pub(crate) fn table(
-    handle: *mut braid_table,
-) -> Result<Pinned<'static, braid_table, OpenTable>, HandleError> {
+pub(crate) fn table(handle: *mut braid_table) -> Outcome<Pinned<'static, braid_table, OpenTable>> {
     TABLES.pin(handle)
 }
 
@@ -167,12 +165,12 @@ pub unsafe extern "C" fn braid_table_get(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let table = self::table(table)?;
-        let (database, table) = (&table.database, &table.table);
-        give_by(out, |out| {
-            database.get_by(table, key, |value| out.put(value))
-        })
+        let open = &*table;
+        let put = |value: ValueRef<'_>| out.put(value);
+        let found = open.database.get_by(&open.table, key, put);
+        found_in(out, found)
     })
 }
 

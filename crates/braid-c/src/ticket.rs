@@ -16,7 +16,7 @@ pub(crate) static TICKETS: Exclusive<braid_ticket, Ticket> = Exclusive::new();
 
 /// Gives a ticket away, if it is wanted.
 #[inline(always)]
-pub(crate) fn give_ticket(out: &mut Optional<*mut braid_ticket>, ticket: Ticket) -> Outcome<()> {
+pub(crate) fn give_ticket(mut out: Optional<*mut braid_ticket>, ticket: Ticket) -> Outcome<()> {
     if out.is_wanted() {
         out.set(TICKETS.insert(ticket, 0)?);
     }

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use braid::{Bytes, Durability, Isolation, Readable, Savepoint, TransactionOptions};
+use braid::{Bytes, Durability, Isolation, Readable, Savepoint, TransactionOptions, ValueRef};
 
 use crate::boundary::{Failure, Outcome, call};
 use crate::cursor::{bounds_of, braid_range};
@@ -14,7 +14,7 @@ use crate::scan::Tx;
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::table;
 use crate::ticket::give_ticket;
-use crate::value::{Value, braid_value, give, give_by};
+use crate::value::{Value, braid_value, found_in, give};
 
 pub(crate) static TRANSACTIONS: Exclusive<braid_tx, Tx> = Exclusive::new();
 
@@ -197,9 +197,9 @@ pub unsafe extern "C" fn braid_tx_commit_async(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::handle(ticket) };
+        let out = unsafe { Optional::handle(ticket) };
         TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
-            give_ticket(&mut out, tx.into_transaction().commit_async()?)?;
+            give_ticket(out, tx.into_transaction().commit_async()?)?;
             Ok(BRAID_OK)
         })?
     })
@@ -234,13 +234,12 @@ pub unsafe extern "C" fn braid_tx_get(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let (out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
         let tx = TRANSACTIONS.lock(tx)?;
         let table = self::table(table)?;
-        give_by(out, |out| {
-            tx.reader()
-                .get_by(&table.table, key, |value| out.put(value))
-        })
+        let put = |value: ValueRef<'_>| out.put(value);
+        let found = tx.reader().get_by(&table.table, key, put);
+        found_in(out, found)
     })
 }
 
@@ -291,6 +290,27 @@ pub unsafe extern "C" fn braid_tx_contains(
                 false => BRAID_NOT_FOUND,
             },
         )
+    })
+}
+
+/// Sets `len` to how many entries a table has, the transaction's own writes included. They are counted one by one, and
+/// all of them count as read: the transaction conflicts with everybody who adds or removes one.
+///
+/// # Safety
+///
+/// `len` is NULL or points to where a number fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_len(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    len: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(len, "len") }?;
+        let tx = TRANSACTIONS.lock(tx)?;
+        out.set(tx.reader().len(&self::table(table)?.table)?);
+        Ok(BRAID_OK)
     })
 }
 

@@ -138,13 +138,10 @@ pub(crate) fn give(mut out: Out<braid_value>, found: Option<Value>) -> braid_sta
     }
 }
 
-/// Has the engine put a value where the caller wants it; it may do so several times before it is sure.
+/// What becomes of a read that put what it found where the caller wants it, maybe before it was sure.
 #[inline(always)]
-pub(crate) fn give_by(
-    mut out: Out<braid_value>,
-    get: impl FnOnce(&mut Out<braid_value>) -> braid::Result<Option<()>>,
-) -> Outcome {
-    match get(&mut out) {
+pub(crate) fn found_in(mut out: Out<braid_value>, found: braid::Result<Option<()>>) -> Outcome {
+    match found {
         Ok(Some(())) => Ok(BRAID_OK),
         Ok(None) => {
             out.clear();

@@ -107,7 +107,7 @@ unsafe fn run(
     db: *mut braid_db,
     writes: *const braid_write,
     count: usize,
-    mut commit: impl FnMut(Transaction) -> Outcome<()>,
+    commit: impl Fn(Transaction) -> Outcome<()> + Copy,
 ) -> Outcome {
     // SAFETY: this function's contract.
     let writes = unsafe { elements(writes, count, "writes") }?;
@@ -116,9 +116,10 @@ unsafe fn run(
         && let Ok(table) = table(first.table)
         && table.owner() == number(db)
     {
-        let mut tx = table.database().begin();
+        let open = &*table;
+        let mut tx = open.database().begin();
         // SAFETY: the same.
-        let outcome = match unsafe { apply(writes, &mut tx, &table) } {
+        let outcome = match unsafe { apply(writes, &mut tx, open) } {
             Ok(()) => commit(tx),
             Err(failure) => Err(failure),
         };
@@ -128,8 +129,10 @@ unsafe fn run(
             Err(failure) => return Err(failure),
         }
     }
+    // Of a copy, so that the one above need not be in memory.
+    let again = commit;
     // SAFETY: the same.
-    unsafe { run_again(db, writes, &mut commit) }
+    unsafe { run_again(db, writes, &again) }
 }
 
 /// The same, whatever is wrong with it.
@@ -141,7 +144,7 @@ unsafe fn run(
 unsafe fn run_again(
     db: *mut braid_db,
     writes: &[braid_write],
-    commit: &mut dyn FnMut(Transaction) -> Outcome<()>,
+    commit: &dyn Fn(Transaction) -> Outcome<()>,
 ) -> Outcome {
     database(db)?.retry(|mut tx| {
         // SAFETY: this function's contract.
@@ -175,8 +178,9 @@ pub unsafe extern "C" fn braid_db_write(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(number) };
-        let commit = |tx: Transaction| {
+        let out = unsafe { Optional::new(number) };
+        let commit = move |tx: Transaction| {
+            let mut out = out;
             out.set(tx.commit()?.number());
             Ok(())
         };
@@ -201,8 +205,8 @@ pub unsafe extern "C" fn braid_db_write_async(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::handle(ticket) };
-        let commit = |tx: Transaction| give_ticket(&mut out, tx.commit_async()?);
+        let out = unsafe { Optional::handle(ticket) };
+        let commit = move |tx: Transaction| give_ticket(out, tx.commit_async()?);
         // SAFETY: this function's contract.
         unsafe { run(db, writes, count, commit) }
     })

@@ -485,6 +485,12 @@ impl<'a> Node<'a> {
         self.0.to_vec(record.value_at, record.stored_len())
     }
 
+    /// The same in a buffer that has room for whole words.
+    #[inline]
+    pub(crate) fn padded_value(self, record: &LeafRecord) -> Vec<u8> {
+        self.0.to_padded_vec(record.value_at, record.stored_len())
+    }
+
     /// Appends what [`Node::stored_value`] returns.
     #[inline]
     pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {

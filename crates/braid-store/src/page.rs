@@ -91,6 +91,16 @@ impl<'a> Page<'a> {
         out
     }
 
+    /// The same in a buffer that has room for whole words.
+    #[inline]
+    pub(crate) fn to_padded_vec(self, index: usize, len: usize) -> Vec<u8> {
+        let words = self.words(index, len.div_ceil(8));
+        let mut out = Vec::with_capacity(words.len() * 8);
+        // SAFETY: it has capacity for all of these words.
+        unsafe { append_words(words, len.min(words.len() * 8), &mut out) };
+        out
+    }
+
     /// So many words from an index on, fewer at the end of the page.
     #[inline]
     fn words(self, index: usize, count: usize) -> &'a [AtomicU64] {

@@ -66,18 +66,18 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// A copy of its own.
-    #[inline]
+    /// A copy, in a buffer that may be a little longer.
+    #[inline(always)]
     pub fn to_vec(self) -> Vec<u8> {
         match self.0 {
-            Place::Leaf(node, record) => node.stored_value(record),
+            Place::Leaf(node, record) => node.padded_value(record),
             Place::Copied(bytes) => bytes.to_vec(),
             Place::Memory(bytes) => bytes.to_vec(),
         }
     }
 
     /// The value itself, if it can be had without a copy.
-    #[inline]
+    #[inline(always)]
     pub fn shared(self) -> Option<&'a Bytes> {
         match self.0 {
             Place::Copied(bytes) => Some(bytes),

@@ -4,9 +4,11 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
+use crate::boundary::Outcome;
+
 use super::free::FreeList;
 use super::slots::{self, Slots, is_usable_after, taken};
-use super::{Ended, HandleError, Opaque, Owner, number};
+use super::{Ended, Opaque, Owner, number};
 
 type Slot<T> = slots::Slot<T, ()>;
 
@@ -31,13 +33,13 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
 
     /// Puts an object into a slot, and says by which handle it goes.
     #[inline(always)]
-    pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
+    pub(crate) fn insert(&self, value: T, owner: Owner) -> Outcome<*mut H> {
         self.slots.insert(value, owner)
     }
 
     /// Takes the object of a handle, for this thread alone, until the guard goes.
     #[inline]
-    pub(crate) fn lock(&self, handle: *mut H) -> Result<Locked<'_, H, T>, HandleError> {
+    pub(crate) fn lock(&self, handle: *mut H) -> Outcome<Locked<'_, H, T>> {
         let live = number(handle);
         let locked = self.slots.of(live).and_then(|slot| {
             // Acquire: pairs with the release of whoever published or left it.
@@ -51,18 +53,18 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
                 live,
             })
         });
-        locked.ok_or_else(|| self.slots.why_not(handle))
+        locked.ok_or_else(|| self.slots.refuse(handle))
     }
 
     /// Ends the object of a handle that nobody works with, and takes it out. Other threads find it stale from then on,
     /// never busy because of this.
-    pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Result<T, HandleError> {
+    pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Outcome<T> {
         self.end_with(handle, ended, |value| value)
     }
 
     /// The same for an object that is to be dropped.
     #[inline(always)]
-    pub(crate) fn free(&self, handle: *mut H, ended: Ended) -> Result<(), HandleError> {
+    pub(crate) fn free(&self, handle: *mut H, ended: Ended) -> Outcome<()> {
         let live = number(handle);
         match self.slots.of(live) {
             Some(slot) if slot.header.try_retire(live, ended) => {
@@ -71,7 +73,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
                 self.give_back(live);
                 Ok(())
             }
-            _ => Err(self.slots.why_not(handle)),
+            _ => Err(self.slots.refuse(handle)),
         }
     }
 
@@ -82,14 +84,14 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         handle: *mut H,
         ended: Ended,
         then: impl FnOnce(T) -> R,
-    ) -> Result<R, HandleError> {
+    ) -> Outcome<R> {
         let live = number(handle);
         if let Some(slot) = self.slots.of(live)
             && let Some(value) = self.try_end(slot, live, ended)
         {
             return Ok(then(value));
         }
-        Err(self.slots.why_not(handle))
+        Err(self.slots.refuse(handle))
     }
 
     #[inline(always)]
@@ -184,9 +186,16 @@ impl<H: Opaque, T: Send> Drop for Locked<'_, H, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::handles::{Kind, braid_tx};
+    use crate::handles::{HandleError, Kind, braid_tx};
 
     type Objects = Exclusive<braid_tx, String>;
+
+    fn refused(objects: &Objects, handle: *mut braid_tx) -> Option<HandleError> {
+        objects
+            .lock(handle)
+            .err()
+            .and_then(|failure| failure.handle())
+    }
 
     #[test]
     fn an_object_has_one_user_and_one_end() {
@@ -194,17 +203,17 @@ mod tests {
         let handle = objects.insert("a".into(), 1).unwrap();
         let mut locked = objects.lock(handle).unwrap();
         locked.push('b');
-        let busy = objects.lock(handle).err();
+        let busy = refused(&objects, handle);
         assert_eq!(busy, Some(HandleError::Busy(Kind::Transaction)));
         drop(locked);
         assert_eq!(objects.lock(handle).unwrap().end(Ended::Aborted), "ab");
         let stale = |ended| Some(HandleError::Stale(Kind::Transaction, ended));
-        assert_eq!(objects.lock(handle).err(), stale(Some(Ended::Aborted)));
+        assert_eq!(refused(&objects, handle), stale(Some(Ended::Aborted)));
         // The slot is used again; the old handle does not reach what is in it now.
         let next = objects.insert("c".into(), 1).unwrap();
-        assert_eq!(objects.lock(handle).err(), stale(Some(Ended::Aborted)));
+        assert_eq!(refused(&objects, handle), stale(Some(Ended::Aborted)));
         objects.lock(next).unwrap().end(Ended::Committed);
-        assert_eq!(objects.lock(handle).err(), stale(None));
+        assert_eq!(refused(&objects, handle), stale(None));
     }
 
     #[test]
@@ -213,10 +222,7 @@ mod tests {
         let [a, b, used] = [1, 2, 1].map(|owner| objects.insert(owner.to_string(), owner).unwrap());
         let in_use = objects.lock(used).unwrap();
         objects.end_all_of(1, Ended::DatabaseClosed);
-        assert!(matches!(
-            objects.lock(a).err(),
-            Some(HandleError::Stale(..))
-        ));
+        assert!(matches!(refused(&objects, a), Some(HandleError::Stale(..))));
         assert_eq!(objects.lock(b).unwrap().as_str(), "2");
         assert_eq!(in_use.as_str(), "1");
     }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use crate::boundary::{Failure, Outcome};
+
 use super::free::FreeList;
 use super::slots::{self, Slots, emptied, is_taken, taken};
 use super::sync::AtomicUsize;
@@ -82,7 +84,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     }
 
     /// Puts an object into a slot, and says by which handle it goes.
-    pub(crate) fn insert(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
+    pub(crate) fn insert(&self, value: T, owner: Owner) -> Outcome<*mut H> {
         barrier::prepare();
         self.slots.insert(value, owner)
     }
@@ -128,12 +130,18 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, handle: *mut H) -> Failure {
+        self.why_not(handle).into()
+    }
+
     /// Ends the object of a handle. It goes when its last user does.
-    pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Result<(), HandleError> {
+    pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Outcome<()> {
         let live = number(handle);
         match self.slots.of(live) {
             Some(slot) if self.try_end(slot, live, ended) => Ok(()),
-            _ => Err(self.why_not(handle)),
+            _ => Err(self.refuse(handle)),
         }
     }
 
@@ -182,16 +190,13 @@ type Counted<T> = (&'static Slot<T>, &'static AtomicUsize);
 impl<H: Process> Shared<H, H::Object> {
     /// Uses the object of a handle until the guard goes. What the thread used before it finds by a comparison.
     #[inline(always)]
-    pub(crate) fn pin(
-        &'static self,
-        handle: *mut H,
-    ) -> Result<Pinned<'static, H, H::Object>, HandleError> {
+    pub(crate) fn pin(&'static self, handle: *mut H) -> Outcome<Pinned<'static, H, H::Object>> {
         let (counted, is_recent) = match self.pin_recent(number(handle)) {
             Some(counted) => (Some(counted), true),
             None => (self.pin_anew(handle), false),
         };
         let Some((slot, uses)) = counted else {
-            return Err(self.why_not(handle));
+            return Err(self.refuse(handle));
         };
         Ok(Pinned {
             objects: self,
@@ -341,7 +346,8 @@ mod tests {
         objects.end(handle, Ended::Freed).unwrap();
         let stale = Some(HandleError::Stale(Kind::Table, Some(Ended::Freed)));
         assert_eq!(objects.pin_as(user::counter(), handle).err(), stale);
-        assert_eq!(objects.end(handle, Ended::Freed).err(), stale);
+        let ended = objects.end(handle, Ended::Freed).err();
+        assert_eq!(ended.and_then(|failure| failure.handle()), stale);
         let [a, b] = users;
         drop(a);
         assert_eq!(Arc::strong_count(&object), 2);
@@ -389,7 +395,9 @@ mod tests {
                     // Some come after the counters of their own were taken.
                     let pin = |handle| match thread % 3 {
                         0 => OBJECTS.pin_as(OF_ALL, handle),
-                        _ => OBJECTS.pin(handle),
+                        _ => OBJECTS
+                            .pin(handle)
+                            .map_err(|failure| failure.handle().unwrap()),
                     };
                     while !done.load(Ordering::SeqCst) {
                         let handle = current.load(Ordering::SeqCst);
@@ -429,16 +437,19 @@ mod tests {
             assert!(users.iter().skip(1).all(|user| user.is_recent));
             OBJECTS.end(handle, Ended::Freed).unwrap();
             let stale = Some(HandleError::Stale(Kind::Loader, Some(Ended::Freed)));
-            assert_eq!(OBJECTS.pin(handle).err(), stale);
+            let refused = || {
+                OBJECTS
+                    .pin(handle)
+                    .err()
+                    .and_then(|failure| failure.handle())
+            };
+            assert_eq!(refused(), stale);
             assert_eq!(drops.load(Ordering::SeqCst), round * 2);
             drop(users);
             assert_eq!(drops.load(Ordering::SeqCst), round * 2 + 1);
             let next = insert();
             assert_ne!(next, handle);
-            assert!(matches!(
-                OBJECTS.pin(handle).err(),
-                Some(HandleError::Stale(..))
-            ));
+            assert!(matches!(refused(), Some(HandleError::Stale(..))));
             assert!(OBJECTS.pin(next).is_ok());
             OBJECTS.end(next, Ended::Freed).unwrap();
         }

@@ -4,6 +4,8 @@ use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
+use crate::boundary::{Failure, Outcome};
+
 use super::free::FreeList;
 use super::sync::AtomicU64;
 use super::{
@@ -210,10 +212,19 @@ impl<T, U: Default> Slots<T, U> {
         }
     }
 
+    /// The same as a failure.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse<H: Opaque>(&self, handle: *mut H) -> Failure {
+        self.why_not(handle).into()
+    }
+
     /// Puts an object into a slot, and says by which handle it goes.
     #[inline(always)]
-    pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Result<*mut H, HandleError> {
-        let slot = self.take(H::KIND)?;
+    pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Outcome<*mut H> {
+        let Some(slot) = self.take(H::KIND) else {
+            return Err(HandleError::Full(H::KIND).into());
+        };
         // SAFETY: a slot from `take` is this thread's alone until `publish`, and has no object that would be overwritten:
         // whoever ended the one before took it out.
         unsafe { slot.value.get().write(Some(value)) };
@@ -222,25 +233,22 @@ impl<T, U: Default> Slots<T, U> {
 
     /// A free slot, which is the caller's alone.
     #[inline(always)]
-    fn take(&self, kind: Kind) -> Result<&Slot<T, U>, HandleError> {
+    fn take(&self, kind: Kind) -> Option<&Slot<T, U>> {
         let freed = self.free.take(kind);
-        if let Some(index) = freed
-            && let Some(slot) = self.get(index)
-        {
-            return Ok(slot);
-        }
-        self.fresh(kind)
+        freed
+            .and_then(|index| self.get(index))
+            .or_else(|| self.fresh())
     }
 
-    /// A slot that was never used.
+    /// A slot that was never used, if there is one.
     #[cold]
-    fn fresh(&self, kind: Kind) -> Result<&Slot<T, U>, HandleError> {
+    fn fresh(&self) -> Option<&Slot<T, U>> {
         let next = |unused| (unused < INDEX_END).then_some(unused + 1);
         // Relaxed: only uniqueness matters; the chunk is made by whoever comes first.
         let index = self
             .unused
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .map_err(|_| HandleError::Full(kind))?;
+            .ok()?;
         let slot = match self.get(index) {
             Some(slot) => slot,
             None => self.make(index),
@@ -248,7 +256,7 @@ impl<T, U: Default> Slots<T, U> {
         // Relaxed: as in `publish`.
         let state = u64::from(index) << INDEX_SHIFT;
         slot.header.state.store(state, Ordering::Relaxed);
-        Ok(slot)
+        Some(slot)
     }
 
     /// Makes the chunk of a slot, unless somebody else does.

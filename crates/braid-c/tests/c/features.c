@@ -78,6 +78,68 @@ static void ranges_removed(void) {
     OK(braid_table_free(table));
 }
 
+static bool keeps_even(void *data, braid_slice key, braid_slice value) {
+    unsigned *seen = data;
+    const char *day = key.data;
+    CHECK(key.len == 2 && slice_is(value, "x"));
+    *seen += 1;
+    return (day[1] - '0') % 2 == 0;
+}
+
+static bool asks_again(void *data, braid_slice key, braid_slice value) {
+    braid_tx *tx = data;
+    CHECK(key.len == 2 && value.len == 1);
+    EXPECT(BRAID_BUSY, braid_tx_commit(tx, NULL));
+    return true;
+}
+
+/* What is removed by what it is, and counted. */
+static void entries_kept_popped_and_counted(void) {
+    braid_table *table = open_table("months");
+    braid_tx *tx = NULL;
+    braid_snapshot *snapshot = NULL;
+    braid_value key;
+    braid_range until_october = {{BRAID_UNBOUNDED, {NULL, 0}}, {BRAID_EXCLUDED, {"10", 2}}};
+    unsigned seen = 0;
+    uint64_t count = 0;
+    OK(braid_tx_begin(db, NULL, &tx));
+    EXPECT(BRAID_NOT_FOUND, braid_tx_pop_first(tx, table, &key, &value));
+    CHECK(key.data == NULL && value.data == NULL);
+    braid_value_free(&key);
+    for (int month = 1; month <= 12; month++) {
+        char name[16];
+        snprintf(name, sizeof name, "%02d", month);
+        OK(braid_tx_insert(tx, table, S(name), S("x")));
+    }
+    OK(braid_tx_retain(tx, table, &until_october, keeps_even, &seen, &count));
+    CHECK(seen == 9 && count == 5);
+    OK(braid_tx_retain(tx, table, NULL, asks_again, tx, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_tx_retain(tx, table, NULL, NULL, NULL, &count));
+    MESSAGE("keep");
+    OK(braid_tx_len(tx, table, &count));
+    CHECK(count == 7);
+    OK(braid_snapshot_open(db, &snapshot));
+    OK(braid_snapshot_len(snapshot, table, &count));
+    CHECK(count == 0);
+    OK(braid_snapshot_free(snapshot));
+    OK(braid_tx_pop_first(tx, table, &key, &value));
+    CHECK(value_is(&key, "02") && value_is(&value, "x"));
+    OK(braid_tx_pop_last(tx, table, &key, &value));
+    CHECK(value_is(&key, "12") && value_is(&value, "x"));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_tx_pop_last(tx, table, NULL, &value));
+    MESSAGE("key");
+    EXPECT(BRAID_NULL_ARGUMENT, braid_tx_pop_last(tx, table, &key, NULL));
+    MESSAGE("value");
+    OK(braid_tx_commit(tx, NULL));
+    OK(braid_snapshot_open(db, &snapshot));
+    OK(braid_snapshot_len(snapshot, table, &count));
+    CHECK(count == 5);
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_len(snapshot, table, NULL));
+    OK(braid_snapshot_free(snapshot));
+    EXPECT(BRAID_STALE_HANDLE, braid_tx_len(tx, table, &count));
+    OK(braid_table_free(table));
+}
+
 /* Several writes, of several tables, in one call: all of them or none. */
 static void batches(void) {
     braid_table *stock = open_table("goods"), *orders = open_table("orders");
@@ -414,6 +476,7 @@ int main(void) {
     db = open_in_memory();
     savepoints();
     ranges_removed();
+    entries_kept_popped_and_counted();
     batches();
     compacting();
     table_options();

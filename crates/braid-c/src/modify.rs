@@ -1,0 +1,104 @@
+//! Removing entries that are found by what they are, not by their key.
+
+use std::ffi::c_void;
+
+use braid::{Bytes, Result, Transaction};
+
+use crate::boundary::{Failure, Outcome, call};
+use crate::cursor::{bounds_of, braid_range};
+use crate::handles::{braid_table, braid_tx};
+use crate::memory::{Optional, Out, UserData, braid_slice};
+use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
+use crate::table::{BytesTable, table};
+use crate::transaction::TRANSACTIONS;
+use crate::value::{Value, braid_value};
+
+/// Is shown an entry, which lasts for the call, and says whether it is to stay.
+pub type braid_keep_callback =
+    Option<unsafe extern "C" fn(data: *mut c_void, key: braid_slice, value: braid_slice) -> bool>;
+
+/// Removes the entries of a range that `keep` says no to, and sets `count`, which may be NULL, to how many there were.
+/// `keep` is called with all of them, in their order, on this thread. Otherwise as `braid_tx_remove_range`.
+///
+/// # Safety
+///
+/// `keep` may be called with `data`. It must not unwind or jump out. Otherwise that of `braid_tx_remove_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_retain(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    range: *const braid_range,
+    keep: braid_keep_callback,
+    data: *mut c_void,
+    count: *mut u64,
+) -> braid_status {
+    call(|| {
+        let keep = keep.ok_or(Failure::null("keep"))?;
+        let data = UserData::new(data);
+        // SAFETY: this function's contract.
+        let (mut out, bounds) = unsafe { (Optional::new(count), bounds_of(range)?) };
+        let mut tx = TRANSACTIONS.lock(tx)?;
+        let table = self::table(table)?;
+        let removed = tx.writer().retain(&table.table, bounds, |key, value| {
+            // SAFETY: this function's contract.
+            unsafe { keep(data.get(), braid_slice::of(key), braid_slice::of(value)) }
+        })?;
+        out.set(removed);
+        Ok(BRAID_OK)
+    })
+}
+
+type Pop = fn(&mut Transaction, &BytesTable) -> Result<Option<(Bytes, Bytes)>>;
+
+/// # Safety
+/// That of [`braid_tx_pop_first`].
+unsafe fn pop(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    (key, value): (*mut braid_value, *mut braid_value),
+    pop: Pop,
+) -> Outcome {
+    // SAFETY: this function's contract.
+    let (mut key, mut value) = unsafe { (Out::named(key, "key")?, Out::value(value)?) };
+    let mut tx = TRANSACTIONS.lock(tx)?;
+    let Some(popped) = pop(tx.writer(), &self::table(table)?.table)? else {
+        return Ok(BRAID_NOT_FOUND);
+    };
+    key.set_value(Value::of_bytes(popped.0));
+    value.set_value(Value::of_bytes(popped.1));
+    Ok(BRAID_OK)
+}
+
+/// Takes the entry with the smallest key out of a table: removes it, and sets `key` and `value` to what it was, each of
+/// which is freed with `braid_value_free`. `BRAID_NOT_FOUND` if the table is empty. Transactions that put an entry
+/// before it meanwhile conflict with this one.
+///
+/// # Safety
+///
+/// `key` and `value` are NULL or point to where a value fits, each to another place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_pop_first(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    key: *mut braid_value,
+    value: *mut braid_value,
+) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| unsafe { pop(tx, table, (key, value), Transaction::pop_first) })
+}
+
+/// Takes the entry with the largest key out of a table, as `braid_tx_pop_first` does that with the smallest.
+///
+/// # Safety
+///
+/// That of `braid_tx_pop_first`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_pop_last(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    key: *mut braid_value,
+    value: *mut braid_value,
+) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| unsafe { pop(tx, table, (key, value), Transaction::pop_last) })
+}
