@@ -621,6 +621,21 @@ typedef struct {
   uint64_t losses;
 } braid_salvage_report;
 
+// Is shown an entry, which lasts for the call, and says whether it is to stay.
+typedef bool (*braid_keep_callback)(void *data, braid_slice key, braid_slice value);
+
+// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
+// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
+// copies is to be freed.
+typedef struct {
+  // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
+  const void *data;
+  // The number of bytes.
+  size_t len;
+  // The library's.
+  void *reserved;
+} braid_value;
+
 // How recovery gets on, as a callback is told.
 typedef struct {
   // Bytes of log scanned so far.
@@ -635,18 +650,6 @@ typedef struct {
 
 // Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
 typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
-
-// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
-// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
-// copies is to be freed.
-typedef struct {
-  // The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
-  const void *data;
-  // The number of bytes.
-  size_t len;
-  // The library's.
-  void *reserved;
-} braid_value;
 
 // Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
 // which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
@@ -1143,6 +1146,41 @@ braid_status braid_salvage(const char *path,
                            void *data,
                            braid_salvage_report *report);
 
+// Removes the entries of a range that `keep` says no to, and sets `count`, which may be NULL, to how many there were.
+// `keep` is called with all of them, in their order, on this thread. Otherwise as `braid_tx_remove_range`.
+//
+// # Safety
+//
+// `keep` may be called with `data`. It must not unwind or jump out. Otherwise that of `braid_tx_remove_range`.
+braid_status braid_tx_retain(braid_tx *tx,
+                             braid_table *table,
+                             const braid_range *range,
+                             braid_keep_callback keep,
+                             void *data,
+                             uint64_t *count);
+
+// Takes the entry with the smallest key out of a table: removes it, and sets `key` and `value` to what it was, each of
+// which is freed with `braid_value_free`. `BRAID_NOT_FOUND` if the table is empty. Transactions that put an entry
+// before it meanwhile conflict with this one.
+//
+// # Safety
+//
+// `key` and `value` are NULL or point to where a value fits, each to another place.
+braid_status braid_tx_pop_first(braid_tx *tx,
+                                braid_table *table,
+                                braid_value *key,
+                                braid_value *value);
+
+// Takes the entry with the largest key out of a table, as `braid_tx_pop_first` does that with the smallest.
+//
+// # Safety
+//
+// That of `braid_tx_pop_first`.
+braid_status braid_tx_pop_last(braid_tx *tx,
+                               braid_table *table,
+                               braid_value *key,
+                               braid_value *value);
+
 // Makes options that are all at their defaults. They can be used for any number of databases, and are
 // freed with `braid_options_free`.
 //
@@ -1259,6 +1297,15 @@ braid_status braid_snapshot_contains(braid_snapshot *snapshot,
                                      braid_table *table,
                                      const void *key,
                                      size_t key_len);
+
+// Sets `len` to how many entries a table has. They are counted one by one, which takes as long as reading all of them.
+//
+// # Safety
+//
+// `len` is NULL or points to where a number fits.
+braid_status braid_snapshot_len(braid_snapshot *snapshot,
+                                braid_table *table,
+                                uint64_t *len);
 
 // The name of a status, as `"BRAID_CONFLICT"`; `"unknown"` for a number that is none. It lasts for ever.
 const char *braid_status_name(int status);
@@ -1470,6 +1517,16 @@ braid_status braid_tx_get_for_update(braid_tx *tx,
 //
 // `key` points to `key_len` bytes, or is NULL if there are none.
 braid_status braid_tx_contains(braid_tx *tx, braid_table *table, const void *key, size_t key_len);
+
+// Sets `len` to how many entries a table has, the transaction's own writes included. They are counted one by one, and
+// all of them count as read: the transaction conflicts with everybody who adds or removes one.
+//
+// # Safety
+//
+// `len` is NULL or points to where a number fits.
+braid_status braid_tx_len(braid_tx *tx,
+                          braid_table *table,
+                          uint64_t *len);
 
 // Sets the value of a key, whether it was there or not. `BRAID_CONFLICT` on a deadlock; then, as after any
 // error, the transaction goes on until it is aborted or committed.

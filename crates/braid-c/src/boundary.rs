@@ -45,7 +45,7 @@ impl Failure {
     }
 
     /// What is wrong with a handle, if that is it.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn handle(&self) -> Option<HandleError> {
         match &*self.0 {
             Cause::Handle(error) => Some(*error),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use braid::{Readable, Snapshot, ValueRef};
 
-use crate::boundary::call;
+use crate::boundary::{Outcome, call};
 use crate::database::database;
 use crate::handles::{Ended, Process, Shared, braid_db, braid_snapshot, braid_table, number};
 use crate::memory::{Optional, Out, bytes, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::{braid_name_callback, table, tell_names};
-use crate::value::{braid_value, found_in};
+use crate::value::{Found, braid_value, found_in};
 
 impl Process for braid_snapshot {
     type Object = Arc<Snapshot>;
@@ -169,15 +169,29 @@ pub unsafe extern "C" fn braid_snapshot_get(
     key_len: usize,
     value: *mut braid_value,
 ) -> braid_status {
-    call(|| {
-        // SAFETY: this function's contract.
-        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
-        let snapshot = SNAPSHOTS.pin(snapshot)?;
-        let table = self::table(table)?;
-        let put = |value: ValueRef<'_>| out.put(value);
-        let found = snapshot.get_by(&table.table, key, put);
-        found_in(out, found)
-    })
+    // SAFETY: this function's contract.
+    call(move || unsafe { get(snapshot, table, key, key_len, value) }.map(Found::status))
+}
+
+/// The body of [`braid_snapshot_get`], which takes and returns what it does in registers.
+///
+/// # Safety
+/// That of [`braid_snapshot_get`].
+#[inline(never)]
+unsafe fn get(
+    snapshot: *mut braid_snapshot,
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut braid_value,
+) -> Outcome<Found> {
+    // SAFETY: this function's contract.
+    let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+    let snapshot = SNAPSHOTS.pin(snapshot)?;
+    let table = self::table(table)?;
+    let put = |value: ValueRef<'_>| out.put(value);
+    let found = snapshot.get_by(&table.table, key, put);
+    found_in(out, found)
 }
 
 /// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.

@@ -10,7 +10,7 @@ use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_table, numb
 use crate::memory::{Out, braid_slice, bytes, optional, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table_options::braid_table_options;
-use crate::value::{braid_value, found_in};
+use crate::value::{Found, braid_value, found_in};
 
 pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 
@@ -163,15 +163,28 @@ pub unsafe extern "C" fn braid_table_get(
     key_len: usize,
     value: *mut braid_value,
 ) -> braid_status {
-    call(|| {
-        // SAFETY: this function's contract.
-        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
-        let table = self::table(table)?;
-        let open = &*table;
-        let put = |value: ValueRef<'_>| out.put(value);
-        let found = open.database.get_by(&open.table, key, put);
-        found_in(out, found)
-    })
+    // SAFETY: this function's contract.
+    call(move || unsafe { get(table, key, key_len, value) }.map(Found::status))
+}
+
+/// The body of [`braid_table_get`], which takes and returns what it does in registers.
+///
+/// # Safety
+/// That of [`braid_table_get`].
+#[inline(never)]
+unsafe fn get(
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut braid_value,
+) -> Outcome<Found> {
+    // SAFETY: this function's contract.
+    let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+    let table = self::table(table)?;
+    let open = &*table;
+    let put = |value: ValueRef<'_>| out.put(value);
+    let found = open.database.get_by(&open.table, key, put);
+    found_in(out, found)
 }
 
 /// Removes a table with all it holds, durably; `BRAID_NOT_FOUND` if there is none of this name. Its space is

@@ -14,7 +14,7 @@ use crate::scan::Tx;
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
 use crate::table::table;
 use crate::ticket::give_ticket;
-use crate::value::{Value, braid_value, found_in, give};
+use crate::value::{Found, Value, braid_value, found_in, give};
 
 pub(crate) static TRANSACTIONS: Exclusive<braid_tx, Tx> = Exclusive::new();
 
@@ -232,15 +232,29 @@ pub unsafe extern "C" fn braid_tx_get(
     key_len: usize,
     value: *mut braid_value,
 ) -> braid_status {
-    call(|| {
-        // SAFETY: this function's contract.
-        let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
-        let tx = TRANSACTIONS.lock(tx)?;
-        let table = self::table(table)?;
-        let put = |value: ValueRef<'_>| out.put(value);
-        let found = tx.reader().get_by(&table.table, key, put);
-        found_in(out, found)
-    })
+    // SAFETY: this function's contract.
+    call(move || unsafe { get(tx, table, key, key_len, value) }.map(Found::status))
+}
+
+/// The body of [`braid_tx_get`], which takes and returns what it does in registers.
+///
+/// # Safety
+/// That of [`braid_tx_get`].
+#[inline(never)]
+unsafe fn get(
+    tx: *mut braid_tx,
+    table: *mut braid_table,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut braid_value,
+) -> Outcome<Found> {
+    // SAFETY: this function's contract.
+    let (mut out, key) = unsafe { (Out::value(value)?, bytes(key, key_len, "key")?) };
+    let tx = TRANSACTIONS.lock(tx)?;
+    let table = self::table(table)?;
+    let put = |value: ValueRef<'_>| out.put(value);
+    let found = tx.reader().get_by(&table.table, key, put);
+    found_in(out, found)
 }
 
 /// The value of a key, as `braid_tx_get`, locked against other writers until the transaction ends: for a value

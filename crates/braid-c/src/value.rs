@@ -138,14 +138,32 @@ pub(crate) fn give(mut out: Out<braid_value>, found: Option<Value>) -> braid_sta
     }
 }
 
+/// Whether a value was found. It is as large as a pointer, so that a function returns it, or a failure, in
+/// registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Found(usize);
+
+impl Found {
+    #[inline(always)]
+    pub(crate) fn status(self) -> braid_status {
+        match self.0 {
+            0 => BRAID_NOT_FOUND,
+            _ => BRAID_OK,
+        }
+    }
+}
+
 /// What becomes of a read that put what it found where the caller wants it, maybe before it was sure.
 #[inline(always)]
-pub(crate) fn found_in(mut out: Out<braid_value>, found: braid::Result<Option<()>>) -> Outcome {
+pub(crate) fn found_in(
+    mut out: Out<braid_value>,
+    found: braid::Result<Option<()>>,
+) -> Outcome<Found> {
     match found {
-        Ok(Some(())) => Ok(BRAID_OK),
+        Ok(Some(())) => Ok(Found(1)),
         Ok(None) => {
             out.clear();
-            Ok(BRAID_NOT_FOUND)
+            Ok(Found(0))
         }
         Err(error) => {
             out.clear();

@@ -9,7 +9,7 @@ use crate::database::database;
 use crate::handles::{braid_db, braid_table, braid_ticket, number};
 use crate::memory::{Optional, braid_slice, bytes, elements};
 use crate::status::braid_status::{self, BRAID_OK};
-use crate::table::{OpenTable, table};
+use crate::table::{OpenTable, TABLES, table};
 use crate::ticket::give_ticket;
 
 /// What a write does.
@@ -113,7 +113,7 @@ unsafe fn run(
     let writes = unsafe { elements(writes, count, "writes") }?;
     // A table knows its database: mostly one handle is all that is looked for.
     if let [first, ..] = writes
-        && let Ok(table) = table(first.table)
+        && let Some(table) = TABLES.pin_if_there(first.table)
         && table.owner() == number(db)
     {
         let open = &*table;

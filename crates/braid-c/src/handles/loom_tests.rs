@@ -55,8 +55,8 @@ fn watched() -> (Watched, Arc<AtomicUsize>) {
 /// A user, with a counter of its own or with that of all, and one who ends the object: it goes once, after the use.
 ///
 /// Needs: the light side in `pin` and in `drop`, the heavy side in `reap`, the release of a count that is taken back.
-fn an_end_and_uses(users: &'static [usize]) {
-    explore(3, move || {
+fn an_end_and_uses(preemptions: usize, users: &'static [usize]) {
+    explore(preemptions, move || {
         let objects = Arc::new(Shared::<braid_table, Watched>::with(FreeList::leaked()));
         let (object, ends) = watched();
         let handle = objects.insert(object, 1).unwrap().addr();
@@ -74,9 +74,9 @@ fn an_end_and_uses(users: &'static [usize]) {
             .collect();
         let handle = without_provenance_mut(handle);
         objects.end(handle, Ended::Freed).unwrap();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(ends.load(Ordering::Relaxed), 1);
         assert!(objects.pin_as(0, handle).is_err());
     });
@@ -84,17 +84,17 @@ fn an_end_and_uses(users: &'static [usize]) {
 
 #[test]
 fn loom_an_object_ends_behind_its_user() {
-    an_end_and_uses(&[1]);
+    an_end_and_uses(3, &[1]);
 }
 
 #[test]
 fn loom_an_object_ends_behind_users_of_one_counter() {
-    an_end_and_uses(&[OF_ALL, OF_ALL]);
+    an_end_and_uses(1, &[OF_ALL, OF_ALL]);
 }
 
 #[test]
 fn loom_an_object_ends_behind_all_its_users() {
-    an_end_and_uses(&[0, OF_ALL]);
+    an_end_and_uses(1, &[0, OF_ALL]);
 }
 
 /// Two who end an object, one of them with all of its database: it ends once.
@@ -117,7 +117,7 @@ fn loom_an_object_ends_once() {
 /// Needs: the acquire of `lock` and the release of its end.
 #[test]
 fn loom_one_thread_at_a_time() {
-    explore(3, || {
+    explore(2, || {
         let objects = Arc::new(Exclusive::<braid_tx, Watched>::with(FreeList::leaked()));
         let (object, ends) = watched();
         let handle = objects.insert(object, 7).unwrap().addr();
@@ -131,7 +131,9 @@ fn loom_one_thread_at_a_time() {
             })
         });
         objects.end_all_of(7, Ended::DatabaseClosed);
-        threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         // Whoever was at it goes on; it is freed then.
         let left = objects.end(without_provenance_mut(handle), Ended::Freed);
         drop(left);

@@ -191,14 +191,24 @@ impl<H: Process> Shared<H, H::Object> {
     /// Uses the object of a handle until the guard goes. What the thread used before it finds by a comparison.
     #[inline(always)]
     pub(crate) fn pin(&'static self, handle: *mut H) -> Outcome<Pinned<'static, H, H::Object>> {
+        match self.pin_if_there(handle) {
+            Some(pinned) => Ok(pinned),
+            None => Err(self.refuse(handle)),
+        }
+    }
+
+    /// The same without a reason if it can't.
+    #[inline(always)]
+    pub(crate) fn pin_if_there(
+        &'static self,
+        handle: *mut H,
+    ) -> Option<Pinned<'static, H, H::Object>> {
         let (counted, is_recent) = match self.pin_recent(number(handle)) {
             Some(counted) => (Some(counted), true),
             None => (self.pin_anew(handle), false),
         };
-        let Some((slot, uses)) = counted else {
-            return Err(self.refuse(handle));
-        };
-        Ok(Pinned {
+        let (slot, uses) = counted?;
+        Some(Pinned {
             objects: self,
             slot,
             uses,
