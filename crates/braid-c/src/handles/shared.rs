@@ -107,7 +107,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
             is_recent: false,
             of_thread: PhantomData,
         };
-        pinned.count(1);
+        count(slot, pinned.uses, 1);
         // See `reap`. Acquire: pairs with the release of `publish`.
         barrier::light();
         if slot.header.state.load(Ordering::Acquire) != live {
@@ -223,9 +223,8 @@ impl<H: Process> Shared<H, H::Object> {
         // SAFETY: `pin_anew` noted both of this handle, and they lie in a table of the process, which goes on for ever:
         // a slot of one for these handles, since they have one type of object; and the counter is this thread's own.
         let (slot, uses) = unsafe { (slot.cast::<Slot<H::Object>>().as_ref(), uses.as_ref()) };
-        // Relaxed: nobody else writes to it; and see `reap`.
-        let sum = uses.load(Ordering::Relaxed).wrapping_add(1);
-        uses.store(sum, Ordering::Relaxed);
+        count_alone(uses, 1);
+        // See `reap`.
         barrier::light_if_free();
         // Acquire: pairs with the release of `publish`.
         if slot.header.state.load(Ordering::Acquire) != live {
@@ -276,40 +275,36 @@ pub(crate) struct Pinned<'a, H: Opaque, T: Send + Sync> {
 }
 
 impl<H: Opaque, T: Send + Sync> Pinned<'_, H, T> {
-    /// Adds to the uses; one is taken back by adding its complement.
-    #[inline(always)]
-    fn count(&self, uses: usize) {
-        // Release: what this thread read of the object comes before it is seen to be gone.
-        if !self.is_recent && std::ptr::eq(self.uses, &*self.slot.beside.uses[OF_ALL]) {
-            self.uses.fetch_add(uses, Ordering::Release);
-        } else {
-            // Nobody else writes to it.
-            let sum = self.uses.load(Ordering::Relaxed).wrapping_add(uses);
-            self.uses.store(sum, Ordering::Release);
-        }
-    }
-
-    #[inline(always)]
-    fn count_back(&self) {
-        self.count(1usize.wrapping_neg());
-        // See `Slot::reap`.
-        match self.is_recent {
-            true => barrier::light_if_free(),
-            false => barrier::light(),
-        }
-    }
-
-    /// The same, out of the way of those who come often.
-    #[cold]
-    #[inline(never)]
-    fn count_back_anew(&self) {
-        self.count_back();
-    }
-
     /// The database that the object belongs to.
     pub(crate) fn owner(&self) -> Owner {
         self.slot.header.owner()
     }
+}
+
+/// Adds to the uses of an object; one is taken back by adding its complement.
+fn count<T>(slot: &Slot<T>, counter: &AtomicUsize, uses: usize) {
+    // Release: what this thread read of the object comes before it is seen to be gone.
+    if std::ptr::eq(counter, &*slot.beside.uses[OF_ALL]) {
+        counter.fetch_add(uses, Ordering::Release);
+    } else {
+        count_alone(counter, uses);
+    }
+}
+
+/// The same if nobody else writes to the counter.
+#[inline(always)]
+fn count_alone(counter: &AtomicUsize, uses: usize) {
+    let sum = counter.load(Ordering::Relaxed).wrapping_add(uses);
+    counter.store(sum, Ordering::Release);
+}
+
+/// Takes a use back that was not found by [`recent`]. Not of a `Pinned`: that is to be in registers only.
+#[cold]
+#[inline(never)]
+fn count_back<T>(slot: &Slot<T>, counter: &AtomicUsize) {
+    count(slot, counter, 1usize.wrapping_neg());
+    // See `Slot::reap`.
+    barrier::light();
 }
 
 impl<H: Opaque, T: Send + Sync> Deref for Pinned<'_, H, T> {
@@ -327,9 +322,12 @@ impl<H: Opaque, T: Send + Sync> Deref for Pinned<'_, H, T> {
 impl<H: Opaque, T: Send + Sync> Drop for Pinned<'_, H, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.is_recent {
-            true => self.count_back(),
-            false => self.count_back_anew(),
+        if self.is_recent {
+            count_alone(self.uses, 1usize.wrapping_neg());
+            // See `Slot::reap`.
+            barrier::light_if_free();
+        } else {
+            count_back(self.slot, self.uses);
         }
         if self.slot.header.state.load(Ordering::Relaxed) & HANDLE == 0 {
             self.objects.reap(self.slot);
