@@ -12,7 +12,12 @@
 //! done; done
 //! ```
 //!
-//! The functions are called through pointers that the compiler can't see through, as a C program calls them.
+//! The functions are called through pointers that the compiler can't see through, as a C program calls them. Both sides
+//! have the same records and keys, take turns at being first, and are given bytes whose number the compiler does not
+//! know: for keys of eight bytes and values of a hundred that it does know, Rust's reads take some 60 instructions
+//! less and its writes 20. What they do is not always the same: a value is a counted reference in Rust and C's own bytes
+//! in C, an entry of a scan is a reference in Rust and lasts until the next call in C, and C's tickets are freed one by
+//! one, each by a call.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -297,7 +297,7 @@ fn over_snapshot(
     let range = rest(&bounds, &none, &none);
     let scan = SnapshotScan::new(Arc::clone(&snapshot), |s| s.range(&table, range))?;
     let cursor = Cursor::new(Source::Snapshot(scan), table, bounds);
-    Ok(CURSORS.insert(cursor, snapshot.owner())?)
+    CURSORS.insert(cursor, snapshot.owner())
 }
 
 /// Opens a cursor over a range of a table as a transaction sees it, its own writes included. `range` may be

@@ -158,10 +158,8 @@ fn every_function_catches_panics() {
             let (_, rest) = part.split_once("fn ").unwrap();
             let name = rest.split('(').next().unwrap();
             let body = rest.split("\n}\n").next().unwrap();
-            let lines = body.lines().map(str::trim);
-            let calls = lines
-                .into_iter()
-                .any(|l| l.starts_with("call(|") || l.contains("= call(|"));
+            let mut lines = body.lines().map(|line| line.trim().replace("move |", "|"));
+            let calls = lines.any(|l| l.starts_with("call(|") || l.contains("= call(|"));
             assert!(calls || harmless.contains(&name), "{name} in {path:?}");
         }
     }
