@@ -83,7 +83,7 @@ impl Blocks {
         assert!(at.is_multiple_of(BLOCK) && len <= from.len && at + len <= self.len);
         let whole = len / BLOCK;
         self.blocks[at / BLOCK..][..whole].clone_from_slice(&from.blocks[..whole]);
-        if len % BLOCK > 0 {
+        if whole * BLOCK < len {
             self.put(at + whole * BLOCK, from.get(whole * BLOCK..len));
         }
     }
@@ -99,7 +99,9 @@ impl Blocks {
     pub(super) fn put_part(&mut self, block: usize, part: Part) {
         let at = block * BLOCK;
         if at + part.len > self.len {
-        } else if part.len == BLOCK {
+            return;
+        }
+        if part.len == BLOCK {
             self.blocks[block] = part.block;
         } else if part.len > 0 {
             self.put(at, &part.block.as_deref().unwrap_or(&ZEROES)[..part.len]);
