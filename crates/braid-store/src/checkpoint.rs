@@ -153,9 +153,8 @@ impl Checkpoint {
             let mut batch: Vec<_> = {
                 let mut checkpoint = pool.checkpoint.lock();
                 let open = checkpoint.as_mut().expect("this checkpoint is open");
-                let ids: Vec<PageId> = open.copies.keys().copied().take(BATCH).collect();
-                ids.into_iter()
-                    .filter_map(|id| open.copies.remove_entry(&id))
+                std::iter::from_fn(|| open.copies.pop_first())
+                    .take(BATCH)
                     .collect()
             };
             if batch.is_empty() {

@@ -21,7 +21,7 @@
 //! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
 //! of their tree after the flip; see [`crate::detached`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
@@ -62,7 +62,8 @@ struct FrameInfo {
     captured: AtomicBool,
 }
 
-/// What an open checkpoint collects.
+/// What an open checkpoint collects. What is gone through in an order that can be told from outside is ordered: else a
+/// simulation could not be repeated.
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
     /// Places of images written for it.
@@ -70,9 +71,9 @@ pub(crate) struct OpenCheckpoint {
     /// Places, as of the flip, of pages whose place changed since without an image for it.
     pub(crate) frozen: HashMap<PageId, u64>,
     /// Images that writers put aside before they changed the page.
-    pub(crate) copies: HashMap<PageId, AlignedBuf>,
+    pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
     /// Detached pages that nobody needs but this checkpoint, for their images.
-    pub(crate) to_free: HashSet<PageId>,
+    pub(crate) to_free: BTreeSet<PageId>,
 }
 
 impl OpenCheckpoint {
@@ -80,8 +81,8 @@ impl OpenCheckpoint {
         Self {
             places: HashMap::new(),
             frozen: HashMap::new(),
-            copies: HashMap::new(),
-            to_free: HashSet::new(),
+            copies: BTreeMap::new(),
+            to_free: BTreeSet::new(),
         }
     }
 }

@@ -55,8 +55,10 @@ impl Inner {
     /// A step of the sweep of each table in use.
     pub(crate) fn sweep_some(self: &Arc<Self>) -> Result<()> {
         let timed = |core: &&Arc<TableCore>| core.codec.is_some_and(|codec| codec.is_timed());
-        let cores: Vec<Arc<TableCore>> =
+        let mut cores: Vec<Arc<TableCore>> =
             self.tables.read().values().filter(timed).cloned().collect();
+        // What happens first must not depend on how names are hashed: a simulation could not be repeated.
+        cores.sort_unstable_by_key(|core| core.id);
         if cores.is_empty() || self.is_read_only() {
             return Ok(());
         }
