@@ -87,6 +87,16 @@ impl Device for MemoryDevice {
     }
 }
 
+/// Sets a length; what is new is zero.
+fn resize(bytes: &mut Vec<u8>, len: usize) {
+    if cfg!(miri) && bytes.len() < len {
+        // In one step: `Vec::resize` would be several for each byte, and most of a test's time.
+        bytes.extend_from_slice(&vec![0; len - bytes.len()]);
+    } else {
+        bytes.resize(len, 0);
+    }
+}
+
 #[derive(Debug, Default)]
 struct MemoryFile {
     bytes: RwLock<Vec<u8>>,
@@ -98,7 +108,7 @@ impl File for MemoryFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.bytes.write().resize(len as usize, 0);
+        resize(&mut self.bytes.write(), len as usize);
         Ok(())
     }
 
@@ -108,7 +118,7 @@ impl File for MemoryFile {
         let before = bytes.len();
         bytes[start.min(before)..end.min(before)].fill(0);
         if before < end {
-            bytes.resize(end, 0);
+            resize(&mut bytes, end);
         }
         Ok(())
     }
@@ -136,7 +146,7 @@ impl File for MemoryFile {
         let mut at = offset as usize;
         for buf in bufs {
             if bytes.len() < at + buf.len() {
-                bytes.resize(at + buf.len(), 0);
+                resize(&mut bytes, at + buf.len());
             }
             bytes[at..at + buf.len()].copy_from_slice(buf);
             at += buf.len();

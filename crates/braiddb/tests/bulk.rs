@@ -175,17 +175,19 @@ fn a_loaded_directory_verifies() {
         loader
             .extend((0..9_000).map(|i| (2 * i, value(i))))
             .unwrap();
-        if finishes {
+        // The last handle, with an unfinished loader left.
+        let unfinished = if finishes {
             loader.finish().unwrap();
+            None
         } else {
-            // The last handle, with an unfinished loader left.
-            std::mem::forget(loader);
-        }
+            Some(loader)
+        };
         drop(db);
         let mut damages = Vec::new();
         let report = braid::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
         assert_eq!(damages, [""; 0]);
         assert!(report.records > 9_000);
+        drop(unfinished);
     }
 }
 

@@ -95,8 +95,12 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
                     durable = committed;
                 }
             }
-            std::mem::forget(db);
-            let left = if power { device.after_crash() } else { device };
+            let left = if power {
+                device.after_crash()
+            } else {
+                device.after_kill()
+            };
+            drop(db);
             let db = open(protocol, Arc::new(left)).unwrap();
             let found = count(&db, &what);
             assert!(found >= durable, "{what}: {found}, {durable} were durable");
@@ -133,8 +137,9 @@ fn what_a_read_has_shown_lasts() {
                 tx.commit_async().unwrap().wait().unwrap();
             }
             assert!(db.get(&t, &0).unwrap().is_some(), "{protocol}");
-            std::mem::forget(db);
-            let db = open(protocol, Arc::new(device.after_crash())).unwrap();
+            let left = device.after_crash();
+            drop(db);
+            let db = open(protocol, Arc::new(left)).unwrap();
             assert_eq!(count(&db, "read"), 1, "{protocol}, seed {seed}");
         }
     }
@@ -206,8 +211,9 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
                 second.insert(&t, &20, &20).unwrap();
                 second.commit().unwrap();
             });
-            std::mem::forget(db);
-            let db = open(device.after_crash());
+            let left = device.after_crash();
+            drop(db);
+            let db = open(left);
             let t: Table<u64, u64> = db.table("t").unwrap();
             assert!(db.get(&t, &20).unwrap().is_some(), "{what}: acknowledged");
             assert!(db.get(&t, &10).unwrap().is_some(), "{what}: depended on");
@@ -230,7 +236,7 @@ fn on_another_strand(work: impl Fn() + Sync) {
 
 /// A device whose volatile cache ignores flushes and forced writes. Names are the file system's, which is
 /// taken to be more careful.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Liar(SimDevice);
 
 #[derive(Debug)]
@@ -297,8 +303,7 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
     let (mut whole, mut short, mut refused) = (0, 0, 0);
     for seed in 0..60 {
         let device = SimDevice::new(seed);
-        let liar = Liar(device.clone());
-        let db = open(Protocol::Glsn, Arc::new(liar.clone())).unwrap();
+        let db = open(Protocol::Glsn, Arc::new(Liar(device.clone()))).unwrap();
         let t: Table<u64, Bytes> = db.table("t").unwrap();
         for n in 0..20 {
             write(&db, &t, n, Durability::Immediate).unwrap();
@@ -306,14 +311,16 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
                 db.checkpoint().unwrap();
             }
         }
-        std::mem::forget(db);
+        let killed = Liar(device.after_kill());
+        let crashed = device.after_crash();
+        drop(db);
         if seed < 10 {
             // The process ends; the device stays on.
-            let db = open(Protocol::Glsn, Arc::new(liar)).unwrap();
+            let db = open(Protocol::Glsn, Arc::new(killed)).unwrap();
             assert_eq!(count(&db, "killed"), 20);
             continue;
         }
-        let read = open(Protocol::Glsn, Arc::new(device.after_crash())).and_then(|db| {
+        let read = open(Protocol::Glsn, Arc::new(crashed)).and_then(|db| {
             let t: Table<u64, Bytes> = db.table("t")?;
             let mut found = 0;
             for n in 0..20 {

@@ -297,8 +297,8 @@ fn a_damaged_log_never_yields_what_was_not_written() {
         let device = SimDevice::new(seed);
         let db = open_sim(&device).unwrap();
         let (acknowledged, _) = fill(&db, 60, 40);
-        std::mem::forget(db);
         let image = device.after_crash();
+        drop(db);
         let names: Vec<_> = image.list().unwrap();
         let log = names
             .iter()

@@ -155,6 +155,7 @@ fn sectors_decay() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no coroutines")]
 fn under_a_simulation_writes_end_in_any_order_and_syncs_are_for_what_was_before() {
     use braid_rt::{simulation, thread};
     let outcomes: std::collections::BTreeSet<Vec<u8>> = (0..200)
