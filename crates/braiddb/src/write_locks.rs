@@ -131,30 +131,38 @@ impl Inner {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
+    use super::LOCKED_AT_ONCE_MAX;
     use crate::context::hash_key;
-    use crate::{Database, Table};
+    use crate::{Database, MemoryDevice, Table};
 
     #[test]
     fn what_was_read_under_a_lock_stays_locked() {
-        let db = Database::in_memory().unwrap();
+        // Small, for Miri.
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let device = Arc::new(MemoryDevice::new());
+        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
         let t: Table<u64, u64> = db.table("t").unwrap();
-        let is_locked = |key: u64| {
-            let hash = hash_key(t.core.id, &key.to_be_bytes());
-            let locks = &db.inner().locks;
-            locks.is_held_by_other(locks.stripe_of(hash), 0)
-        };
+        let locks = &db.inner().locks;
+        let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
+        let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);
+        // Each has stripes of its own, so that they do not wait for each other.
+        let keys_of = |one: usize| (0..).filter(move |&key| stripe_of(key) % 2 == one);
+        let first_of = |one: usize| keys_of(one).next().unwrap();
+        let (read, written) = (first_of(0), first_of(1));
         let mut reads = db.begin();
-        assert_eq!(reads.get_for_update(&t, &1).unwrap(), None);
+        assert_eq!(reads.get_for_update(&t, &read).unwrap(), None);
         let mut writes = db.begin();
-        writes.insert(&t, &1_000, &1).unwrap();
-        assert!(is_locked(1) && is_locked(1_000));
-        for key in 0..200 {
-            reads.insert(&t, &key, &1).unwrap();
-            writes.insert(&t, &(1_000 + key), &1).unwrap();
+        writes.insert(&t, &written, &1).unwrap();
+        assert!(is_locked(read) && is_locked(written));
+        for (ours, theirs) in keys_of(0).zip(keys_of(1)).take(2 * LOCKED_AT_ONCE_MAX) {
+            reads.insert(&t, &ours, &1).unwrap();
+            writes.insert(&t, &theirs, &1).unwrap();
         }
-        assert!(is_locked(1) && !is_locked(1_000));
+        assert!(is_locked(read) && !is_locked(written));
         reads.commit().unwrap();
         writes.commit().unwrap();
-        assert!(!is_locked(1));
+        assert!(!is_locked(read));
     }
 }
