@@ -203,6 +203,14 @@ mod tests {
     use super::*;
     use crate::{Change, StoreOptions};
 
+    /// Some leaves full.
+    const KEYS: u32 = if cfg!(miri) { 60 } else { 3_000 };
+
+    /// Room for all of them.
+    const OPTIONS: StoreOptions = StoreOptions {
+        pool_bytes: 8 << 20,
+    };
+
     fn checkpoint(store: &Store) {
         let mut checkpoint = store.begin_checkpoint(b"meta".to_vec()).unwrap();
         checkpoint.write(&|_| {}).unwrap();
@@ -244,22 +252,22 @@ mod tests {
 
     #[test]
     fn a_pinned_checkpoint_is_copied_while_others_follow() {
-        let store = Store::create(Arc::new(MemoryDevice::new()), StoreOptions::default()).unwrap();
-        put(&store, 0..3_000, 1);
+        let store = Store::create(Arc::new(MemoryDevice::new()), OPTIONS).unwrap();
+        put(&store, 0..KEYS, 1);
         checkpoint(&store);
         let first = store.pin_checkpoint();
         let target = Arc::new(MemoryDevice::new());
         let mut writer = StoreWriter::create(target.clone()).unwrap();
         // Every page anew, several times: without the pin these would be its blocks.
         for version in 2..6 {
-            put(&store, 0..3_000, version);
+            put(&store, 0..KEYS, version);
             checkpoint(&store);
         }
         let all = copy(&first, None, &mut writer);
         let entries = first.entries().to_vec();
         drop(first);
         for version in 6..9 {
-            put(&store, 0..3_000, version);
+            put(&store, 0..KEYS, version);
             checkpoint(&store);
         }
         let before = store.pin_checkpoint().entries().to_vec();
@@ -278,10 +286,10 @@ mod tests {
         writer
             .finish(next, last.trees().clone(), b"new".to_vec(), exists)
             .unwrap();
-        let (copied, meta) = Store::open(target, StoreOptions::default()).unwrap();
+        let (copied, meta) = Store::open(target, OPTIONS).unwrap();
         assert_eq!(meta, b"new");
         assert_eq!(
-            (version_of(&copied, 0), version_of(&copied, 2_999)),
+            (version_of(&copied, 0), version_of(&copied, KEYS - 1)),
             (Some(9), Some(8))
         );
         copied.verify(&mut |damage| panic!("{damage:?}")).unwrap();
@@ -289,8 +297,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_no_page_is_told() {
-        let store = Store::create(Arc::new(MemoryDevice::new()), StoreOptions::default()).unwrap();
-        put(&store, 0..1_000, 1);
+        let store = Store::create(Arc::new(MemoryDevice::new()), OPTIONS).unwrap();
+        put(&store, 0..KEYS, 1);
         checkpoint(&store);
         let pinned = store.pin_checkpoint();
         let mut writer = StoreWriter::create(Arc::new(MemoryDevice::new())).unwrap();

@@ -754,10 +754,14 @@ mod tests {
     use super::*;
     use crate::{Store, StoreOptions};
 
+    const OPTIONS: StoreOptions = StoreOptions {
+        pool_bytes: 1 << 20,
+    };
+
     /// A file with one checkpoint.
     fn published() -> Arc<MemoryDevice> {
         let device = Arc::new(MemoryDevice::new());
-        let store = Store::create(device.clone(), StoreOptions::default()).unwrap();
+        let store = Store::create(device.clone(), OPTIONS).unwrap();
         store.tree(1).unwrap();
         let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
         checkpoint.write(&|_| {}).unwrap();
@@ -777,7 +781,7 @@ mod tests {
     }
 
     fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
-        let opened = Store::open(device, StoreOptions::default());
+        let opened = Store::open(device, OPTIONS);
         opened.map(drop).map_err(|error| error.to_string())
     }
 
@@ -804,7 +808,7 @@ mod tests {
         };
         for (at, value, what) in [
             // The next page's number; the tree's root behind it, one map leaf and two counts.
-            (24, 1 << 31, "leaves"),
+            (24, PAGES_MAX / 2, "leaves"),
             (24, 0, "leaves"),
             (24 + 5 * 8, 77, "no root"),
         ] {
