@@ -194,6 +194,13 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          named=false,loads=false,feed=false,copies=false,archive=false,seesaw=true,stalls=8",
         "an absence was validated although a removal behind it was purged",
     ),
+    (
+        Protocol::Glsn,
+        "seed=401496,rounds=3,clients=4,transactions=8,keys=8,strands=3,lanes=2,snapshot=false,large=true,\
+         checkpoints=false,crashes=true,errors=true,decay=false,savepoints=false,compressed=false,leases=true,\
+         named=false,loads=true,feed=false,copies=true,archive=false,seesaw=false,stalls=0",
+        "a sync that failed in the background of the last opening was taken for a working device's (the check's mistake)",
+    ),
 ];
 
 #[test]
