@@ -1,30 +1,11 @@
 //! Keys that are asked for together: they come into memory, in their newest state, and nothing else happens.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod filled;
 
-use braid_io::{Device, MemoryDevice, OpenMode};
-use braid_store::{Change, PAGE_SIZE, Store, StoreOptions, Tree};
+use braid_io::{Device, OpenMode};
+use braid_store::{PAGE_SIZE, Store, StoreOptions, Tree};
 
-const TREE: u32 = 3;
-const KEYS: u32 = if cfg!(miri) { 60 } else { 6_000 };
-
-fn put(tree: &Tree, key: u32, version: u64) {
-    let value = version.to_le_bytes().repeat(60);
-    let change = Change::Put {
-        version,
-        value: &value,
-    };
-    tree.modify(&key.to_be_bytes(), |_| (change, ())).unwrap();
-}
-
-fn check(tree: &Tree, key: u32) -> u64 {
-    let (found, _) = tree.get(&key.to_be_bytes(), |_| true).unwrap();
-    let found = found.unwrap_or_else(|| panic!("{key} is there"));
-    let version = found.meta.version;
-    assert_eq!(found.value.unwrap(), version.to_le_bytes().repeat(60));
-    version
-}
+use filled::{KEYS, LARGE_POOL, TREE, check, filled, no_key_goes_back, open};
 
 fn prefetch(tree: &Tree, keys: &[u32]) {
     let keys: Vec<[u8; 4]> = keys.iter().map(|key| key.to_be_bytes()).collect();
@@ -32,39 +13,10 @@ fn prefetch(tree: &Tree, keys: &[u32]) {
     tree.prefetch(&keys);
 }
 
-fn checkpoint(store: &Store) {
-    let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
-    checkpoint.write(&|_| {}).unwrap();
-    checkpoint.publish().unwrap();
-}
-
-/// A device with all keys in version 1.
-fn filled() -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new());
-    let store = create(&device);
-    let tree = store.tree(TREE).unwrap();
-    (0..KEYS).for_each(|key| put(&tree, key, 1));
-    checkpoint(&store);
-    device
-}
-
-fn create(device: &Arc<MemoryDevice>) -> Store {
-    let options = StoreOptions {
-        pool_bytes: 16 << 20,
-    };
-    Store::create(device.clone(), options).unwrap()
-}
-
-fn open(device: &Arc<MemoryDevice>, pool_bytes: usize) -> (Store, Tree) {
-    let (store, _) = Store::open(device.clone(), StoreOptions { pool_bytes }).unwrap();
-    let tree = store.tree(TREE).unwrap();
-    (store, tree)
-}
-
 #[test]
 fn keys_come_into_memory_together() {
     let device = filled();
-    let (store, tree) = open(&device, 16 << 20);
+    let (store, tree) = open(&device, LARGE_POOL);
     // Also one that is not there, and one twice.
     let keys: Vec<u32> = (0..KEYS).step_by(7).chain([KEYS + 1, 7, 7]).collect();
     prefetch(&tree, &keys);
@@ -110,7 +62,7 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
         if let Ok((store, _)) = Store::open(
             device.clone(),
             StoreOptions {
-                pool_bytes: 16 << 20,
+                pool_bytes: LARGE_POOL,
             },
         ) {
             let tree = store.tree(TREE).unwrap();
@@ -133,45 +85,8 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
     assert!(damaged > 0 && whole > damaged, "{damaged} of {whole}");
 }
 
-/// One thread rewrites keys and publishes checkpoints, in a pool so small that pages come and go, while others fetch
-/// and read. No key goes back.
+/// In a pool so small that pages come and go.
 #[test]
 fn what_is_fetched_is_the_newest_state() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let device = filled();
-    let mut versions: Vec<u64> = vec![1; KEYS as usize];
-    for round in 0..if cfg!(miri) { 1 } else { 30 } {
-        let (store, tree) = open(&device, 1 << 20);
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                let (tree, done, old) = (&tree, &done, versions.clone());
-                scope.spawn(move || {
-                    let mut rng = fastrand::Rng::with_seed(seed ^ round << 8 ^ thread);
-                    while !done.load(Ordering::Acquire) {
-                        let keys: [u32; 10] = std::array::from_fn(|_| rng.u32(..KEYS));
-                        prefetch(tree, &keys);
-                        for key in keys {
-                            assert!(check(tree, key) >= old[key as usize], "seed {seed}");
-                        }
-                    }
-                });
-            }
-            let mut rng = fastrand::Rng::with_seed(seed ^ round);
-            for step in 0..3 {
-                for _ in 0..KEYS / 40 {
-                    let key = rng.u32(..KEYS);
-                    let version = 2 + round * 3 + step;
-                    put(&tree, key, version);
-                    versions[key as usize] = version;
-                }
-                checkpoint(&store);
-            }
-            done.store(true, Ordering::Release);
-        });
-        for key in 0..KEYS {
-            assert_eq!(check(&tree, key), versions[key as usize], "seed {seed}");
-        }
-    }
+    no_key_goes_back::<10>(1 << 20, |tree, keys| prefetch(tree, keys));
 }
