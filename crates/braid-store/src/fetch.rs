@@ -3,8 +3,6 @@
 //! A device answers many reads at a time hardly later than one. Who knows which pages come next has them read in one
 //! batch, instead of one after the other as he comes to them.
 
-use std::sync::atomic::Ordering;
-
 use braid_io::AlignedBuf;
 
 use crate::file::check;
@@ -82,10 +80,7 @@ impl Pool {
         let is_good = is_read && check(buf, id, page.newest).is_ok() && check_page(id, buf).is_ok();
         if is_good {
             braid_rt::reach("store: a page is read in a batch");
-            self.counters.loads.fetch_add(1, Ordering::Relaxed);
-            latch::before_changes();
-            self.fill(page.frame, id, buf);
-            state::moved(page.state, page.empty, page.frame as u64);
+            self.bring_in((page.state, page.empty), page.frame, id, buf);
         } else {
             self.free_frames.lock().push(page.frame as u32);
             latch::give_back(page.state, page.empty);

@@ -319,6 +319,22 @@ impl Pool {
         Ok(frame as u64)
     }
 
+    /// Puts a page that was read into a frame, both of which are the caller's, and gives the page's latch back, for
+    /// which there are its state and the word to go on from.
+    pub(crate) fn bring_in(
+        &self,
+        (state, empty): (&AtomicU64, u64),
+        frame: usize,
+        id: PageId,
+        bytes: &[u8],
+    ) {
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
+        // As in `load_latched`.
+        latch::before_changes();
+        self.fill(frame, id, bytes);
+        state::moved(state, empty, frame as u64);
+    }
+
     /// Puts a clean page into a frame, both of which are the caller's.
     pub(crate) fn fill(&self, frame: usize, id: PageId, bytes: &[u8]) {
         self.frames.page(frame).copy_from(bytes);

@@ -86,11 +86,8 @@ impl Pool {
             && check_page(id, bytes).is_ok();
         match is_it.then(|| self.unused_frame()).flatten() {
             Some(frame) => {
-                self.counters.loads.fetch_add(1, Ordering::Relaxed);
                 self.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-                latch::before_changes();
-                self.fill(frame, id, bytes);
-                state::moved(state, empty, frame as u64);
+                self.bring_in((state, empty), frame, id, bytes);
             }
             None => latch::give_back(state, empty),
         }
