@@ -20,7 +20,7 @@ pub(crate) const MAX_ENTRIES: usize = match (cfg!(all(test, loom)), cfg!(miri)) 
 
 /// The order counter and the commit slots.
 ///
-/// A slot holds a lower bound of the number its entry will draw, then the first number drawn. Whoever
+/// A slot's number is a lower bound of what its entry will draw, then the first number drawn. Whoever
 /// wants to know how far everything is finished reads the counter first and the slots after it: an
 /// entry whose slot it saw free draws later than that read, so its number is greater.
 #[derive(Debug)]
@@ -30,11 +30,18 @@ pub(crate) struct Entries {
     /// How many numbers a draw takes to have one of every remainder; 0 if
     /// numbers are dense.
     stride: u64,
-    slots: Box<[CachePadded<AtomicU64>]>,
+    slots: Box<[CachePadded<Slot>]>,
     /// Slots from here on were never used.
     used: CachePadded<AtomicUsize>,
     closed: AtomicBool,
     gate: Event,
+}
+
+#[derive(Debug)]
+struct Slot {
+    number: AtomicU64,
+    /// Where the entry writes, see [`InFlight::writes_in`](crate::InFlight::writes_in).
+    footprint: AtomicU64,
 }
 
 /// A commit slot in use.
@@ -54,7 +61,11 @@ impl Entries {
             stride: lanes.map_or(0, |lanes| lanes as u64),
             counter: CachePadded::new(AtomicU64::new(last_number)),
             slots: (0..MAX_ENTRIES)
-                .map(|_| CachePadded::new(AtomicU64::new(FREE)))
+                .map(|_| Slot {
+                    number: AtomicU64::new(FREE),
+                    footprint: AtomicU64::new(0),
+                })
+                .map(CachePadded::new)
                 .collect(),
             used: CachePadded::new(AtomicUsize::new(0)),
             closed: AtomicBool::new(false),
@@ -96,7 +107,7 @@ impl Entries {
             }
             let bound = self.last_number() + 1;
             // SeqCst: pairs with `oldest`, see the type.
-            let taken = self.slots[index].compare_exchange(
+            let taken = self.slots[index].number.compare_exchange(
                 FREE,
                 bound,
                 Ordering::SeqCst,
@@ -115,7 +126,16 @@ impl Entries {
 
     /// Draws `count` consecutive numbers, or, where they are drawn by lane, one whose remainder is `lane`;
     /// returns the first and the last.
-    pub(crate) fn draw(&self, slot: EntrySlot, count: u64, lane: usize) -> (u64, u64) {
+    pub(crate) fn draw(
+        &self,
+        slot: EntrySlot,
+        count: u64,
+        lane: usize,
+        footprint: u64,
+    ) -> (u64, u64) {
+        let slot = &self.slots[slot.0];
+        // Release: pairs with `wait_finished`. It comes before the draw, so that whoever drew later sees it.
+        slot.footprint.store(footprint, Ordering::Release);
         braid_rt::point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
@@ -131,7 +151,7 @@ impl Entries {
         };
         braid_rt::point();
         // Release: raises our own bound; whoever reads the old one is only more careful.
-        self.slots[slot.0].store(first, Ordering::Release);
+        slot.number.store(first, Ordering::Release);
         (first, last)
     }
 
@@ -139,7 +159,7 @@ impl Entries {
     pub(crate) fn leave(&self, slot: EntrySlot) {
         braid_rt::point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
-        self.slots[slot.0].store(FREE, Ordering::SeqCst);
+        self.slots[slot.0].number.store(FREE, Ordering::SeqCst);
     }
 
     /// The least number that an entry in flight has or may draw; `u64::MAX` if there is none. Read
@@ -150,9 +170,25 @@ impl Entries {
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
         let least = self.slots[..used]
             .iter()
-            .map(|slot| slot.load(Ordering::SeqCst))
+            .map(|slot| slot.number.load(Ordering::SeqCst))
             .min();
         least.unwrap_or(FREE)
+    }
+
+    /// Whether no entry with a number below `below` that writes in the footprint is in flight; what those did that
+    /// were is visible then. The caller drew `below`, or read it from the counter.
+    pub(crate) fn are_finished(&self, below: u64, footprint: u64) -> bool {
+        let is_finished = |slot: &CachePadded<Slot>| {
+            braid_rt::point();
+            // SeqCst, as in `oldest`.
+            slot.number.load(Ordering::SeqCst) >= below
+                // Acquire: pairs with `draw`. Who drew a smaller number stored it before, so this is its footprint,
+                // or that of a later entry in the slot, which is there because the one in question left.
+                || slot.footprint.load(Ordering::Acquire) & footprint == 0
+        };
+        // SeqCst, as in `oldest`.
+        let used = self.used.load(Ordering::SeqCst);
+        self.slots[..used].iter().all(is_finished)
     }
 
     /// Closes the gate, waits until no entry is in flight, runs `f`, opens the gate.
@@ -198,8 +234,8 @@ mod tests {
         let a = entries.enter(3);
         assert_eq!(entries.oldest(), 11);
         let b = entries.enter(3);
-        assert_eq!(entries.draw(b, 2, 0), (11, 12));
-        assert_eq!(entries.draw(a, 1, 0), (13, 13));
+        assert_eq!(entries.draw(b, 2, 0, 1), (11, 12));
+        assert_eq!(entries.draw(a, 1, 0, 1), (13, 13));
         assert_eq!(entries.oldest(), 11);
         entries.leave(b);
         assert_eq!(entries.oldest(), 13);
@@ -213,7 +249,7 @@ mod tests {
         let mut before = 7;
         for lane in [0, 2, 1, 1, 0] {
             let slot = entries.enter(lane);
-            let (first, last) = entries.draw(slot, 5, lane);
+            let (first, last) = entries.draw(slot, 5, lane, 1);
             assert!(first == last && last > before && last <= entries.last_number());
             assert_eq!(last % 3, lane as u64);
             before = last;
@@ -233,7 +269,7 @@ mod tests {
                     for _ in 0..each {
                         let slot = entries.enter(thread);
                         busy.fetch_add(1, Ordering::SeqCst);
-                        entries.draw(slot, 1, 0);
+                        entries.draw(slot, 1, 0, 1);
                         busy.fetch_sub(1, Ordering::SeqCst);
                         entries.leave(slot);
                     }

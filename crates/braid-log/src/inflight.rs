@@ -27,6 +27,7 @@ pub struct InFlight<'a> {
     /// What the piece names as dependencies.
     dependencies: Vec<u64>,
     reservation: Reservation,
+    footprint: u64,
     /// Whether the commit slot is given back.
     has_left: bool,
 }
@@ -47,8 +48,17 @@ impl<'a> InFlight<'a> {
             appended: false,
             dependencies: Vec::new(),
             reservation,
+            footprint: u64::MAX,
             has_left: false,
         }
+    }
+
+    /// Says where the transaction writes, as a set of 64 bits whose meaning is the caller's: those who wait for
+    /// what is written [elsewhere](crate::Log::wait_applied) need not wait for this one. Everywhere, if not called.
+    /// To be called before the draw.
+    #[inline]
+    pub fn writes_in(&mut self, footprint: u64) {
+        self.footprint = footprint;
     }
 
     /// Draws `records` consecutive order numbers and returns the last, the commit number. (`gsn` draws one
@@ -63,7 +73,8 @@ impl<'a> InFlight<'a> {
         assert!(records > 0, "a transaction draws at least one number");
         assert!(self.numbers.is_none(), "a transaction draws once");
         let entries = &self.home.core.entries;
-        let (first, last) = entries.draw(self.entry, u64::from(records), self.strand.lane);
+        let lane = self.strand.lane;
+        let (first, last) = entries.draw(self.entry, u64::from(records), lane, self.footprint);
         self.numbers = Some(PieceNumbers { first, last });
         last
     }

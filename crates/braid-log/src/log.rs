@@ -463,18 +463,22 @@ impl Log {
         next.min(entries.oldest())
     }
 
-    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished.
+    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished, as far as it
+    /// [writes](InFlight::writes_in) in the footprint.
     ///
     /// An entry in flight may wait for smaller numbers than its own, never for greater ones, so nobody
     /// waits in a circle. Does not return if `below` is greater than `last_number() + 1` and nobody
     /// draws.
-    pub fn wait_applied(&self, below: u64) {
-        if self.applied_before() >= below {
+    pub fn wait_applied(&self, below: u64, footprint: u64) {
+        let entries = &self.core().entries;
+        let are_finished =
+            || entries.last_number() + 1 >= below && entries.are_finished(below, footprint);
+        if are_finished() {
             return;
         }
         self.core().publish();
         let mut spins = 0;
-        while self.applied_before() < below {
+        while !are_finished() {
             relax(&mut spins);
         }
     }

@@ -44,7 +44,7 @@ fn a_frontier_lies_below_every_unfinished_entry() {
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = entries.enter(0);
-                    let (number, _) = entries.draw(slot, 1, 0);
+                    let (number, _) = entries.draw(slot, 1, 0, 1);
                     finished[number as usize - 1].store(true, Relaxed);
                     entries.leave(slot);
                 })
@@ -59,6 +59,36 @@ fn a_frontier_lies_below_every_unfinished_entry() {
             committer.join().unwrap();
         }
         assert_eq!((entries.last_number(), entries.oldest()), (2, u64::MAX));
+    });
+}
+
+/// Who waits for what is written in one place need not wait for entries that write elsewhere, but misses none of
+/// the others, though a slot is used by one after the other.
+///
+/// Needs Release for the footprint in `draw` and Acquire for it in `are_finished`.
+#[test]
+fn nobody_passes_an_unfinished_entry_that_writes_in_the_footprint() {
+    explore(3, || {
+        let entries = Arc::new(Entries::new(0, None));
+        let (here, elsewhere) = (1, 2);
+        let finished = Arc::new(AtomicBool::new(false));
+        let committer = {
+            let (entries, finished) = (entries.clone(), finished.clone());
+            spawn(move || {
+                for footprint in [here, elsewhere] {
+                    let slot = entries.enter(0);
+                    entries.draw(slot, 1, 0, footprint);
+                    finished.store(true, Relaxed);
+                    entries.leave(slot);
+                }
+            })
+        };
+        let below = entries.last_number() + 1;
+        if entries.are_finished(below, here) {
+            assert!(finished.load(Relaxed) || below == 1);
+        }
+        committer.join().unwrap();
+        assert!(entries.are_finished(3, here | elsewhere));
     });
 }
 

@@ -153,14 +153,25 @@ fn void_and_dropped_entries_leave_no_gap() {
     drop(entry);
     drop(log.enter(10).unwrap());
     assert_eq!(log.applied_before(), 7);
-    log.wait_applied(7);
+    log.wait_applied(7, u64::MAX);
+    // Those that write elsewhere are not waited for.
+    let mut entry = log.enter(10).unwrap();
+    entry.writes_in(0b10);
+    assert_eq!(entry.draw(1), 7);
+    log.wait_applied(8, 0b01);
+    entry.append(&[b"elsewhere"]);
+    drop(entry.finish());
+    log.wait_applied(8, u64::MAX);
     let last = log.append(&[b"last"]).unwrap();
     last.wait().unwrap();
     assert!(kept.is_durable() && voided.is_durable());
     drop(log);
     let recovered = recover(&device, &options, &start);
-    assert_eq!(recovered.cut, 7);
-    assert_eq!(pieces(&recovered).into_keys().collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(recovered.cut, 8);
+    assert_eq!(
+        pieces(&recovered).into_keys().collect::<Vec<_>>(),
+        [3, 7, 8]
+    );
 }
 
 /// A blocked entry holds the horizon back, and its end moves it.

@@ -59,7 +59,8 @@ fn assert_fits(node: Node<'_>) {
 
 /// Compacts.
 fn rewrite(node: Node<'_>) {
-    let contents = Contents::read(node);
+    let mut bytes = Vec::new();
+    let contents = Contents::read(node, &mut bytes);
     let words = private();
     contents.write(Node(Page(&words)));
     assert_fits(Node(Page(&words)));
@@ -67,7 +68,8 @@ fn rewrite(node: Node<'_>) {
 
 /// Splits, and merges again.
 fn halve(node: Node<'_>) {
-    let mut left = Contents::read(node);
+    let mut bytes = Vec::new();
+    let mut left = Contents::read(node, &mut bytes);
     if !node.is_leaf() && left.entries.len() < 4 {
         // Such a one is never full.
         return;
@@ -78,7 +80,7 @@ fn halve(node: Node<'_>) {
         half.write(Node(Page(&words)));
         assert_fits(Node(Page(&words)));
     }
-    left.append(separator, right);
+    left.append(&separator, right);
     assert!(left.words() <= WORDS, "what was one node fits one");
 }
 

@@ -21,13 +21,17 @@
 //! the tree lacks a fence and so has no prefix, and its keys still begin alike.)
 
 mod check;
+mod contents;
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::page::{LINE_WORDS, PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind};
+use crate::page::{
+    LINE_WORDS, PAGE_SIZE, Page, PageId, WORDS, compare_key, head8, head8_behind, private,
+};
 
 pub(crate) use check::check;
+pub(crate) use contents::{Contents, Entry};
 
 pub(crate) const KIND_LEAF: u8 = 1;
 pub(crate) const KIND_INNER: u8 = 2;
@@ -394,15 +398,19 @@ impl<'a> Node<'a> {
 
     /// The key of a slot, in full.
     pub(crate) fn key(self, i: usize) -> Vec<u8> {
-        let mut key = Vec::new();
+        let mut key = Vec::with_capacity(self.key_len(i).min(2 * PAGE_SIZE));
         self.key_into(i, &mut key);
         key
+    }
+
+    fn key_len(self, i: usize) -> usize {
+        let (_, _, suffix_len) = self.slot(i);
+        self.prefix_len() + suffix_len
     }
 
     fn key_into(self, i: usize, key: &mut Vec<u8>) {
         let prefix = self.prefix_len().min(PAGE_SIZE);
         let (_, at, len) = self.slot(i);
-        key.reserve_exact(prefix + len.min(PAGE_SIZE));
         if prefix > 0 {
             self.0
                 .read_bytes(self.0.word(3) as u16 as usize, prefix, key);
@@ -521,7 +529,7 @@ impl<'a> Node<'a> {
 
     /// Makes the page an empty leaf without bounds.
     pub(crate) fn init_leaf(self) {
-        Contents {
+        Contents::<&[u8]> {
             kind: KIND_LEAF,
             ..Contents::default()
         }
@@ -544,12 +552,45 @@ impl<'a> Node<'a> {
             if self.free_words() + self.dead_words() < words + new_slots {
                 return None;
             }
-            Contents::read(self).write(self);
-            if self.free_words() < words + new_slots {
-                return None;
-            }
+            self.compact();
+            debug_assert!(self.free_words() >= words + new_slots, "space adds up");
         }
         Some(self.heap_start() - words)
+    }
+
+    /// Closes the gaps that dead records left.
+    #[inline(never)]
+    fn compact(self) {
+        let copy = private();
+        Page(&copy).copy_words(0, self.0, 0, WORDS);
+        let old = Node(Page(&copy));
+        let mut heap = WORDS;
+        let mut fences = 0;
+        for shift in [0, 32] {
+            let fence = old.0.word(3) >> shift & 0xffff_ffff;
+            let (at, len) = (fence as u16 as usize, (fence >> 16) as usize);
+            fences |= match len {
+                NO_FENCE => fence,
+                len => {
+                    heap -= words_of(len);
+                    self.0.copy_words(heap, old.0, at, words_of(len));
+                    (len << 16 | heap) as u64
+                }
+            } << shift;
+        }
+        self.0.set_word(3, fences);
+        for i in 0..old.len() {
+            let (head, at, suffix_len) = old.slot(i);
+            let words = old.record_words(i);
+            heap -= words;
+            self.0.copy_words(heap, old.0, at, words);
+            self.set_slot(i, head, heap, suffix_len);
+        }
+        self.set_counts(old.kind(), old.len(), heap, 0);
+        // Those that are left may share more than with those that went.
+        if let Some(last) = old.len().checked_sub(1) {
+            self.set_common(Shared::by(&self.suffix(0), &self.suffix(last)));
+        }
     }
 
     fn write_leaf_record(self, at: usize, suffix: &[u8], value: &NewValue<'_>) {
@@ -603,9 +644,7 @@ impl<'a> Node<'a> {
             return false;
         }
         if self.free_words() < words {
-            let mut contents = Contents::read(self);
-            contents.entries.remove(i);
-            contents.write(self);
+            self.remove(i);
             return self.put_new(i, key, value);
         }
         self.add_dead(old_words);
@@ -632,18 +671,26 @@ impl<'a> Node<'a> {
 
     /// Makes a new suffix one of those that begin with the shared bytes, which become fewer if need be.
     fn share(self, suffix: &[u8]) -> Shared {
-        let before = self.shared();
-        let shared = before.with(suffix);
-        if shared != before {
-            self.set_shared(shared);
-            for i in 0..self.len() {
-                let (_, at, len) = self.slot(i);
-                let mut suffix = Vec::with_capacity(len);
-                self.0.read_bytes(at + self.record_head(), len, &mut suffix);
-                self.set_slot(i, shared.head(&suffix), at, len);
-            }
-        }
+        let shared = self.shared().with(suffix);
+        self.set_common(shared);
         shared
+    }
+
+    /// Sets what all suffixes share, and the heads behind it.
+    fn set_common(self, shared: Shared) {
+        if shared == self.shared() {
+            return;
+        }
+        self.set_shared(shared);
+        for i in 0..self.len() {
+            let (_, at, len) = self.slot(i);
+            self.set_slot(i, shared.head(&self.suffix(i)), at, len);
+        }
+    }
+
+    fn suffix(self, i: usize) -> Vec<u8> {
+        let (_, at, len) = self.slot(i);
+        self.0.to_vec(at + self.record_head(), len)
     }
 
     fn open_slot(self, i: usize, suffix: &[u8], at: usize) {
@@ -719,198 +766,6 @@ impl<'a> NewValue<'a> {
     }
 }
 
-/// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
-    pub(crate) key: Vec<u8>,
-    /// Version, or child.
-    pub(crate) head: u64,
-    /// `value length:32 | flags:8`, for leaves.
-    pub(crate) lengths: u64,
-    pub(crate) stored: Vec<u8>,
-}
-
-/// A node taken out of its page, to be split, merged or compacted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Contents {
-    pub(crate) kind: u8,
-    pub(crate) lower: Option<Vec<u8>>,
-    pub(crate) upper: Option<Vec<u8>>,
-    pub(crate) rightmost: PageId,
-    pub(crate) entries: Vec<Entry>,
-}
-
-impl Contents {
-    pub(crate) fn read(node: Node<'_>) -> Self {
-        let entries = (0..node.len()).map(|i| {
-            let key = node.key(i);
-            if node.is_leaf() {
-                let record = node.leaf_record(i);
-                let lengths = record.flags << 32 | record.value_len as u64;
-                let stored = node.stored_value(&record);
-                Entry {
-                    key,
-                    head: record.version,
-                    lengths,
-                    stored,
-                }
-            } else {
-                Entry {
-                    key,
-                    head: node.child_at(i),
-                    lengths: 0,
-                    stored: Vec::new(),
-                }
-            }
-        });
-        Self {
-            kind: node.kind(),
-            lower: node.lower_fence(),
-            upper: node.upper_fence(),
-            rightmost: node.0.word(5),
-            entries: entries.collect(),
-        }
-    }
-
-    fn prefix_len(&self) -> usize {
-        match (&self.lower, &self.upper) {
-            (Some(lower), Some(upper)) => {
-                lower.iter().zip(upper).take_while(|(a, b)| a == b).count()
-            }
-            _ => 0,
-        }
-    }
-
-    fn shared(&self, prefix: usize) -> Shared {
-        match (self.entries.first(), self.entries.last()) {
-            // The keys are in order: what these two share, all do.
-            (Some(first), Some(last)) => Shared::by(&first.key[prefix..], &last.key[prefix..]),
-            _ => Shared::default(),
-        }
-    }
-
-    pub(crate) fn entry_words(&self, entry: &Entry, prefix: usize) -> usize {
-        let head = if self.kind == KIND_LEAF { 2 } else { 1 };
-        1 + head + words_of(entry.key.len() - prefix) + words_of(entry.stored.len())
-    }
-
-    /// The words that a page of this takes.
-    pub(crate) fn words(&self) -> usize {
-        let prefix = self.prefix_len();
-        let fence = |f: &Option<Vec<u8>>| f.as_ref().map_or(0, |f| words_of(f.len()));
-        let entries: usize = self
-            .entries
-            .iter()
-            .map(|e| self.entry_words(e, prefix))
-            .sum();
-        FIRST_SLOT + fence(&self.lower) + fence(&self.upper) + entries
-    }
-
-    /// Writes the whole page, but for the pool's two words.
-    pub(crate) fn write(&self, node: Node<'_>) {
-        assert!(self.words() <= WORDS, "a node fits its page");
-        let prefix = self.prefix_len();
-        let page = node.0;
-        let mut heap = WORDS;
-        let mut place = |bytes: &Option<Vec<u8>>| match bytes {
-            None => (NO_FENCE as u64) << 16,
-            Some(bytes) => {
-                heap -= words_of(bytes.len());
-                page.write_bytes(heap, bytes);
-                heap as u64 | (bytes.len() as u64) << 16
-            }
-        };
-        let fences = place(&self.lower) | place(&self.upper) << 32;
-        page.set_word(3, fences);
-        page.set_word(4, prefix as u64);
-        page.set_word(5, self.rightmost);
-        let shared = self.shared(prefix);
-        node.set_shared(shared);
-        for (i, entry) in self.entries.iter().enumerate() {
-            let suffix = &entry.key[prefix..];
-            heap -= self.entry_words(entry, prefix) - 1;
-            page.set_word(heap, entry.head);
-            let mut at = heap + 1;
-            if self.kind == KIND_LEAF {
-                page.set_word(at, entry.lengths);
-                at += 1;
-            }
-            page.write_bytes(at, suffix);
-            page.write_bytes(at + words_of(suffix.len()), &entry.stored);
-            node.set_slot(i, shared.head(suffix), heap, suffix.len());
-        }
-        node.set_counts(self.kind, self.entries.len(), heap, 0);
-    }
-
-    /// Makes room for `key`: cuts the upper half off, by size; returns it and the key that separates the two.
-    ///
-    /// Where the key comes behind all others only the last entry goes: keys that are inserted in ascending
-    /// order leave full nodes behind, not halves.
-    pub(crate) fn split(&mut self, key: &[u8]) -> (Vec<u8>, Contents) {
-        debug_assert!(self.entries.len() >= 2, "a full node has several entries");
-        // An inner node's next to last key moves up, and one should be left.
-        let len = self.entries.len();
-        if len > 2 && self.entries[len - 1].key[..] < *key {
-            return self.split_at(len - 1);
-        }
-        let prefix = self.prefix_len();
-        let sizes: Vec<usize> = self
-            .entries
-            .iter()
-            .map(|e| self.entry_words(e, prefix))
-            .collect();
-        let total: usize = sizes.iter().sum();
-        let mut middle = 0;
-        let mut below = 0;
-        while middle < self.entries.len() - 1 && below < total / 2 {
-            below += sizes[middle];
-            middle += 1;
-        }
-        self.split_at(middle.max(1))
-    }
-
-    /// Cuts off the entries from `at` on. Of an inner node, the key before `at` moves up.
-    pub(crate) fn split_at(&mut self, at: usize) -> (Vec<u8>, Contents) {
-        let right_entries = self.entries.split_off(at);
-        let mut right = Contents {
-            kind: self.kind,
-            lower: None,
-            upper: self.upper.take(),
-            rightmost: self.rightmost,
-            entries: right_entries,
-        };
-        let separator = if self.kind == KIND_LEAF {
-            self.rightmost = 0;
-            shortest_separator(&self.entries[at - 1].key, &right.entries[0].key)
-        } else {
-            let last = self
-                .entries
-                .pop()
-                .expect("an inner node is split behind an entry");
-            self.rightmost = last.head;
-            last.key
-        };
-        right.lower = Some(separator.clone());
-        self.upper = Some(separator.clone());
-        (separator, right)
-    }
-
-    /// Takes in the node to the right, which began at `separator`.
-    pub(crate) fn append(&mut self, separator: Vec<u8>, right: Contents) {
-        if self.kind == KIND_INNER {
-            self.entries.push(Entry {
-                key: separator,
-                head: self.rightmost,
-                lengths: 0,
-                stored: Vec::new(),
-            });
-            self.rightmost = right.rightmost;
-        }
-        self.entries.extend(right.entries);
-        self.upper = right.upper;
-    }
-}
-
 /// The shortest key above `left` and not above `right`.
 pub(crate) fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     let shared = left.iter().zip(right).take_while(|(a, b)| a == b).count();
@@ -920,7 +775,6 @@ pub(crate) fn shortest_separator(left: &[u8], right: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::private;
     use std::collections::BTreeMap;
 
     #[test]
@@ -938,7 +792,7 @@ mod tests {
             let node = Node(Page(&words));
             // At the edge of the tree there is no prefix, only what the keys happen to share.
             let fenced = rng.bool();
-            Contents {
+            Contents::<&[u8]> {
                 kind: KIND_LEAF,
                 lower: fenced.then(|| b"pre-a".to_vec()),
                 upper: fenced.then(|| b"pre-z".to_vec()),

@@ -136,6 +136,15 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// Copies so many words of another page, from the index `from` on, to the index `to`. Only for the holder of the
+    /// exclusive latch.
+    #[inline]
+    pub(crate) fn copy_words(&self, to: usize, other: Page<'_>, from: usize, count: usize) {
+        for (word, other) in self.words(to, count).iter().zip(other.words(from, count)) {
+            word.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Asks the processor for so many words from an index on, all at once: what is not in the cache would
     /// otherwise be waited for one line after the other.
     #[inline]

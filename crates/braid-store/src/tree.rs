@@ -680,7 +680,8 @@ impl Tree {
                 let mut right = self.pool.allocate()?;
                 let target = Node(parent.page_mut()?);
                 let source = Node(child.page_mut()?);
-                let mut contents = Contents::read(source);
+                let mut bytes = Vec::new();
+                let mut contents = Contents::read(source, &mut bytes);
                 let (separator, upper) = contents.split(key);
                 upper.write(Node(right.page_mut()?));
                 contents.write(source);
@@ -698,7 +699,8 @@ impl Tree {
 
     /// Moves the root's contents into two new children; the root's id stays.
     fn split_root(&self, root: &mut WritePage<'_>, key: &[u8]) -> Result<(), StoreError> {
-        let mut contents = Contents::read(Node(root.page()));
+        let mut bytes = Vec::new();
+        let mut contents = Contents::read(Node(root.page()), &mut bytes);
         if contents.entries.len() < 2 {
             return Ok(());
         }
@@ -715,10 +717,9 @@ impl Tree {
         contents.write(Node(left.page_mut()?));
         upper.write(Node(right.page_mut()?));
         let entry = Entry {
-            key: separator,
+            key: &separator[..],
             head: left.id,
-            lengths: 0,
-            stored: Vec::new(),
+            ..Entry::default()
         };
         Contents {
             kind: KIND_INNER,
@@ -741,7 +742,8 @@ impl Tree {
             if node.len() == 0 && parent.id == self.root {
                 // The root has one child: it takes that one's contents over.
                 let child = self.latch_child(&parent, 0)?;
-                let contents = Contents::read(Node(child.page()));
+                let mut bytes = Vec::new();
+                let contents = Contents::read(Node(child.page()), &mut bytes);
                 contents.write(Node(parent.page_mut()?));
                 child.free()?;
                 continue;
@@ -794,8 +796,10 @@ impl Tree {
         if small.used_words() + other.used_words() > WORDS {
             return Ok(None);
         }
-        let mut contents = Contents::read(small);
-        contents.append(node.key(left), Contents::read(other));
+        let (mut bytes, mut other_bytes) = (Vec::new(), Vec::new());
+        let separator = node.key(left);
+        let mut contents = Contents::read(small, &mut bytes);
+        contents.append(&separator, Contents::read(other, &mut other_bytes));
         if contents.words() > WORDS * 3 / 4 {
             return Ok(None);
         }

@@ -340,20 +340,23 @@ fn a_file_shrinks_when_its_data_is_gone() {
 fn fill_factor(keys: impl Iterator<Item = u64>) -> f64 {
     let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
     let tree = store.tree(1).unwrap();
-    let mut count = 0;
+    let mut count = 0u64;
     for key in keys {
-        put(&tree, &key.to_be_bytes(), 1, &[7; 100]);
         count += 1;
+        put(&tree, &key.to_be_bytes(), count, &[7; 100]);
     }
     assert_sound(&store, 0);
     let stats = store.stats();
-    f64::from(count * (8 + 100 + 16)) / (stats.pages * stats.page_size as u64) as f64
+    (count * (8 + 100 + 16)) as f64 / (stats.pages * stats.page_size as u64) as f64
 }
 
 #[test]
 fn ascending_keys_leave_full_pages() {
     let ascending = fill_factor(0..30_000);
     assert!(ascending > 0.85, "ascending: {ascending}");
+    // As orders of forty districts come in: each district's go in the middle of the tree.
+    let rows = fill_factor((0..750).flat_map(|i| (0..40).map(move |row| row * 1_000_000 + i)));
+    assert!(rows > 0.8, "forty rows: {rows}");
     let mut scattered: Vec<u64> = (0..30_000).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut scattered);
     let scattered = fill_factor(scattered.into_iter());

@@ -25,7 +25,7 @@ use std::task;
 use braid_log::LockRelease;
 use braid_store::{Change, Direction};
 
-use crate::context::Context;
+use crate::context::{Context, footprint};
 use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
@@ -335,6 +335,7 @@ impl PooledContext {
         for &stripe in &state.locks {
             inner.locks.mark_committing(stripe);
         }
+        flight.writes_in(state.writes.footprint());
         let number = flight.draw(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
@@ -478,7 +479,13 @@ impl Inner {
         if !state.reads.ranges.is_empty() && !braid_rt::mutant!("ranges_do_not_wait") {
             // A smaller number may be about to insert into the range. Waiting follows the numbers
             // downwards, so nobody waits in a circle.
-            self.log.wait_applied(number);
+            let read = state.reads.ranges.iter();
+            let tables = read.map(|read| footprint(state.tables[read.table as usize].id));
+            let tables = match braid_rt::mutant!("ranges_wait_for_one_table") {
+                true => tables.last().unwrap_or_default(),
+                false => tables.fold(0, |all, table| all | table),
+            };
+            self.log.wait_applied(number, tables);
         }
         for read in state.reads.ranges.iter() {
             let tree = &state.tables[read.table as usize].tree;

@@ -27,6 +27,11 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 /// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
 const OWNER_USES_BITS: u32 = 32;
 
+/// A table in a set of tables of 64 bits, which several may share: see [`braid_log::InFlight::writes_in`].
+pub(crate) fn footprint(table_id: u32) -> u64 {
+    1 << (table_id % u64::BITS)
+}
+
 pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, u64::from(table))
 }
@@ -54,9 +59,16 @@ pub(crate) struct WriteSet {
     by_key: HashTable<u32>,
     superseded: usize,
     savepoints: Savepoints,
+    /// The tables written, at least, as [`footprint`] has them.
+    footprint: u64,
 }
 
 impl WriteSet {
+    /// The tables that are written, and perhaps others.
+    pub(crate) fn footprint(&self) -> u64 {
+        self.footprint
+    }
+
     /// The bytes that the log will hold.
     pub(crate) fn bytes(&self) -> usize {
         self.redo.len()
@@ -106,6 +118,10 @@ impl WriteSet {
         key: &[u8],
         value: Option<&[u8]>,
     ) {
+        if braid_rt::mutant!("footprint_of_one_write") {
+            self.footprint = 0;
+        }
+        self.footprint |= footprint(table_id);
         let before = self.find_index(hash, table, key);
         let record_at = self.redo.len() as u32;
         let extent = redo::encode(
@@ -266,6 +282,7 @@ impl WriteSet {
             self.by_key.clear();
         }
         self.superseded = 0;
+        self.footprint = 0;
         self.redo.clear();
         self.savepoints.clear();
         if self.redo.capacity() > KEPT_BYTES_MAX {

@@ -1,0 +1,251 @@
+//! A node's contents outside of its page: to be split, merged, or built anew.
+
+use super::{
+    FIRST_SLOT, KIND_INNER, KIND_LEAF, NO_FENCE, Node, Shared, shortest_separator, words_of,
+};
+use crate::page::{PAGE_SIZE, PageId, WORDS};
+
+/// So many records in a row, each at least as new as the one before it, are taken for the trace of somebody
+/// who inserts in ascending order.
+const RUN: usize = 4;
+
+/// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry<B> {
+    pub(crate) key: B,
+    /// Version, or child.
+    pub(crate) head: u64,
+    /// `value length:32 | flags:8`, for leaves.
+    pub(crate) lengths: u64,
+    pub(crate) stored: B,
+}
+
+/// A node's contents; `B` are the bytes of keys and values, or where those are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents<B> {
+    pub(crate) kind: u8,
+    pub(crate) lower: Option<Vec<u8>>,
+    pub(crate) upper: Option<Vec<u8>>,
+    pub(crate) rightmost: PageId,
+    pub(crate) entries: Vec<Entry<B>>,
+}
+
+impl<'a> Contents<&'a [u8]> {
+    /// Takes a node apart. Its bytes go to `bytes`, all in one piece: a split takes one node, and an allocation for
+    /// each of its keys and values would be most of the work.
+    pub(crate) fn read(node: Node<'_>, bytes: &'a mut Vec<u8>) -> Self {
+        let len = node.len();
+        bytes.clear();
+        bytes.reserve(PAGE_SIZE + len * node.prefix_len().next_multiple_of(8));
+        let parts: Vec<_> = (0..len)
+            .map(|i| match node.is_leaf() {
+                true => {
+                    let record = node.leaf_record(i);
+                    let lengths = record.flags << 32 | record.value_len as u64;
+                    let parts = node.append_record(&record, bytes);
+                    (
+                        parts.expect("a latched leaf's records lie in it"),
+                        record.version,
+                        lengths,
+                    )
+                }
+                false => {
+                    let key = bytes.len()..bytes.len() + node.key_len(i);
+                    node.key_into(i, bytes);
+                    ((key, 0..0), node.child_at(i), 0)
+                }
+            })
+            .collect();
+        let bytes = &bytes[..];
+        let entries = (parts.into_iter()).map(|((key, stored), head, lengths)| Entry {
+            key: &bytes[key],
+            head,
+            lengths,
+            stored: &bytes[stored],
+        });
+        Self {
+            kind: node.kind(),
+            lower: node.lower_fence(),
+            upper: node.upper_fence(),
+            rightmost: node.0.word(5),
+            entries: entries.collect(),
+        }
+    }
+
+    /// Makes room for `key`, a new one: cuts the upper part off; returns it and the key that separates the two.
+    ///
+    /// That is half of it, by size, but keys that are inserted in ascending order leave full nodes behind, not
+    /// halves: where the key comes behind all others only the last entry goes, and where it follows the newest records,
+    /// which came in order, those behind it. (So many such rows can grow in one tree, each of them
+    /// in the middle.)
+    pub(crate) fn split(&mut self, key: &[u8]) -> (Vec<u8>, Self) {
+        debug_assert!(self.entries.len() >= 2, "a full node has several entries");
+        // An inner node's next to last key moves up, and one should be left.
+        let len = self.entries.len();
+        if len > 2 && self.entries[len - 1].key < key {
+            return self.split_at(len - 1);
+        }
+        if let Some(at) = self.end_of_run(key) {
+            return self.split_behind_run(at, key);
+        }
+        self.split_at(self.middle())
+    }
+
+    /// Where half of the entries, by size, are before.
+    fn middle(&self) -> usize {
+        let prefix = self.prefix_len();
+        let total = self.entries_words(prefix);
+        let mut middle = 0;
+        let mut below = 0;
+        while middle < self.entries.len() - 1 && below < total / 2 {
+            below += self.entry_words(&self.entries[middle], prefix);
+            middle += 1;
+        }
+        middle.max(1)
+    }
+
+    /// The place of a leaf's new key, if it is behind the newest record and those before that one came in order.
+    fn end_of_run(&self, key: &[u8]) -> Option<usize> {
+        let at = self.entries.partition_point(|entry| entry.key < key);
+        if self.kind != KIND_LEAF || at < RUN || at == self.entries.len() {
+            return None;
+        }
+        let newest = self.entries[at - 1].head;
+        let is_run = self.entries[at - RUN..at].is_sorted_by_key(|entry| entry.head);
+        let is_newest = self.entries[at..].iter().all(|entry| entry.head < newest)
+            && self.entries[..at].iter().all(|entry| entry.head <= newest);
+        (is_run && is_newest).then_some(at)
+    }
+
+    /// Splits between a run and what is behind it. The key that comes goes on with the run, if that leaves room for
+    /// some more of it, and to what is behind otherwise.
+    fn split_behind_run(&mut self, at: usize, key: &[u8]) -> (Vec<u8>, Self) {
+        let prefix = self.prefix_len();
+        let sizes = self.entries[at..].iter();
+        let behind: usize = sizes.map(|entry| self.entry_words(entry, prefix)).sum();
+        let separator = match behind >= WORDS / 8 {
+            true => shortest_separator(key, self.entries[at].key),
+            false => shortest_separator(self.entries[at - 1].key, key),
+        };
+        self.cut(at, separator)
+    }
+
+    /// Cuts off the entries from `at` on. Of an inner node, the key before `at` moves up.
+    fn split_at(&mut self, at: usize) -> (Vec<u8>, Self) {
+        let last = self.entries[at - 1].key;
+        let separator = match self.kind {
+            KIND_LEAF => shortest_separator(last, self.entries[at].key),
+            _ => last.to_vec(),
+        };
+        self.cut(at, separator)
+    }
+
+    fn cut(&mut self, at: usize, separator: Vec<u8>) -> (Vec<u8>, Self) {
+        let right = Self {
+            kind: self.kind,
+            lower: Some(separator.clone()),
+            upper: self.upper.replace(separator.clone()),
+            rightmost: self.rightmost,
+            entries: self.entries.split_off(at),
+        };
+        self.rightmost = match self.kind {
+            KIND_LEAF => 0,
+            _ => {
+                let last = self.entries.pop();
+                last.expect("an inner node is split behind an entry").head
+            }
+        };
+        (separator, right)
+    }
+
+    /// Takes in the node to the right, which began at `separator`.
+    pub(crate) fn append(&mut self, separator: &'a [u8], right: Self) {
+        if self.kind == KIND_INNER {
+            self.entries.push(Entry {
+                key: separator,
+                head: self.rightmost,
+                ..Entry::default()
+            });
+            self.rightmost = right.rightmost;
+        }
+        self.entries.extend(right.entries);
+        self.upper = right.upper;
+    }
+}
+
+impl<B: AsRef<[u8]>> Contents<B> {
+    fn prefix_len(&self) -> usize {
+        match (&self.lower, &self.upper) {
+            (Some(lower), Some(upper)) => {
+                lower.iter().zip(upper).take_while(|(a, b)| a == b).count()
+            }
+            _ => 0,
+        }
+    }
+
+    fn shared(&self, prefix: usize) -> Shared {
+        match (self.entries.first(), self.entries.last()) {
+            // The keys are in order: what these two share, all do.
+            (Some(first), Some(last)) => {
+                Shared::by(&first.key.as_ref()[prefix..], &last.key.as_ref()[prefix..])
+            }
+            _ => Shared::default(),
+        }
+    }
+
+    /// The words that an entry takes, its slot included.
+    pub(crate) fn entry_words(&self, entry: &Entry<B>, prefix: usize) -> usize {
+        let head = if self.kind == KIND_LEAF { 2 } else { 1 };
+        let suffix = entry.key.as_ref().len() - prefix;
+        1 + head + words_of(suffix) + words_of(entry.stored.as_ref().len())
+    }
+
+    /// The words that all entries take with a prefix of this length.
+    pub(crate) fn entries_words(&self, prefix: usize) -> usize {
+        let entries = self.entries.iter();
+        entries.map(|entry| self.entry_words(entry, prefix)).sum()
+    }
+
+    /// The words that a page of this takes.
+    pub(crate) fn words(&self) -> usize {
+        let fence = |f: &Option<Vec<u8>>| f.as_ref().map_or(0, |f| words_of(f.len()));
+        let entries = self.entries_words(self.prefix_len());
+        FIRST_SLOT + fence(&self.lower) + fence(&self.upper) + entries
+    }
+
+    /// Writes the whole page, but for the pool's two words.
+    pub(crate) fn write(&self, node: Node<'_>) {
+        assert!(self.words() <= WORDS, "a node fits its page");
+        let prefix = self.prefix_len();
+        let page = node.0;
+        let mut heap = WORDS;
+        let mut place = |bytes: &Option<Vec<u8>>| match bytes {
+            None => (NO_FENCE as u64) << 16,
+            Some(bytes) => {
+                heap -= words_of(bytes.len());
+                page.write_bytes(heap, bytes);
+                heap as u64 | (bytes.len() as u64) << 16
+            }
+        };
+        let fences = place(&self.lower) | place(&self.upper) << 32;
+        page.set_word(3, fences);
+        page.set_word(4, prefix as u64);
+        page.set_word(5, self.rightmost);
+        let shared = self.shared(prefix);
+        node.set_shared(shared);
+        for (i, entry) in self.entries.iter().enumerate() {
+            let suffix = &entry.key.as_ref()[prefix..];
+            heap -= self.entry_words(entry, prefix) - 1;
+            page.set_word(heap, entry.head);
+            let mut at = heap + 1;
+            if self.kind == KIND_LEAF {
+                page.set_word(at, entry.lengths);
+                at += 1;
+            }
+            page.write_bytes(at, suffix);
+            page.write_bytes(at + words_of(suffix.len()), entry.stored.as_ref());
+            node.set_slot(i, shared.head(suffix), heap, suffix.len());
+        }
+        node.set_counts(self.kind, self.entries.len(), heap, 0);
+    }
+}
