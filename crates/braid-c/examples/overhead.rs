@@ -169,6 +169,9 @@ type WriteAsync = unsafe extern "C" fn(
     usize,
     *mut *mut braid_ticket,
 ) -> braid_status;
+type Submit =
+    unsafe extern "C" fn(*mut braid_db, *const braid_write, usize, *mut u64) -> braid_status;
+type Wait = extern "C" fn(*mut braid_db, u64) -> braid_status;
 type OfTicket = extern "C" fn(*mut braid_ticket) -> braid_status;
 
 fn insert(tx: *mut braid_tx, table: *mut braid_table, key: u64) {
@@ -358,6 +361,13 @@ const WORK: &[Work] = &[
         c: |both, n| write_async::<1>(both, n),
     },
     Work {
+        name: "submit",
+        what: "the same by its number, braid_db_submit",
+        times: 10_000,
+        rust: |both, n| (WORK[5].rust)(both, n),
+        c: submit,
+    },
+    Work {
         name: "write-async-10",
         what: "a transaction of 10 writes, 1,000 in flight, by one call",
         times: 2_000,
@@ -383,20 +393,47 @@ const WORK: &[Work] = &[
     },
 ];
 
+/// Transactions of one write, of which there are numbers instead of tickets.
+fn submit(both: &mut Both, n: u64) {
+    let mut numbers = VecDeque::with_capacity(IN_FLIGHT);
+    for _ in 0..n {
+        let key = both.key().to_be_bytes();
+        let write = write_of(both, &key);
+        let submit = black_box(braid_db_submit as Submit);
+        let mut number = 0;
+        // SAFETY: there is one write, of bytes that are there for the call.
+        ok(unsafe { submit(both.c_db, &raw const write, 1, &raw mut number) });
+        numbers.push_back(number);
+        if numbers.len() == IN_FLIGHT {
+            ok(black_box(braid_db_wait as Wait)(
+                both.c_db,
+                numbers[IN_FLIGHT - 1],
+            ));
+            numbers.clear();
+        }
+    }
+    ok(braid_db_sync(both.c_db));
+}
+
+/// The write of a value under a key.
+fn write_of(both: &Both, key: &[u8; 8]) -> braid_write {
+    let slice = |bytes: &[u8]| braid_slice {
+        data: bytes.as_ptr().cast(),
+        len: bytes.len(),
+    };
+    braid_write {
+        table: both.c_table,
+        operation: braid_operation::BRAID_PUT as i32,
+        key: slice(key),
+        value: slice(&VALUE),
+    }
+}
+
 /// Transactions of so many writes by one call each.
 fn write_async<const WRITES: usize>(both: &mut Both, n: u64) {
     in_flight(both, n, |both| {
         let keys: [_; WRITES] = std::array::from_fn(|_| both.key().to_be_bytes());
-        let slice = |bytes: &[u8]| braid_slice {
-            data: bytes.as_ptr().cast(),
-            len: bytes.len(),
-        };
-        let writes = keys.each_ref().map(|key| braid_write {
-            table: both.c_table,
-            operation: braid_operation::BRAID_PUT as i32,
-            key: slice(key),
-            value: slice(&VALUE),
-        });
+        let writes = keys.each_ref().map(|key| write_of(both, key));
         let write_async = black_box(braid_db_write_async as WriteAsync);
         // SAFETY: `out` is where the handle goes.
         opened(|out| unsafe { write_async(both.c_db, writes.as_ptr(), WRITES, out) })

@@ -993,6 +993,11 @@ braid_status braid_db_close(braid_db *db);
 // Waits until everything committed so far is durable, whatever its durability.
 braid_status braid_db_sync(braid_db *db);
 
+// Waits until the transaction of a number (`braid_db_submit`, `braid_tx_submit`), and all before it, are durable.
+// `BRAID_POISONED` if the log failed before; `BRAID_INVALID_ARGUMENT` if no transaction has the number yet.
+braid_status braid_db_wait(braid_db *db,
+                           uint64_t number);
+
 // Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
 // (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
 braid_status braid_db_checkpoint(braid_db *db);
@@ -1431,7 +1436,7 @@ braid_status braid_ticket_free(braid_ticket *ticket);
 
 // Begins a transaction. `options` may be NULL, which is the same as all zeros.
 //
-// The handle ends with `braid_tx_commit`, `braid_tx_commit_async` or `braid_tx_abort`. Any thread may use
+// The handle ends with `braid_tx_commit`, `braid_tx_commit_async`, `braid_tx_submit` or `braid_tx_abort`. Any thread may use
 // it, but one at a time.
 //
 // # Safety
@@ -1482,6 +1487,15 @@ braid_status braid_tx_commit(braid_tx *tx,
 // `ticket` is NULL or points to where a handle fits.
 braid_status braid_tx_commit_async(braid_tx *tx,
                                    braid_ticket **ticket);
+
+// Makes the writes visible, as `braid_tx_commit_async` does, and sets `number` to the transaction's place in the serial
+// order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free.
+//
+// # Safety
+//
+// `number` is NULL or points to where it fits.
+braid_status braid_tx_submit(braid_tx *tx,
+                             uint64_t *number);
 
 // Ends a transaction without a trace. NULL is allowed, and does nothing.
 braid_status braid_tx_abort(braid_tx *tx);
@@ -1646,6 +1660,18 @@ braid_status braid_db_write_async(braid_db *db,
                                   const braid_write *writes,
                                   size_t count,
                                   braid_ticket **ticket);
+
+// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `number` to the transaction's place
+// in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free. It
+// costs a little less.
+//
+// # Safety
+//
+// That of `braid_db_write`; `number` is NULL or points to where it fits.
+braid_status braid_db_submit(braid_db *db,
+                             const braid_write *writes,
+                             size_t count,
+                             uint64_t *number);
 
 #ifdef __cplusplus
 }  // extern "C"

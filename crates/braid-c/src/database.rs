@@ -106,6 +106,16 @@ pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
     })
 }
 
+/// Waits until the transaction of a number (`braid_db_submit`, `braid_tx_submit`), and all before it, are durable.
+/// `BRAID_POISONED` if the log failed before; `BRAID_INVALID_ARGUMENT` if no transaction has the number yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_db_wait(db: *mut braid_db, number: u64) -> braid_status {
+    call(|| {
+        database(db)?.wait_durable(number)?;
+        Ok(BRAID_OK)
+    })
+}
+
 /// Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
 /// (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
 #[unsafe(no_mangle)]

@@ -90,7 +90,7 @@ impl braid_tx_options {
 
 /// Begins a transaction. `options` may be NULL, which is the same as all zeros.
 ///
-/// The handle ends with `braid_tx_commit`, `braid_tx_commit_async` or `braid_tx_abort`. Any thread may use
+/// The handle ends with `braid_tx_commit`, `braid_tx_commit_async`, `braid_tx_submit` or `braid_tx_abort`. Any thread may use
 /// it, but one at a time.
 ///
 /// # Safety
@@ -200,6 +200,24 @@ pub unsafe extern "C" fn braid_tx_commit_async(
         let out = unsafe { Optional::handle(ticket) };
         TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
             give_ticket(out, tx.into_transaction().commit_async()?)?;
+            Ok(BRAID_OK)
+        })?
+    })
+}
+
+/// Makes the writes visible, as `braid_tx_commit_async` does, and sets `number` to the transaction's place in the serial
+/// order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free.
+///
+/// # Safety
+///
+/// `number` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tx_submit(tx: *mut braid_tx, number: *mut u64) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::new(number, "number") }?;
+        TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
+            out.set(tx.into_transaction().commit_async()?.into_number());
             Ok(BRAID_OK)
         })?
     })

@@ -7,7 +7,7 @@ use braid::Transaction;
 use crate::boundary::{Failure, Outcome, call};
 use crate::database::database;
 use crate::handles::{braid_db, braid_table, braid_ticket, number};
-use crate::memory::{Optional, braid_slice, bytes, elements};
+use crate::memory::{Optional, Out, braid_slice, bytes, elements};
 use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, TABLES, table};
 use crate::ticket::give_ticket;
@@ -207,6 +207,33 @@ pub unsafe extern "C" fn braid_db_write_async(
         // SAFETY: this function's contract.
         let out = unsafe { Optional::handle(ticket) };
         let commit = move |tx: Transaction| give_ticket(out, tx.commit_async()?);
+        // SAFETY: this function's contract.
+        unsafe { run(db, writes, count, commit) }
+    })
+}
+
+/// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `number` to the transaction's place
+/// in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free. It
+/// costs a little less.
+///
+/// # Safety
+///
+/// That of `braid_db_write`; `number` is NULL or points to where it fits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_submit(
+    db: *mut braid_db,
+    writes: *const braid_write,
+    count: usize,
+    number: *mut u64,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let out = unsafe { Out::new(number, "number") }?;
+        let commit = move |tx: Transaction| {
+            let mut out = out;
+            out.set(tx.commit_async()?.into_number());
+            Ok(())
+        };
         // SAFETY: this function's contract.
         unsafe { run(db, writes, count, commit) }
     })

@@ -435,7 +435,8 @@ impl<'a> Node<'a> {
 
     /// Appends a record's key and behind it, from the next word on, the value's bytes in the leaf: returns where
     /// both are. `None` if they are not in the page.
-    #[inline]
+    // Scans do little else.
+    #[inline(always)]
     pub(crate) fn append_record(
         self,
         record: &LeafRecord,

@@ -122,6 +122,26 @@ impl Ticket {
         self.number
     }
 
+    /// Keeps the transaction's number alone, for [`Database::wait_durable`](crate::Database::wait_durable): eight bytes
+    /// that can be stored or sent, instead of a ticket.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let number = tx.commit_async()?.into_number();
+    /// db.wait_durable(number)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_number(self) -> u64 {
+        // The flush was asked for by the commit.
+        self.log.detach();
+        self.number
+    }
+
     /// Whether the transaction is durable.
     ///
     /// ```

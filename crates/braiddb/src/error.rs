@@ -286,6 +286,15 @@ pub enum Error {
         position: crate::changes::Position,
     },
 
+    /// No transaction of this database has this number yet, so nobody can wait for it.
+    #[error("no transaction has the number {number}: the newest is {newest}")]
+    NumberMissing {
+        /// The number asked for.
+        number: u64,
+        /// The newest number.
+        newest: u64,
+    },
+
     /// There is no feed of this name.
     #[error("there is no feed {name:?}")]
     FeedMissing {

@@ -75,6 +75,27 @@ int main(int argc, char **argv) {
     CHECK(numbers == sum);
     pthread_mutex_unlock(&lock);
 
+    /* By their numbers. */
+    for (int i = 0; i < COMMITS; i++) {
+        braid_write write = {table, BRAID_PUT, {&i, sizeof i}, {"number", 6}};
+        OK(braid_db_submit(db, &write, 1, &number));
+        CHECK(number > last);
+        last = number;
+    }
+    OK(braid_db_wait(db, last));
+    OK(braid_db_durable_horizon(db, &horizon));
+    CHECK(horizon >= last);
+    braid_tx *submitted = NULL;
+    OK(braid_tx_begin(db, NULL, &submitted));
+    OK(braid_tx_insert(submitted, table, S("submitted"), S("x")));
+    CHECK(braid_tx_submit(submitted, NULL) == BRAID_NULL_ARGUMENT);
+    OK(braid_tx_submit(submitted, &number));
+    CHECK(number > last);
+    OK(braid_db_wait(db, number));
+    OK(braid_db_wait(db, 0));
+    CHECK(braid_db_wait(db, number + 1) == BRAID_INVALID_ARGUMENT);
+    CHECK(strstr(braid_error_message(), "no transaction has the number"));
+
     /* Let go, at once or later: durable all the same. */
     braid_tx *tx = NULL;
     OK(braid_ticket_free(commit(db, table, 1)));

@@ -61,6 +61,7 @@ static braid_write one_write;
 /* Every call with a handle in `H`, the others being good, fails with a status. */
 #define WITH_DB(H, expected)                                                          \
     EXPECT(expected, braid_db_sync(H));                                               \
+    EXPECT(expected, braid_db_wait(H, 0));                                            \
     EXPECT(expected, braid_db_checkpoint(H));                                         \
     EXPECT(expected, braid_db_health(H));                                             \
     EXPECT(expected, braid_db_durable_horizon(H, &number));                           \
@@ -108,6 +109,8 @@ static braid_write one_write;
         CHECK(!out3);                                                                 \
         braid_ticket *out7 = ticket;                                                  \
         EXPECT(expected, braid_db_write_async(H, &one_write, 1, &out7));              \
+        uint64_t out8 = 0;                                                            \
+        EXPECT(expected, braid_db_submit(H, &one_write, 1, &out8));                   \
         CHECK(!out7);                                                                 \
     } while (0);                                                                      \
     EXPECT(expected, braid_db_close(H))
@@ -338,6 +341,9 @@ static void null_arguments(void) {
     MESSAGE("key");
     write.key = one_write.key;
     write.value = bad;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_submit(db, &one_write, 1, NULL));
+    MESSAGE("number");
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_db_wait(db, UINT64_MAX));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_write_async(db, &write, 1, NULL));
     MESSAGE("value");
     EXPECT(BRAID_NULL_ARGUMENT, braid_tx_savepoint(tx, NULL));

@@ -308,6 +308,40 @@ impl Database {
         Ok(self.inner.log.sync()?)
     }
 
+    /// Blocks until the transaction of this [number](crate::Ticket::into_number), and all before it, are durable.
+    ///
+    /// A [`Ticket`](crate::Ticket) waits for its transaction's own flush, and with the protocol `gsn` not for those of
+    /// other lanes; this is for those who would rather keep numbers than tickets.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut newest = 0;
+    /// for i in 0..100 {
+    ///     let mut tx = db.begin();
+    ///     tx.insert(&t, &i, "x")?;
+    ///     newest = tx.commit_async()?.into_number();
+    /// }
+    /// db.wait_durable(newest)?; // and so all of them
+    /// assert!(db.durable_horizon() >= newest);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if the log failed before;
+    /// [`Error::NumberMissing`](crate::Error::NumberMissing) if no transaction has the number yet.
+    #[inline]
+    pub fn wait_durable(&self, number: u64) -> Result<()> {
+        let log = &self.inner.log;
+        if log.horizon() < number && log.last_number() < number {
+            let newest = log.last_number();
+            return Err(crate::Error::NumberMissing { number, newest });
+        }
+        Ok(log.wait_durable(number)?)
+    }
+
     /// The number up to which all transactions are durable.
     ///
     /// ```
