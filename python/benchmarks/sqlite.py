@@ -12,7 +12,9 @@ Every write has another value than what is there: SQLite writes no page, and syn
 was. ``--commits N`` makes N waited commits of one row with each, to be counted with
 ``strace -f -c -e trace=fdatasync,fsync,pwrite64,pwritev2,io_uring_enter``.
 One thread that waits for each commit is measured commit by commit in turns, since a shared disk is another one from
-second to second; the others have it for themselves for a while.
+second to second; the others have it for themselves for a while. In these turns is the disk, too, without an engine: a
+durable write of 4 KiB to a file that is there already, past the system's cache, which is the least that a commit of one
+row can take.
 A cell is the median of the rounds, with the least and the greatest. Every value that is read is checked.
 """
 
@@ -21,6 +23,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import mmap
+import os
 import random
 import shutil
 import sqlite3
@@ -280,6 +284,38 @@ class Sqlite:
             db.close()
 
 
+class Disk:
+    """What one durable write takes."""
+
+    name = "disk"
+    BLOCK = 4096
+    BLOCKS = 1024
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "disk"
+        path.write_bytes(bytes(self.BLOCK * self.BLOCKS))
+        self.file = os.open(path, os.O_RDWR | os.O_DIRECT)
+        os.fsync(self.file)
+        # Where a page begins, as direct writes want it.
+        self.block = mmap.mmap(-1, self.BLOCK)
+        self.block.write(FILLER)
+
+    def writer(self, number: int) -> Callable[[], int]:
+        places = itertools.cycle(range(0, self.BLOCK * self.BLOCKS, self.BLOCK))
+
+        def write() -> int:
+            os.pwritev(self.file, [self.block], next(places), os.RWF_DSYNC)
+            return 1
+
+        return write
+
+    batch_writer = writer
+    many_writer = writer
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
 def keys_of(number: int, rows: int) -> list[int]:
     rng = random.Random(number)
     return [rng.randrange(rows) for _ in range(1000)]
@@ -378,6 +414,7 @@ def main() -> None:
     try:
         engines: list[Braid | Sqlite]
         engines = [Braid(directory, options.rows), Sqlite(directory, options.rows)]
+        disk = Disk(directory)
         if options.commits:
             for engine in engines:
                 write = engine.writer(1)
@@ -389,9 +426,12 @@ def main() -> None:
         for turn in range(options.rounds):
             for title, work, threads in work_to_do:
                 # Taking turns at being first.
-                order = engines if turn % 2 == 0 else engines[::-1]
+                order: list[Braid | Sqlite | Disk] = [*(engines if turn % 2 == 0 else engines[::-1])]
+                in_turns = threads == 1 and work in WAITING
+                if in_turns:
+                    order.append(disk)
                 workers = [getattr(engine, work) for engine in order]
-                if threads == 1 and work in WAITING:
+                if in_turns:
                     taken: list[list[float]] = [[] for _ in order]
                     rates = measure_in_turns(workers, options.seconds, taken)
                     for engine, added in zip(order, taken):
@@ -410,14 +450,15 @@ def main() -> None:
             print(f"| {title} | {figure(ours)} | {figure(theirs)} | {ratio:.1f} |")
         if times:
             print()
-            print("| microseconds a commit | | braid | sqlite3 | ratio |")
-            print("|---|---|---|---|---|")
+            print("| microseconds a commit | | the disk | braid | sqlite3 | ratio |")
+            print("|---|---|---|---|---|---|")
         for title in [title for title, _, _ in work_to_do if (title, "braid") in times]:
             for percent, name in (10, "of ten the fastest"), (50, "median"):
-                both = [percentile(times[title, engine], percent) for engine in ("braid", "sqlite3")]
-                cells = " | ".join(f"{taken * 1e6:,.0f}" for taken in both)
-                print(f"| {title} | {name} | {cells} | {both[1] / both[0]:.1f} |")
-        for engine in engines:
+                names = ("disk", "braid", "sqlite3")
+                all_three = [percentile(times[title, engine], percent) for engine in names]
+                cells = " | ".join(f"{taken * 1e6:,.0f}" for taken in all_three)
+                print(f"| {title} | {name} | {cells} | {all_three[2] / all_three[1]:.1f} |")
+        for engine in [*engines, disk]:
             engine.close()
     finally:
         shutil.rmtree(directory)
