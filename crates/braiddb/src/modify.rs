@@ -40,6 +40,40 @@ impl Transaction {
         found.map(V::from_value_bytes).transpose()
     }
 
+    /// Locks a key as [`Transaction::get_for_update`] does, and shows its value's bytes to `f` where they are, without
+    /// memory of their own: for what is looked at and written anew.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// let names = db.table::<u32, String>("names")?;
+    /// db.transact(|tx| tx.insert(&names, &1, "one"))?;
+    /// db.transact(|tx| {
+    ///     let length = tx.get_for_update_with(&names, &1, |name| name.map_or(0, <[u8]>::len))?;
+    ///     tx.insert(&names, &1, &"i".repeat(length))
+    /// })?;
+    /// assert_eq!(db.get(&names, &1)?.as_deref(), Some("iii"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn get_for_update_with<K: Key, V: Value, R>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &table.core;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| self.take_locked(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
+    }
+
     /// Sets the value of a key and returns the one before.
     ///
     /// ```

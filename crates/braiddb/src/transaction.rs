@@ -138,26 +138,34 @@ impl Transaction {
         core: &Arc<TableCore>,
         key: &[u8],
     ) -> Result<Option<Bytes>> {
-        let stored = self.stored_locked(core, key)?;
+        let stored = self.take_locked(core, key, |value| value.to_bytes())?;
         core.open(stored, || self.time(&mut self.state().borrow_mut()))
     }
 
-    fn stored_locked(&mut self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+    /// What `take` makes of the stored value of a key, which it locks and reads.
+    pub(crate) fn take_locked<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
         check_key(key)?;
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
         self.inner().lock_read(&mut state, core, key, hash)?;
         let table = state.table_index(core);
         if let Some(own) = state.writes.find(hash, table, key) {
-            return Ok(own.map(Bytes::copy_from_slice));
+            return Ok(own.map(|own| take(ValueRef::from(own))));
         }
-        let (found, _) = core.tree.get(key, |_| true)?;
-        let Some(found) = found else { return Ok(None) };
-        state.reads.newest = state.reads.newest.max(found.meta.version);
+        let (found, _) = core.tree.read(key, |_| true, take)?;
+        let Some((meta, value)) = found else {
+            return Ok(None);
+        };
+        state.reads.newest = state.reads.newest.max(meta.version);
         if self.inner().wants_dependencies {
-            state.reads.locked.push(found.meta.version);
+            state.reads.locked.push(meta.version);
         }
-        Ok(found.value)
+        Ok(value)
     }
 
     /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
@@ -257,7 +265,7 @@ impl Transaction {
             Some(Locked::Already) => {}
             None => return Ok(false),
         }
-        let found = self.stored_locked(core, key)?;
+        let found = self.take_locked(core, key, |value| value.to_bytes())?;
         if !found.is_some_and(|stored| which(&stored)) {
             return Ok(false);
         }
@@ -266,7 +274,7 @@ impl Transaction {
     }
 
     /// The time of this transaction for tables in which entries have one.
-    fn time(&self, state: &mut Context) -> u64 {
+    pub(crate) fn time(&self, state: &mut Context) -> u64 {
         *state.time.get_or_insert_with(|| self.inner().clock.now())
     }
 

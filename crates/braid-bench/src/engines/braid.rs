@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ::braid::{Bytes, Database, Readable, Snapshot, Table};
+use ::braid::{Database, Readable, Snapshot, Table};
 
 use super::{
     Abilities, Acknowledgement, Body, Counters, KvEngine, Mode, Order, Session, Setting, Stop,
@@ -236,8 +236,10 @@ impl Transaction for Writing<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        let value: Option<Bytes> = self.tx.get_for_update(&self.tables[table], key)?;
-        Ok(lend(value.as_deref(), found))
+        let table = &self.tables[table];
+        Ok(self
+            .tx
+            .get_for_update_with(table, key, |value| lend(value, found))?)
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
