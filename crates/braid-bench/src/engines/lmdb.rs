@@ -140,7 +140,15 @@ fn scan(
     order: Order,
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
-    let bounds = (Bound::Included(from), Bound::Excluded(to));
+    // LMDB has no empty key, and takes none as a bound either.
+    if to.is_empty() {
+        return Ok(());
+    }
+    let lower = match from {
+        [] => Bound::Unbounded,
+        from => Bound::Included(from),
+    };
+    let bounds = (lower, Bound::Excluded(to));
     let mut each = |record: ::heed::Result<(&[u8], &[u8])>| {
         let (key, value) = record.map_err(stop)?;
         Ok::<_, Stop>(visit(key, value))
