@@ -430,16 +430,16 @@ def main() -> None:
                 in_turns = threads == 1 and work in WAITING
                 if in_turns:
                     order.append(disk)
-                workers = [getattr(engine, work) for engine in order]
+                workers = [getattr(each, work) for each in order]
                 if in_turns:
                     taken: list[list[float]] = [[] for _ in order]
                     rates = measure_in_turns(workers, options.seconds, taken)
-                    for engine, added in zip(order, taken):
-                        times.setdefault((title, engine.name), []).extend(added)
+                    for each, added in zip(order, taken):
+                        times.setdefault((title, each.name), []).extend(added)
                 else:
                     rates = [measure(worker, threads, options.seconds) for worker in workers]
-                for engine, rate in zip(order, rates):
-                    samples.setdefault((title, engine.name), []).append(rate)
+                for each, rate in zip(order, rates):
+                    samples.setdefault((title, each.name), []).append(rate)
         print(f"SQLite {sqlite3.sqlite_version}, {options.rows:,} rows, {options.rounds} rounds")
         print()
         print("| a second | braid | sqlite3 | ratio |")
@@ -458,8 +458,9 @@ def main() -> None:
                 all_three = [percentile(times[title, engine], percent) for engine in names]
                 cells = " | ".join(f"{taken * 1e6:,.0f}" for taken in all_three)
                 print(f"| {title} | {name} | {cells} | {all_three[2] / all_three[1]:.1f} |")
-        for engine in [*engines, disk]:
+        for engine in engines:
             engine.close()
+        disk.close()
     finally:
         shutil.rmtree(directory)
 
