@@ -134,7 +134,7 @@ impl Entries {
         footprint: u64,
     ) -> (u64, u64) {
         let slot = &self.slots[slot.0];
-        // Release: pairs with `wait_finished`. It comes before the draw, so that whoever drew later sees it.
+        // Release: pairs with `are_finished`. It comes before the draw, so that whoever drew later sees it.
         slot.footprint.store(footprint, Ordering::Release);
         braid_rt::point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.

@@ -346,18 +346,6 @@ impl Log {
         Ticket::new(Arc::clone(&self.0.homes[0]), number, 0)
     }
 
-    /// Blocks until everything up to `number`, which was drawn, is durable: what a [`Log::ticket`] of it does.
-    ///
-    /// # Errors
-    /// [`LogError::Poisoned`] if a write failed before.
-    #[inline]
-    pub fn wait_durable(&self, number: u64) -> Result<(), LogError> {
-        if self.horizon() >= number {
-            return Ok(());
-        }
-        self.core().wait(Target::everything(number))
-    }
-
     /// Blocks until everything drawn so far is durable.
     ///
     /// # Errors

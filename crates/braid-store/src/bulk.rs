@@ -16,13 +16,17 @@ use crate::MAX_KEY_LEN;
 use crate::error::StoreError;
 use crate::frames::Frames;
 use crate::node::{
-    Contents, Entry, FIRST_SLOT, FLAG_OVERFLOW, INLINE_MAX, KIND_INNER, KIND_LEAF, Node,
-    shortest_separator, words_of,
+    self, FIRST_SLOT, FLAG_OVERFLOW, INLINE_MAX, KIND_INNER, KIND_LEAF, Node, shortest_separator,
+    words_of,
 };
 use crate::overflow;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
 use crate::store::{Store, StoreInner};
 use crate::tree::Tree;
+
+/// What is not in a page yet has bytes of its own.
+type Entry = node::Entry<Vec<u8>>;
+type Contents = node::Contents<Vec<u8>>;
 
 /// Pages written at once.
 const BATCH: usize = if cfg!(miri) { 64 << 10 } else { 2 << 20 } / PAGE_SIZE;
@@ -199,12 +203,12 @@ pub struct TreeLoader {
     writer: Writer,
     tree: u32,
     /// The node that is being filled, of each level from the leaves up.
-    levels: Vec<Contents<Vec<u8>>>,
+    levels: Vec<Contents>,
     /// The words that the leaf's records take if all keys share as much as the leaf's first and last do.
     leaf_words: usize,
     leaf_prefix: usize,
     /// Entries that were written: their memory serves those that come.
-    spare: Vec<Entry<Vec<u8>>>,
+    spare: Vec<Entry>,
     root: Option<PageId>,
 }
 
@@ -244,7 +248,7 @@ impl TreeLoader {
     }
 
     /// Puts entries into leaves; the last of them comes first.
-    fn place(&mut self, mut waiting: Vec<Entry<Vec<u8>>>) -> Result<(), StoreError> {
+    fn place(&mut self, mut waiting: Vec<Entry>) -> Result<(), StoreError> {
         while let Some(entry) = waiting.pop() {
             if self.fits(&entry) {
                 self.push(entry);
@@ -274,7 +278,7 @@ impl TreeLoader {
 
     /// Whether the leaf is likely to hold one more. What its upper fence will be is not known yet: it may
     /// be a byte longer than the key, and share less with the lower one.
-    fn fits(&self, entry: &Entry<Vec<u8>>) -> bool {
+    fn fits(&self, entry: &Entry) -> bool {
         let leaf = &self.levels[0];
         let prefix = self.shared_with_fence(&entry.key);
         let fences = leaf.lower.as_ref().map_or(0, |lower| words_of(lower.len()))
@@ -283,7 +287,7 @@ impl TreeLoader {
         leaf.entries.is_empty() || FIRST_SLOT + fences + records <= WORDS
     }
 
-    fn push(&mut self, entry: Entry<Vec<u8>>) {
+    fn push(&mut self, entry: Entry) {
         let prefix = self.shared_with_fence(&entry.key);
         let leaf_words = self.words_with_prefix(prefix);
         let leaf = &mut self.levels[0];
@@ -294,9 +298,9 @@ impl TreeLoader {
 
     /// Writes the leaf, all of whose keys are below `next`. Returns those of its last entries that find no
     /// room after all, from the end.
-    fn seal_leaf(&mut self, next: &[u8]) -> Result<Vec<Entry<Vec<u8>>>, StoreError> {
+    fn seal_leaf(&mut self, next: &[u8]) -> Result<Vec<Entry>, StoreError> {
         let leaf = &mut self.levels[0];
-        let mut carried: Vec<Entry<Vec<u8>>> = Vec::new();
+        let mut carried: Vec<Entry> = Vec::new();
         loop {
             let last = leaf.entries.last().expect("a leaf that is sealed has one");
             let next = carried.last().map_or(next, |entry| &entry.key[..]);
@@ -321,7 +325,7 @@ impl TreeLoader {
         Ok(carried)
     }
 
-    fn write_node(&mut self, contents: &Contents<Vec<u8>>) -> Result<PageId, StoreError> {
+    fn write_node(&mut self, contents: &Contents) -> Result<PageId, StoreError> {
         let id = self.writer.take_id()?;
         self.writer.add(id, |page| contents.write(Node(page)))?;
         Ok(id)

@@ -559,27 +559,29 @@ impl<'a> Node<'a> {
         Some(self.heap_start() - words)
     }
 
+    /// Writes the fences at the end of an empty heap; returns where it starts then.
+    fn place_fences(self, lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>) -> usize {
+        let mut heap = WORDS;
+        let mut place = |bytes: &Option<Vec<u8>>| match bytes {
+            None => (NO_FENCE as u64) << 16,
+            Some(bytes) => {
+                heap -= words_of(bytes.len());
+                self.0.write_bytes(heap, bytes);
+                heap as u64 | (bytes.len() as u64) << 16
+            }
+        };
+        let fences = place(lower) | place(upper) << 32;
+        self.0.set_word(3, fences);
+        heap
+    }
+
     /// Closes the gaps that dead records left.
     #[inline(never)]
     fn compact(self) {
         let copy = private();
         Page(&copy).copy_words(0, self.0, 0, WORDS);
         let old = Node(Page(&copy));
-        let mut heap = WORDS;
-        let mut fences = 0;
-        for shift in [0, 32] {
-            let fence = old.0.word(3) >> shift & 0xffff_ffff;
-            let (at, len) = (fence as u16 as usize, (fence >> 16) as usize);
-            fences |= match len {
-                NO_FENCE => fence,
-                len => {
-                    heap -= words_of(len);
-                    self.0.copy_words(heap, old.0, at, words_of(len));
-                    (len << 16 | heap) as u64
-                }
-            } << shift;
-        }
-        self.0.set_word(3, fences);
+        let mut heap = self.place_fences(&old.lower_fence(), &old.upper_fence());
         for i in 0..old.len() {
             let (head, at, suffix_len) = old.slot(i);
             let words = old.record_words(i);

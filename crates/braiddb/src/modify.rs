@@ -67,11 +67,9 @@ impl Transaction {
     ) -> Result<R> {
         let core = &table.core;
         let read = |out: &mut Vec<u8>| {
-            let found =
-                key.with_key_bytes(|key| self.take_locked(core, key, |value| value.copy_to(out)));
-            Ok(found?.is_some())
+            key.with_key_bytes(|key| self.take_locked(core, key, |value| value.copy_to(out)))
         };
-        core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
+        self.lend(core, read, f)
     }
 
     /// Sets the value of a key and returns the one before.

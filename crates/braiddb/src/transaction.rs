@@ -273,8 +273,19 @@ impl Transaction {
         Ok(true)
     }
 
+    /// Shows `f` the value that `read` copies as it is stored, if there is one.
+    pub(crate) fn lend<R>(
+        &self,
+        core: &TableCore,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<Option<()>>,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let now = || self.time(&mut self.state().borrow_mut());
+        core.with_value(|out| Ok(read(out)?.is_some()), now, f)
+    }
+
     /// The time of this transaction for tables in which entries have one.
-    pub(crate) fn time(&self, state: &mut Context) -> u64 {
+    fn time(&self, state: &mut Context) -> u64 {
         *state.time.get_or_insert_with(|| self.inner().clock.now())
     }
 
@@ -445,11 +456,9 @@ impl Readable for Transaction {
     ) -> Result<R> {
         let core = &table.core;
         let read = |out: &mut Vec<u8>| {
-            let found =
-                key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
-            Ok(found?.is_some())
+            key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)))
         };
-        core.with_value(read, || self.time(&mut self.state().borrow_mut()), f)
+        self.lend(core, read, f)
     }
 
     fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(

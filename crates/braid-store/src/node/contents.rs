@@ -1,8 +1,6 @@
 //! A node's contents outside of its page: to be split, merged, or built anew.
 
-use super::{
-    FIRST_SLOT, KIND_INNER, KIND_LEAF, NO_FENCE, Node, Shared, shortest_separator, words_of,
-};
+use super::{FIRST_SLOT, KIND_INNER, KIND_LEAF, Node, Shared, shortest_separator, words_of};
 use crate::page::{PAGE_SIZE, PageId, WORDS};
 
 /// So many records in a row, each at least as new as the one before it, are taken for the trace of somebody
@@ -218,17 +216,7 @@ impl<B: AsRef<[u8]>> Contents<B> {
         assert!(self.words() <= WORDS, "a node fits its page");
         let prefix = self.prefix_len();
         let page = node.0;
-        let mut heap = WORDS;
-        let mut place = |bytes: &Option<Vec<u8>>| match bytes {
-            None => (NO_FENCE as u64) << 16,
-            Some(bytes) => {
-                heap -= words_of(bytes.len());
-                page.write_bytes(heap, bytes);
-                heap as u64 | (bytes.len() as u64) << 16
-            }
-        };
-        let fences = place(&self.lower) | place(&self.upper) << 32;
-        page.set_word(3, fences);
+        let mut heap = node.place_fences(&self.lower, &self.upper);
         page.set_word(4, prefix as u64);
         page.set_word(5, self.rightmost);
         let shared = self.shared(prefix);

@@ -335,11 +335,14 @@ impl Database {
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
         let log = &self.inner.log;
-        if log.horizon() < number && log.last_number() < number {
-            let newest = log.last_number();
+        if log.horizon() >= number {
+            return Ok(());
+        }
+        let newest = log.last_number();
+        if newest < number {
             return Err(crate::Error::NumberMissing { number, newest });
         }
-        Ok(log.wait_durable(number)?)
+        Ok(log.ticket(number).wait()?)
     }
 
     /// The number up to which all transactions are durable.
