@@ -132,8 +132,9 @@ pub(crate) struct Database {
 /// Opens the database in a directory, which is created if it is missing, and recovers what a crash left.
 ///
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
-/// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, transaction_bytes_max, flushes_in_flight, group_size,
-/// discard, read_only, archive, archive_interval, feed_log_bytes, stats_file, on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
+/// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, preallocated_log_bytes, transaction_bytes_max,
+/// flushes_in_flight, group_size, discard, read_only, archive, archive_interval, feed_log_bytes, stats_file,
+/// on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
 ///
 /// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError, ReadOnlyError,
 /// OutOfSpaceError, IoError; TypeError or OptionError for an option.

@@ -14,8 +14,8 @@ use crate::notifier;
 
 /// The names of the options of `braid.open`, for the message about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
-    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, protocol, \
-    read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
+    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, \
+    preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// What `braid.open` was given.
 pub(crate) struct OpenOptions {
@@ -121,6 +121,7 @@ impl OpenOptions {
                 "segment_bytes" => b.segment_bytes(integer(n, v)?),
                 "checkpoint_log_bytes" => b.checkpoint_log_bytes(integer(n, v)?),
                 "max_log_bytes" => b.max_log_bytes(integer(n, v)?),
+                "preallocated_log_bytes" => b.preallocated_log_bytes(integer(n, v)?),
                 "transaction_bytes_max" => b.transaction_bytes_max(integer(n, v)?),
                 "flushes_in_flight" => b.flushes_in_flight(integer(n, v)?),
                 "group_size" => b.group_size(integer(n, v)?),

@@ -25,7 +25,7 @@ import braid
         {"protocol": "epoch", "epoch": timedelta(milliseconds=1)},
         {"device": "file", "segment_bytes": 1 << 20, "discard": True},
         {"device": "memory"},
-        {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28},
+        {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28, "preallocated_log_bytes": 1 << 26},
         {"durability": "none"},
         {"durability": timedelta(milliseconds=1), "flushes_in_flight": 2, "group_size": 4},
     ],

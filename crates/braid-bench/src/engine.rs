@@ -35,6 +35,8 @@ pub struct Engine {
     pub pool_bytes: usize,
     /// Bytes of log after which a checkpoint begins.
     pub checkpoint_log_bytes: Option<u64>,
+    /// Bytes of log files that are made before.
+    pub preallocated_log_bytes: u64,
 }
 
 impl Engine {
@@ -53,6 +55,7 @@ impl Engine {
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
             checkpoint_log_bytes: None,
+            preallocated_log_bytes: 0,
         }
     }
 
@@ -61,6 +64,7 @@ impl Engine {
             .protocol(self.protocol)
             .device(self.device)
             .pool_bytes(self.pool_bytes)
+            .preallocated_log_bytes(self.preallocated_log_bytes)
             .create_if_missing(true);
         if let Some(bytes) = self.checkpoint_log_bytes {
             builder = builder.checkpoint_log_bytes(bytes);

@@ -260,6 +260,9 @@ typedef enum {
   // Whether the file `STATS` in the database's directory has its statistics while it is open, once a second, as
   // Prometheus reads them: 1 or 0 (the default).
   BRAID_OPTION_STATS_FILE = 19,
+  // Log files that opening makes ahead, and that stay, in bytes: at most `BRAID_OPTION_MAX_LOG_BYTES`, if that is
+  // set. 0 (the default): each is made, and filled with zeroes, when the one before is used.
+  BRAID_OPTION_PREALLOCATED_LOG_BYTES = 20,
 } braid_option;
 
 // To which point a database is restored.

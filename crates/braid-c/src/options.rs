@@ -67,6 +67,9 @@ pub enum braid_option {
     /// Whether the file `STATS` in the database's directory has its statistics while it is open, once a second, as
     /// Prometheus reads them: 1 or 0 (the default).
     BRAID_OPTION_STATS_FILE = 19,
+    /// Log files that opening makes ahead, and that stay, in bytes: at most `BRAID_OPTION_MAX_LOG_BYTES`, if that is
+    /// set. 0 (the default): each is made, and filled with zeroes, when the one before is used.
+    BRAID_OPTION_PREALLOCATED_LOG_BYTES = 20,
 }
 
 /// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -173,6 +176,8 @@ impl Options {
             builder.checkpoint_log_bytes(value)
         } else if is(BRAID_OPTION_MAX_LOG_BYTES) {
             builder.max_log_bytes(value)
+        } else if is(BRAID_OPTION_PREALLOCATED_LOG_BYTES) {
+            builder.preallocated_log_bytes(value)
         } else if is(BRAID_OPTION_TRANSACTION_BYTES_MAX) {
             builder.transaction_bytes_max(size()?)
         } else if is(BRAID_OPTION_FLUSHES_IN_FLIGHT) {

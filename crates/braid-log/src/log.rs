@@ -163,6 +163,16 @@ impl Log {
                 unreachable!("a segment was made ready")
             };
             debug_assert_eq!(segment.sequence, start.sequence);
+            pool.preallocate(&*device, &options, &quota)
+                .map_err(|error| match error.is_storage_full() {
+                    true => LogError::OutOfSpace {
+                        needed: options.preallocated_bytes,
+                        used: quota.files() * options.segment_bytes,
+                        limit: options.max_log_bytes,
+                        device_full: true,
+                    },
+                    false => error,
+                })?;
             let seal = SealState {
                 offset: BLOCK as u64,
                 chunk: start.chunk,
@@ -536,16 +546,16 @@ impl Log {
                 return wrong("the start position is ahead of the log");
             }
         }
-        let discard = core.options.discard;
         let mut released = false;
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {
-            released |= lane.pool.release(position.segment, discard);
+            released |= lane.pool.release(position.segment, &core.options);
         }
         if released {
             core.space.retry_now();
             match core.options.flush_mode {
                 FlushMode::Background => core.preparer.notify(),
                 FlushMode::Callers => {
+                    let discard = core.options.discard;
                     for lane in &core.lanes {
                         lane.pool
                             .delete_retired(&*core.device, discard, &core.quota)?;

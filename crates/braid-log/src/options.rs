@@ -146,6 +146,10 @@ pub struct LogOptions {
     pub slot_bytes: usize,
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,
+    /// Segment files are made when the log is opened until they have this many bytes in all, and are not deleted
+    /// below that (except for [`LogOptions::discard`]): writes then find none that has to be filled with zeroes
+    /// first. Default 0: they are made when they are needed, one ahead.
+    pub preallocated_bytes: u64,
     /// Flushes that may be under way in a lane at once. Default 3; more than one are under way only while
     /// they carry few transactions, or large ones, where overlapping beats grouping.
     pub flushes_in_flight: usize,
@@ -174,6 +178,7 @@ impl Default for LogOptions {
             segment_bytes: 32 << 20,
             slot_bytes: 512 << 10,
             max_log_bytes: 0,
+            preallocated_bytes: 0,
             flushes_in_flight: 3,
             flush_mode: FlushMode::default(),
             group_size: 0,
@@ -192,6 +197,12 @@ impl LogOptions {
     pub const MAX_IN_FLIGHT: usize = 16;
     /// How long a group that does not fill waits at most, with [`FlushMode::Background`].
     pub const GROUP_WAIT: Duration = Duration::from_millis(1);
+
+    /// Segment files of each lane that make up [`LogOptions::preallocated_bytes`].
+    pub(crate) fn preallocated_files(&self) -> u64 {
+        self.preallocated_bytes
+            .div_ceil(self.lanes as u64 * self.segment_bytes)
+    }
 
     /// Checks the limits, and settles what the protocol decides (one strand for `serial` and `aether`).
     ///
@@ -263,6 +274,12 @@ impl LogOptions {
             return fail(format!(
                 "max_log_bytes is {}, less than the {least} that these strands, slots and segments need",
                 self.max_log_bytes
+            ));
+        }
+        if self.max_log_bytes != 0 && self.max_log_bytes < self.preallocated_bytes {
+            return fail(format!(
+                "preallocated_bytes is {}, more than the {} of max_log_bytes",
+                self.preallocated_bytes, self.max_log_bytes
             ));
         }
         Ok(self)

@@ -64,6 +64,12 @@ struct State {
     next_sequence: u64,
 }
 
+impl State {
+    fn files(&self) -> u64 {
+        (self.live.len() + self.ready.len() + self.free.len()) as u64
+    }
+}
+
 /// The segments of one lane.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
@@ -104,6 +110,51 @@ impl SegmentPool {
     pub(crate) fn ready(&self) -> u64 {
         // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// Segment files that hold log or are there to take it.
+    fn files(&self) -> u64 {
+        self.state.lock().files()
+    }
+
+    /// Makes segments ready until the lane has what [`LogOptions::preallocated_bytes`] asks for, or the limit is
+    /// reached.
+    ///
+    /// # Errors
+    /// The device's; then what was made is deleted, so that a full medium is not left full.
+    pub(crate) fn preallocate(
+        &self,
+        device: &dyn Device,
+        options: &LogOptions,
+        quota: &Quota,
+    ) -> Result<(), LogError> {
+        let first = self.state.lock().next_sequence;
+        let wanted = || self.files() < options.preallocated_files();
+        if wanted() {
+            braid_rt::reach("log: segments are made ahead");
+        }
+        if let Err(error) = self.prepare_while(device, options, quota, wanted) {
+            self.retire_ready_from(first);
+            // What can't be deleted now is there to be used.
+            let _ = self.delete_retired(device, false, quota);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Sets ready segments aside for deletion, from a sequence number on.
+    fn retire_ready_from(&self, first: u64) {
+        let mut state = self.state.lock();
+        while state
+            .ready
+            .back()
+            .is_some_and(|last| last.sequence >= first)
+        {
+            let last = state.ready.pop_back();
+            state.retired.extend(last);
+            self.ready.fetch_sub(1, Ordering::Release);
+        }
+        state.next_sequence = first;
     }
 
     /// Segments that were used again.
@@ -213,15 +264,15 @@ impl SegmentPool {
     }
 
     /// Sets aside the segments before `sequence`, which nobody needs any more, for recycling, or for
-    /// deletion if `discard`. Returns whether there were any.
-    pub(crate) fn release(&self, sequence: u64, discard: bool) -> bool {
+    /// deletion if the options say so. Returns whether there were any.
+    pub(crate) fn release(&self, sequence: u64, options: &LogOptions) -> bool {
         let mut state = self.state.lock();
         let mut released = 0;
         // I6: the segment being written is never released, whatever the caller says.
         while state.live.len() > 1 && state.live[0].sequence < sequence {
             if let Some(segment) = state.live.pop_front() {
                 released += 1;
-                if discard {
+                if options.discard {
                     state.retired.push(segment)
                 } else {
                     state.free.push(segment)
@@ -229,7 +280,8 @@ impl SegmentPool {
             }
         }
         // What was needed between two checkpoints will be again; more than that goes back.
-        while state.free.len() > released.max(1) {
+        let kept = options.preallocated_files();
+        while state.free.len() > released.max(1) && state.files() > kept {
             if let Some(segment) = state.free.pop() {
                 state.retired.push(segment);
             }
@@ -336,7 +388,7 @@ mod tests {
             assert_eq!(pool.take().unwrap().sequence, sequence);
         }
         assert!(pool.take().is_none());
-        assert!(pool.release(3, false));
+        assert!(pool.release(3, &options));
         assert_eq!(pool.oldest(), 3);
         assert!(pool.prepare(&device, &options, &quota).unwrap());
         assert!(pool.prepare(&device, &options, &quota).unwrap());
@@ -350,6 +402,57 @@ mod tests {
     }
 
     #[test]
+    fn preallocated_segments_stay() {
+        let device = MemoryDevice::new();
+        let options = LogOptions {
+            max_log_bytes: 0,
+            preallocated_bytes: 300 << 10,
+            ..options()
+        };
+        let quota = Quota::default();
+        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        pool.preallocate(&device, &options, &quota).unwrap();
+        assert_eq!((pool.ready(), quota.files()), (5, 5));
+        while pool.take().is_some() {}
+        pool.release(u64::MAX, &options);
+        // One is enough for what is logged between two checkpoints from here on.
+        let turn = |options: &LogOptions| {
+            pool.prepare(&device, options, &quota).unwrap();
+            pool.take().unwrap();
+            pool.release(u64::MAX, options);
+            pool.delete_retired(&device, false, &quota).unwrap();
+            assert_eq!(device.list().unwrap().len() as u64, quota.files());
+            quota.files()
+        };
+        assert_eq!(turn(&options), 5);
+        assert_eq!(turn(&options), 5);
+        let options = LogOptions {
+            preallocated_bytes: 0,
+            ..options
+        };
+        assert_eq!(turn(&options), 2);
+    }
+
+    #[test]
+    fn a_medium_too_small_for_preallocation_is_left_as_it_was() {
+        let device = braid_io::SimDevice::new(7);
+        let options = LogOptions {
+            max_log_bytes: 0,
+            preallocated_bytes: 320 << 10,
+            ..options()
+        };
+        device.set_capacity(Some(200 << 10));
+        let quota = Quota::default();
+        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        assert!(pool.prepare(&device, &options, &quota).unwrap());
+        let error = pool.preallocate(&device, &options, &quota).unwrap_err();
+        assert!(error.is_storage_full(), "{error}");
+        assert_eq!((pool.ready(), quota.files()), (1, 1));
+        assert_eq!(device.list().unwrap().len(), 1);
+        assert_eq!(pool.take().unwrap().sequence, 1);
+    }
+
+    #[test]
     fn discards() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
@@ -358,8 +461,12 @@ mod tests {
             pool.prepare(&device, &options, &quota).unwrap();
             pool.take().unwrap();
         }
-        assert!(pool.release(2, true));
-        assert!(!pool.release(2, true));
+        let options = LogOptions {
+            discard: true,
+            ..options
+        };
+        assert!(pool.release(2, &options));
+        assert!(!pool.release(2, &options));
         pool.delete_retired(&device, true, &quota).unwrap();
         assert_eq!((device.list().unwrap().len(), quota.files()), (1, 1));
     }

@@ -53,6 +53,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("killed while opening", LONG),
     ("killed while working", LONG),
     ("log: a segment is used again", LONG),
+    ("log: segments are made ahead", LONG),
     ("log: poisoned", LONG),
     ("lost sector in the data file", LONG),
     ("lost sector in the log", LONG),

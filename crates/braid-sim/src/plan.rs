@@ -212,6 +212,7 @@ impl Plan {
         match rng.u32(..8) {
             0 => builder.group_size(rng.u32(2..6)),
             1 => builder.discard(true),
+            2 => builder.preallocated_log_bytes(rng.u64(1..8) * segment),
             _ => builder,
         }
     }

@@ -83,6 +83,7 @@
 //! | memory for pages | 256 MiB | [`Builder::pool_bytes`], from 1 MiB |
 //! | log between two checkpoints | 256 MiB | [`Builder::checkpoint_log_bytes`], from 64 KiB |
 //! | the whole log | no limit | [`Builder::max_log_bytes`]: 0 for none, or at least twice `checkpoint_log_bytes` |
+//! | log files made ahead | 0 | [`Builder::preallocated_log_bytes`], at most `max_log_bytes` |
 //! | log kept for readers of changes | 1024 MiB | [`Builder::feed_log_bytes`] |
 //! | the archive is written every | 1s | [`Builder::archive_interval`], any but zero |
 //! | a log file | 32 MiB | [`Builder::segment_bytes`], 64 KiB to 1 GiB |
@@ -246,6 +247,10 @@ mod tests {
                 bytes(builder.checkpoint_log_bytes),
             ),
             ("max_log_bytes`]", bytes(builder.max_log_bytes)),
+            (
+                "preallocated_log_bytes`]",
+                builder.preallocated_log_bytes.to_string(),
+            ),
             ("feed_log_bytes`]", bytes(builder.feed_log_bytes)),
             (
                 "archive_interval`]",

@@ -274,6 +274,7 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
         lanes: meta.lanes.into(),
         segment_bytes: options.segment_bytes,
         max_log_bytes: options.max_log_bytes,
+        preallocated_bytes: options.preallocated_log_bytes,
         flushes_in_flight: options
             .flushes_in_flight
             .unwrap_or(defaults.flushes_in_flight),

@@ -128,6 +128,51 @@ fn a_log_limit_is_lifted_by_a_checkpoint() {
     assert_eq!(more.len(), 100);
 }
 
+#[test]
+fn log_files_are_made_ahead_if_there_is_room() {
+    let device = SimDevice::new(1);
+    let open = |preallocated, most| {
+        Database::builder()
+            .background_threads(false)
+            .pool_bytes(1 << 20)
+            .segment_bytes(1 << 20)
+            .strands(1)
+            .checkpoint_log_bytes(1 << 20)
+            .max_log_bytes(most)
+            .preallocated_log_bytes(preallocated)
+            .open_on(Arc::new(device.clone()))
+    };
+    let log_files = || {
+        let entries = device.list().unwrap();
+        entries.iter().filter(|e| e.name.ends_with(".seg")).count()
+    };
+    let error = open(9 << 20, 8 << 20).unwrap_err();
+    assert!(
+        error.to_string().contains("preallocated_log_bytes"),
+        "{error}"
+    );
+    let db = open(0, 0).unwrap();
+    let (acknowledged, _) = fill(&db, 100, 50);
+    db.close().unwrap();
+    let before = log_files();
+    // Neither is the medium filled, nor what is there harmed.
+    device.set_capacity(Some(5 << 20));
+    let error = open(8 << 20, 0).unwrap_err();
+    assert!(matches!(error, Error::OutOfSpace { .. }), "{error:?}");
+    assert!(log_files() <= before + 1, "{} of {before}", log_files());
+    device.set_capacity(None);
+    let db = open(8 << 20, 0).unwrap();
+    assert_eq!(log_files(), 8);
+    assert_holds(&db, &acknowledged);
+    // They are what the log is written to, and outlive the checkpoint that needs them no more.
+    for _ in 0..3 {
+        let (_, error) = fill(&db, 8_000, 400);
+        assert!(error.is_none(), "{error:?}");
+        db.checkpoint().unwrap();
+        assert_eq!(log_files(), 8);
+    }
+}
+
 fn directory_with_database() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let db = Database::builder()

@@ -53,6 +53,7 @@ class _Options(TypedDict, total=False):
     segment_bytes: int
     checkpoint_log_bytes: int
     max_log_bytes: int
+    preallocated_log_bytes: int
     transaction_bytes_max: int
     flushes_in_flight: int
     group_size: int

@@ -189,6 +189,7 @@ static void refused(const char *dir) {
         options = with(BRAID_OPTION_PROTOCOL, (uint64_t)protocol);
         OK(braid_options_set(options, BRAID_OPTION_DEVICE, BRAID_DEVICE_MEMORY));
         OK(braid_options_set(options, BRAID_OPTION_GROUP_SIZE, 4));
+        OK(braid_options_set(options, BRAID_OPTION_PREALLOCATED_LOG_BYTES, 64 << 20));
         OK(braid_options_set(options, BRAID_OPTION_BACKGROUND_THREADS, 0));
         OK(braid_options_set(options, BRAID_OPTION_DISCARD, 1));
         braid_db *db = open_db(NULL, BRAID_OK, options);

@@ -153,6 +153,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "M")]
     pub(super) checkpoint_mib: Option<u64>,
 
+    /// Log files in MiB that are made before
+    #[arg(long, value_name = "M", default_value_t = 0)]
+    pub(super) preallocated_log_mib: u64,
+
     /// Check the data after the run: TPC-C's conditions, sums, and that what was acknowledged is there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -230,6 +234,7 @@ impl WorkloadArgs {
         engine.lanes = self.lanes;
         engine.flushes = self.flushes;
         engine.group_size = self.group_size;
+        engine.preallocated_log_bytes = self.preallocated_log_mib.saturating_mul(1 << 20);
         engine.checkpoint_log_bytes = self.checkpoint_mib.map(|mib| mib.saturating_mul(1 << 20));
         if let Some(mib) = self.pool_mib {
             engine.pool_bytes = mib.saturating_mul(1 << 20);

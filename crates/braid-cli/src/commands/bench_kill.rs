@@ -180,6 +180,7 @@ fn arguments(args: &WorkloadArgs) -> Vec<String> {
         ("group-size", args.group_size.map(u64::from)),
         ("pool-mib", args.pool_mib.map(|n| n as u64)),
         ("checkpoint-mib", args.checkpoint_mib),
+        ("preallocated-log-mib", Some(args.preallocated_log_mib)),
     ];
     for (name, value) in numbers {
         if let Some(value) = value {

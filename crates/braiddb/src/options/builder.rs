@@ -43,6 +43,7 @@ pub struct Builder {
     pub(crate) segment_bytes: u64,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) max_log_bytes: u64,
+    pub(crate) preallocated_log_bytes: u64,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) flushes_in_flight: Option<usize>,
     pub(crate) group_size: u32,
@@ -83,6 +84,7 @@ impl Default for Builder {
             segment_bytes: 32 << 20,
             checkpoint_log_bytes: 256 << 20,
             max_log_bytes: 0,
+            preallocated_log_bytes: 0,
             transaction_bytes_max: 256 << 20,
             flushes_in_flight: None,
             group_size: LogOptions::default().group_size,
@@ -244,6 +246,27 @@ impl Builder {
     /// ```
     pub fn max_log_bytes(mut self, bytes: u64) -> Self {
         self.max_log_bytes = bytes;
+        self
+    }
+
+    /// Log files that opening makes ahead, and that stay, in bytes; at most [`Builder::max_log_bytes`]. A new log file
+    /// is filled with zeroes first, so that commits write in place; as long as the log grows to the size that it
+    /// keeps, that is as much written again as is logged. Default 0: each file is made when the one before is used.
+    ///
+    /// Opening takes the time to write so much, the first time. If the medium has no room for it, opening fails with
+    /// [`crate::Error::OutOfSpace`] and leaves none of it. With [`Builder::discard`], released files are given back all
+    /// the same.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// let db = builder.preallocated_log_bytes(128 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn preallocated_log_bytes(mut self, bytes: u64) -> Self {
+        self.preallocated_log_bytes = bytes;
         self
     }
 

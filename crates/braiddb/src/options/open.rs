@@ -116,6 +116,7 @@ impl Builder {
             strands: None,
             lanes: None,
             max_log_bytes: 0,
+            preallocated_log_bytes: 0,
             ..self
         }
     }
@@ -147,6 +148,13 @@ impl Builder {
             log_fits,
             "max_log_bytes",
             "0, or at least twice checkpoint_log_bytes",
+        )?;
+        let preallocated_fits =
+            self.max_log_bytes == 0 || self.preallocated_log_bytes <= self.max_log_bytes;
+        check(
+            preallocated_fits,
+            "preallocated_log_bytes",
+            "at most max_log_bytes",
         )?;
         let transaction_fits = (1 << 10..=1 << 30).contains(&self.transaction_bytes_max);
         check(
