@@ -514,7 +514,9 @@ impl Core {
             if let Some(outcome) = self.outcome(target) {
                 return outcome;
             }
-            if self.lead(lane) {
+            // Who waits for a write under way gains nothing by another one, and would be kept from what it could do
+            // when the first has ended. Those whose bytes the other one would take see to it themselves.
+            if !lane.is_being_written(group) && self.lead(lane) {
                 continue;
             }
             if lane.is_acknowledged(group) {
@@ -524,7 +526,7 @@ impl Core {
             let key = lane.groups.listen(group);
             // Announced: whatever changes from here on, or is seen changed here, ends the sleep.
             let settled = lane.is_acknowledged(group) || self.outcome(target).is_some();
-            if !settled && !self.may_lead(lane) {
+            if !settled && (lane.is_being_written(group) || !self.may_lead(lane)) {
                 lane.groups.wait(group, key);
             }
         }

@@ -101,6 +101,12 @@ impl GroupWords {
         self.word(group).fetch_or(SLEEPERS, Ordering::SeqCst) | SLEEPERS
     }
 
+    /// Whether somebody has announced itself since the last [`GroupWords::finish`].
+    #[cfg(test)]
+    pub(crate) fn has_waiters(&self, group: u64) -> bool {
+        self.word(group).load(Ordering::SeqCst) & SLEEPERS != 0
+    }
+
     /// Sleeps until the word moves from `key`.
     pub(crate) fn wait(&self, group: u64, key: u32) {
         wait(self.word(group), key);

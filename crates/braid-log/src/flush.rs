@@ -149,6 +149,7 @@ impl Core {
         lane.set_last_flush(pieces, end - start);
         seal.offset = end;
         seal.group += 1;
+        lane.set_sealed(group);
         lane.segment_left
             .store(seal.segment.len - end, Ordering::Release);
         self.refresh_space(lane);
@@ -395,5 +396,73 @@ impl FlushOrder {
             }
         }
         ready
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, RwLock};
+    use std::{io, thread};
+
+    use braid_io::{File, Layer, LayeredDevice, MemoryDevice};
+
+    use super::*;
+    use crate::{FlushMode, Log, LogOptions};
+
+    /// Durable writes that end when the gate is open.
+    #[derive(Clone, Debug, Default)]
+    struct Gate {
+        begun: Arc<AtomicUsize>,
+        closed: Arc<RwLock<()>>,
+    }
+
+    impl Layer for Gate {
+        fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], at: u64) -> io::Result<()> {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            let _open = self.closed.read().unwrap();
+            file.write_durable_at(bufs, at)
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_write_under_way_begins_no_other() {
+        let gate = Gate::default();
+        let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), gate.clone());
+        // Without threads of the log's own, one of which might flush, too.
+        let options = LogOptions {
+            strands: 1,
+            flush_mode: FlushMode::Callers,
+            ..LogOptions::default()
+        };
+        let log = Log::create(Arc::new(device), options).unwrap();
+        let begun_before = gate.begun.load(Ordering::SeqCst);
+        let begun = || gate.begun.load(Ordering::SeqCst) - begun_before;
+        let closed = gate.closed.write().unwrap();
+        let append = || log.append(&[b"x"]).unwrap();
+        let (first, second) = (append(), append());
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| first.wait());
+            while begun() == 0 {
+                thread::yield_now();
+            }
+            let third = append();
+            let waiter = scope.spawn(|| second.wait());
+            // The first write was small: another one may overlap it, but is not this waiter's business.
+            let lane = &log.core().lanes[0];
+            while begun() == 1 && !lane.groups.has_waiters(1) {
+                thread::yield_now();
+            }
+            let begun_by_waiter = begun() - 1;
+            let other = scope.spawn(move || third.wait());
+            while begun() == 1 {
+                thread::yield_now();
+            }
+            drop(closed);
+            for thread in [leader, waiter, other] {
+                thread.join().unwrap().unwrap();
+            }
+            assert_eq!(begun_by_waiter, 0);
+        });
     }
 }

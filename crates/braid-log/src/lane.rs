@@ -189,6 +189,8 @@ pub(crate) struct Lane {
     most_in_flight: u32,
     /// Whether another flush may overlap the one that began last.
     overlaps: AtomicBool,
+    /// The last group that was sealed.
+    sealed: AtomicU64,
     /// The last group whose chunks are durable and acknowledged in order.
     acknowledged: CachePadded<AtomicU64>,
     /// Where the waiters of each group sleep.
@@ -231,6 +233,7 @@ impl Lane {
             in_flight: CachePadded::new(AtomicU32::new(0)),
             most_in_flight: most_in_flight as u32,
             overlaps: AtomicBool::new(true),
+            sealed: AtomicU64::new(0),
             acknowledged: CachePadded::new(AtomicU64::new(0)),
             groups: GroupWords::new(),
             space: Event::default(),
@@ -290,6 +293,18 @@ impl Lane {
     pub(crate) fn release(&self) {
         let before = self.in_flight.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "a permit is given back once");
+    }
+
+    /// Notes that a group takes nothing more. Under the latch of what is sealed.
+    pub(crate) fn set_sealed(&self, group: u64) {
+        // Relaxed: a hint, see `is_being_written`.
+        self.sealed.store(group, Ordering::Relaxed);
+    }
+
+    /// Whether a flush under way has, or had, `group`: then it is acknowledged, or the log poisoned, without
+    /// anybody's help. An old answer is no, and costs at most a flush that could have waited.
+    pub(crate) fn is_being_written(&self, group: u64) -> bool {
+        group != 0 && self.sealed.load(Ordering::Relaxed) >= group
     }
 
     /// Whether all of `group` is durable and acknowledged in order.
