@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use braid::Ticket;
+use fastrand::Rng;
 
 use crate::BenchError;
 use crate::driver::{Access, Client, Step};
@@ -36,6 +38,7 @@ pub(crate) struct Worker<'a> {
     phase: &'a PhaseCell,
     tally: Tally,
     outstanding: VecDeque<Outstanding>,
+    pauses: Rng,
 }
 
 impl<'a> Worker<'a> {
@@ -59,6 +62,7 @@ impl<'a> Worker<'a> {
             phase,
             tally: Tally::new(kinds),
             outstanding: VecDeque::with_capacity(in_flight),
+            pauses: Rng::new(),
         }
     }
 
@@ -100,7 +104,7 @@ impl<'a> Worker<'a> {
     /// Attempts a writing transaction until no conflict is in its way.
     fn write(&mut self, step: Step, ordinal: u64) -> Result<(), BenchError> {
         let begun = ordinal.is_multiple_of(self.sample).then(Instant::now);
-        loop {
+        for tries in 0.. {
             let mut called = None;
             let client = &mut self.client;
             let outcome = self
@@ -137,17 +141,25 @@ impl<'a> Worker<'a> {
                     }
                     return Ok(());
                 }
-                Err(stop) => self.conflict(stop)?,
+                Err(stop) => self.conflict(stop, tries)?,
             }
         }
+        Ok(())
     }
 
-    fn conflict(&mut self, stop: Stop) -> Result<(), BenchError> {
+    /// Counts a conflict and keeps those who collided apart, as [`braid::Database::transact`] does for its callers: on few
+    /// cores the other side, which holds what this one wants, must get to run. Pauses grow, and differ.
+    fn conflict(&mut self, stop: Stop, tries: u32) -> Result<(), BenchError> {
         match stop {
             Stop::Conflict => {
                 self.tally.aborts += 1;
-                // The other side holds what this one wants; on few cores it must get to run.
-                std::thread::yield_now();
+                match tries {
+                    ..3 => thread::yield_now(),
+                    _ => {
+                        let steps = self.pauses.u64(1..=8);
+                        thread::sleep(Duration::from_micros(steps << tries.min(9)));
+                    }
+                }
                 Ok(())
             }
             Stop::RolledBack => Err(BenchError::RolledBackRead),
@@ -214,7 +226,7 @@ impl<'a> Worker<'a> {
             1
         };
         let begun = self.tally.reads.is_multiple_of(every).then(Instant::now);
-        loop {
+        for tries in 0.. {
             let client = &mut self.client;
             let outcome = if step.access == Access::Get {
                 client.get(self.session.as_mut())
@@ -228,7 +240,7 @@ impl<'a> Worker<'a> {
                     self.tally.missing += u64::from(!found);
                     break;
                 }
-                Err(stop) => self.conflict(stop)?,
+                Err(stop) => self.conflict(stop, tries)?,
             }
         }
         self.tally.reads += 1;
