@@ -201,6 +201,11 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          named=false,loads=true,feed=false,copies=true,archive=false,seesaw=false,stalls=0",
         "a sync that failed in the background of the last opening was taken for a working device's (the check's mistake)",
     ),
+    (
+        Protocol::Gwsn,
+        "seed=18315,rounds=3,clients=3,transactions=7,keys=4,strands=4,lanes=2,large=true,savepoints=true,loads=true",
+        "a flush drew its number too late (a mutant that few histories catch)",
+    ),
 ];
 
 #[test]
