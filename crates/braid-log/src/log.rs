@@ -165,12 +165,7 @@ impl Log {
             debug_assert_eq!(segment.sequence, start.sequence);
             pool.preallocate(&*device, &options, &quota)
                 .map_err(|error| match error.is_storage_full() {
-                    true => LogError::OutOfSpace {
-                        needed: options.preallocated_bytes,
-                        used: quota.files() * options.segment_bytes,
-                        limit: options.max_log_bytes,
-                        device_full: true,
-                    },
+                    true => quota.out_of_space(&options, options.preallocated_bytes, true),
                     false => error,
                 })?;
             let seal = SealState {

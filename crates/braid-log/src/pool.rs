@@ -45,6 +45,21 @@ impl Quota {
         self.files.fetch_add(files, Ordering::Relaxed);
     }
 
+    /// The error of one who needs so many bytes more than there may be, or are.
+    pub(crate) fn out_of_space(
+        &self,
+        options: &LogOptions,
+        needed: u64,
+        device_full: bool,
+    ) -> LogError {
+        LogError::OutOfSpace {
+            needed,
+            used: self.files() * options.segment_bytes,
+            limit: options.max_log_bytes,
+            device_full,
+        }
+    }
+
     fn give_back(&self) {
         self.files.fetch_sub(1, Ordering::Relaxed);
     }

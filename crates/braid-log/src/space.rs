@@ -220,11 +220,6 @@ impl Core {
     }
 
     pub(crate) fn out_of_space(&self, needed: u64, device_full: bool) -> LogError {
-        LogError::OutOfSpace {
-            needed,
-            used: self.quota.files() * self.options.segment_bytes,
-            limit: self.options.max_log_bytes,
-            device_full,
-        }
+        self.quota.out_of_space(&self.options, needed, device_full)
     }
 }
