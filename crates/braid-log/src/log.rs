@@ -71,6 +71,31 @@ pub(crate) struct LaneStart {
     pub(crate) free: Vec<Segment>,
 }
 
+/// Makes the segments that the options want ahead, in all lanes or in none.
+fn preallocate(
+    lanes: &[Lane],
+    device: &dyn Device,
+    options: &LogOptions,
+    quota: &Quota,
+) -> Result<(), LogError> {
+    let mut made = Vec::with_capacity(lanes.len());
+    for lane in lanes {
+        match lane.pool.preallocate(device, options, quota) {
+            Ok(first) => made.push((lane, first)),
+            Err(error) => {
+                for (lane, first) in made {
+                    lane.pool.take_back(first, device, quota);
+                }
+                return Err(match error.is_storage_full() {
+                    true => quota.out_of_space(options, options.preallocated_bytes, true),
+                    false => error,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A fresh identity, so that files of two logs are never mixed up.
 fn new_identity() -> u128 {
     let half = || u128::from(braid_rt::entropy());
@@ -163,11 +188,6 @@ impl Log {
                 unreachable!("a segment was made ready")
             };
             debug_assert_eq!(segment.sequence, start.sequence);
-            pool.preallocate(&*device, &options, &quota)
-                .map_err(|error| match error.is_storage_full() {
-                    true => quota.out_of_space(&options, options.preallocated_bytes, true),
-                    false => error,
-                })?;
             let seal = SealState {
                 offset: BLOCK as u64,
                 chunk: start.chunk,
@@ -185,6 +205,7 @@ impl Log {
                 pool,
             ));
         }
+        preallocate(&lanes, &*device, &options, &quota)?;
         // Names before contents: a header counts only in a file that is found.
         device
             .sync_directory()

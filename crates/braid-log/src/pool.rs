@@ -133,7 +133,7 @@ impl SegmentPool {
     }
 
     /// Makes segments ready until the lane has what [`LogOptions::preallocated_bytes`] asks for, or the limit is
-    /// reached.
+    /// reached. Returns from which sequence number on these are, for [`SegmentPool::take_back`].
     ///
     /// # Errors
     /// The device's; then what was made is deleted, so that a full medium is not left full.
@@ -142,23 +142,21 @@ impl SegmentPool {
         device: &dyn Device,
         options: &LogOptions,
         quota: &Quota,
-    ) -> Result<(), LogError> {
+    ) -> Result<u64, LogError> {
         let first = self.state.lock().next_sequence;
         let wanted = || self.files() < options.preallocated_files();
         if wanted() {
             braid_rt::reach("log: segments are made ahead");
         }
         if let Err(error) = self.prepare_while(device, options, quota, wanted) {
-            self.retire_ready_from(first);
-            // What can't be deleted now is there to be used.
-            let _ = self.delete_retired(device, false, quota);
+            self.take_back(first, device, quota);
             return Err(error);
         }
-        Ok(())
+        Ok(first)
     }
 
-    /// Sets ready segments aside for deletion, from a sequence number on.
-    fn retire_ready_from(&self, first: u64) {
+    /// Deletes ready segments, from a sequence number on.
+    pub(crate) fn take_back(&self, first: u64, device: &dyn Device, quota: &Quota) {
         let mut state = self.state.lock();
         while state
             .ready
@@ -170,6 +168,9 @@ impl SegmentPool {
             self.ready.fetch_sub(1, Ordering::Release);
         }
         state.next_sequence = first;
+        drop(state);
+        // What can't be deleted now is there to be used.
+        let _ = self.delete_retired(device, false, quota);
     }
 
     /// Segments that were used again.
@@ -465,6 +466,24 @@ mod tests {
         assert_eq!((pool.ready(), quota.files()), (1, 1));
         assert_eq!(device.list().unwrap().len(), 1);
         assert_eq!(pool.take().unwrap().sequence, 1);
+    }
+
+    #[test]
+    fn all_lanes_are_preallocated_or_none() {
+        let device = braid_io::SimDevice::new(7);
+        let options = LogOptions {
+            max_log_bytes: 0,
+            preallocated_bytes: 8 * (64 << 10),
+            strands: 2,
+            lanes: 2,
+            flush_mode: crate::FlushMode::Callers,
+            ..options()
+        };
+        // Room for one lane's, and for a segment of the other.
+        device.set_capacity(Some(330 << 10));
+        let error = crate::Log::create(std::sync::Arc::new(device.clone()), options).unwrap_err();
+        assert!(matches!(error, LogError::OutOfSpace { .. }), "{error}");
+        assert_eq!(device.list().unwrap().len(), 2);
     }
 
     #[test]
