@@ -1,0 +1,62 @@
+//! What makes a block: its first sixteen bytes say that it is whole, what it is, and when it was written.
+//!
+//! All that is written is sealed, and who reads it checks it, whatever the block holds. [`crate::file`] has the
+//! layout.
+
+use crate::page::PageId;
+
+pub(crate) const MAP: u64 = 1 << 62;
+pub(crate) const BLOB: u64 = 1 << 63;
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum.
+pub(super) fn seal(block: &mut [u8], identity: u64, sequence: u64) {
+    block[8..16].copy_from_slice(&identity.to_le_bytes());
+    block[4..8].copy_from_slice(&(sequence as u32).to_le_bytes());
+    let crc = crc32c::crc32c(&block[4..]);
+    block[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether a block is whole, is what it should be, and is no newer than `sequence`.
+pub(crate) fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
+    let stamp = u64_at(block, 0);
+    if stamp as u32 != crc32c::crc32c(&block[4..]) && !braid_rt::mutant!("skip_page_checksum") {
+        return Err("the checksum does not fit");
+    }
+    if u64_at(block, 8) != identity {
+        return Err("another block's contents are in its place");
+    }
+    if (stamp >> 32) as u32 > sequence as u32 {
+        return Err("it is newer than the superblock that leads to it; the newest one is lost");
+    }
+    Ok(())
+}
+
+/// Whether a block that was read elsewhere is whole, and that page.
+pub(crate) fn check_copied(block: &[u8], id: PageId) -> Result<(), &'static str> {
+    check(block, id, u64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PAGE_SIZE;
+
+    #[test]
+    fn a_block_is_whole_in_its_place_and_not_newer_than_what_leads_to_it() {
+        let mut block = vec![3; PAGE_SIZE];
+        seal(&mut block, 7, 5);
+        assert_eq!(check(&block, 7, 5), Ok(()));
+        assert!(
+            check(&block, 7, 4)
+                .unwrap_err()
+                .contains("newest one is lost")
+        );
+        assert!(check(&block, 8, 5).unwrap_err().contains("another block's"));
+        block[100] ^= 1;
+        assert!(check(&block, 7, 5).unwrap_err().contains("checksum"));
+    }
+}

@@ -1,0 +1,149 @@
+//! Opening the file at its newest checkpoint, and refusing a state that no checkpoint wrote.
+//!
+//! A checksum says that a block is as it was written. That blocks fit together it does not say, and all that works
+//! with the page map relies on it, so it is looked at once, here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_io::Device;
+
+use super::block::{MAP, u64_at};
+use super::{DataFile, FILE_NAME, LEAF_PLACES, Root, block_of, damaged};
+use crate::error::StoreError;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::space::{FIRST_BLOCK, Space};
+
+impl DataFile {
+    /// Opens the file; returns the state of its newest superblock and the page map.
+    pub(crate) fn open(device: Arc<dyn Device>) -> Result<(Self, Root, Vec<u64>), StoreError> {
+        let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+        let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        let this = Self::assemble(device, file);
+        let (root, superblock) = this.read_root()?;
+        this.sequence.store(root.sequence, Ordering::Release);
+        *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
+        this.settled.store(false, Ordering::Release);
+        // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
+        if root.next_page == 0
+            || root.leaf_places.len() as u64 != root.next_page.div_ceil(LEAF_PLACES as u64)
+        {
+            // Only of a root whose checksum fits and that no checkpoint wrote, as what else is refused below.
+            let what = "the page map has too many or too few leaves";
+            return Err(damaged(what, "data.braid".into()));
+        }
+        let mut places = Vec::new();
+        let mut used = root.blob_blocks.clone();
+        let mut buf = this.buffer();
+        for (index, &block) in root.leaf_places.iter().enumerate() {
+            this.read_block(MAP | index as u64, block, root.sequence, &mut buf)?;
+            used.push(block);
+            places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
+        }
+        places.truncate(root.next_page as usize);
+        if places[0] != 0 {
+            return Err(damaged("page 0 has a place", "the page map".into()));
+        }
+        let exists = |page: &PageId| places.get(*page as usize).is_some_and(|place| *place != 0);
+        if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
+            let what = format!("tree {tree} has no root");
+            return Err(damaged(&what, format!("data.braid, page {page}")));
+        }
+        for (id, place) in places
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, place)| **place != 0)
+        {
+            this.durable
+                .get_or_make(id as u64)
+                .store(*place, Ordering::Relaxed);
+            *place = block_of(*place);
+            used.push(*place);
+        }
+        let blocks = this.len_blocks()?;
+        if let Some(block) = used
+            .iter()
+            .find(|block| !(FIRST_BLOCK..blocks).contains(block))
+        {
+            return Err(damaged(
+                "the page map leads beyond the file",
+                format!("block {block}"),
+            ));
+        }
+        let count = used.len();
+        used.sort_unstable();
+        used.dedup();
+        if used.len() != count {
+            return Err(damaged("two pages share a block", "the page map".into()));
+        }
+        *this.space.lock() = Space::new(used.into_iter());
+        Ok((this, root, places))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_io::{MemoryDevice, OpenMode};
+
+    use super::*;
+    use crate::file::block::seal;
+    use crate::table::PAGES_MAX;
+    use crate::{Store, StoreOptions};
+
+    const OPTIONS: StoreOptions = StoreOptions {
+        pool_bytes: 1 << 20,
+    };
+
+    /// A file with one checkpoint.
+    fn published() -> Arc<MemoryDevice> {
+        let device = Arc::new(MemoryDevice::new());
+        let store = Store::create(device.clone(), OPTIONS).unwrap();
+        store.tree(1).unwrap();
+        let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        checkpoint.write(&|_| {}).unwrap();
+        checkpoint.publish().unwrap();
+        device
+    }
+
+    /// Changes a block, whose checksum fits again then.
+    fn change(device: &MemoryDevice, block: u64, edit: impl Fn(&mut [u8])) {
+        let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+        let mut buf = vec![0; PAGE_SIZE];
+        file.read_at(&mut buf, block * PAGE_SIZE as u64).unwrap();
+        edit(&mut buf);
+        let identity = u64_at(&buf, 8);
+        seal(&mut buf, identity, 1);
+        file.write_at(&[&buf], block * PAGE_SIZE as u64).unwrap();
+    }
+
+    fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
+        let opened = Store::open(device, OPTIONS);
+        opened.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_root_that_makes_no_sense_is_told() {
+        let blob = std::cell::Cell::new(0);
+        let put = |buf: &mut [u8], at: usize, n: u64| {
+            buf[at..at + 8].copy_from_slice(&n.to_le_bytes());
+        };
+        for (at, value, what) in [
+            // The next page's number; the tree's root behind it, one map leaf and two counts.
+            (24, PAGES_MAX / 2, "leaves"),
+            (24, 0, "leaves"),
+            (24 + 5 * 8, 77, "no root"),
+        ] {
+            let device = published();
+            change(&device, 1, |buf| blob.set(u64_at(buf, 32)));
+            change(&device, blob.get(), |buf| put(buf, at, value));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        for sequence in [2, u64::MAX] {
+            let device = published();
+            change(&device, 1, |buf| put(buf, 24, sequence));
+            let error = opened(device).unwrap_err();
+            assert!(error.contains("superblock"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The root of a checkpoint: what its superblock leads to, in a chain of blocks of its own, the blob.
+//!
+//! It grows with the page map and the caller's bytes, and so does not fit the superblock, which is one block.
+
+use std::collections::BTreeMap;
+
+use super::block::{BLOB, u64_at};
+use super::{DataFile, damaged};
+use crate::error::StoreError;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::table::PAGES_MAX;
+
+const BLOB_BYTES: usize = PAGE_SIZE - 24;
+
+/// What the newest superblock leads to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Root {
+    pub(crate) sequence: u64,
+    pub(crate) next_page: PageId,
+    pub(crate) leaf_places: Vec<u64>,
+    pub(crate) trees: BTreeMap<u32, PageId>,
+    pub(crate) meta: Vec<u8>,
+    /// The blocks that the root blob itself takes.
+    pub(crate) blob_blocks: Vec<u64>,
+}
+
+impl Root {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |n: u64| out.extend(n.to_le_bytes());
+        put(self.next_page);
+        put(self.leaf_places.len() as u64);
+        self.leaf_places.iter().for_each(|&place| put(place));
+        put(self.trees.len() as u64);
+        for (&tree, &root) in &self.trees {
+            put(u64::from(tree));
+            put(root);
+        }
+        put(self.meta.len() as u64);
+        out.extend(&self.meta);
+        out
+    }
+
+    pub(crate) fn decode(mut bytes: &[u8], sequence: u64, blob_blocks: Vec<u64>) -> Option<Self> {
+        let mut take = || {
+            let (number, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u64::from_le_bytes(*number))
+        };
+        let next_page = take()?;
+        let leaves = take()?;
+        if next_page > PAGES_MAX || leaves > PAGES_MAX {
+            return None;
+        }
+        let leaf_places = (0..leaves).map(|_| take()).collect::<Option<_>>()?;
+        let trees = take()?;
+        let tree = |_| Some((u32::try_from(take()?).ok()?, take()?));
+        let trees = (0..trees).map(tree).collect::<Option<_>>()?;
+        let meta_len = usize::try_from(take()?).ok()?;
+        let meta = bytes.get(..meta_len)?.to_vec();
+        Some(Self {
+            sequence,
+            next_page,
+            leaf_places,
+            trees,
+            meta,
+            blob_blocks,
+        })
+    }
+}
+
+impl DataFile {
+    /// Writes the root blob; returns its first block. On an error nothing stays allocated.
+    pub(crate) fn write_blob(&self, root: &mut Root) -> Result<(u64, u64), StoreError> {
+        let bytes = root.encode();
+        let mut next = 0u64;
+        // From the last to the first, since each names the one after it.
+        for (i, part) in bytes.chunks(BLOB_BYTES).enumerate().rev() {
+            let mut buf = self.buffer();
+            buf[16..24].copy_from_slice(&next.to_le_bytes());
+            buf[24..24 + part.len()].copy_from_slice(part);
+            match self.write_blocks(&mut [(BLOB | i as u64, buf)]) {
+                Ok(places) => next = places[0],
+                Err(error) => {
+                    braid_rt::reach("store: the root can't be written");
+                    let mut space = self.space.lock();
+                    root.blob_blocks
+                        .drain(..)
+                        .for_each(|block| space.free(block));
+                    return Err(error);
+                }
+            }
+            root.blob_blocks.push(next);
+        }
+        Ok((next, bytes.len() as u64))
+    }
+
+    pub(crate) fn read_root_blob(
+        &self,
+        sequence: u64,
+        first: u64,
+        len: u64,
+    ) -> Result<Root, StoreError> {
+        let mut bytes = Vec::new();
+        let mut blocks = Vec::new();
+        let mut block = first;
+        let mut buf = self.buffer();
+        for i in 0..len.div_ceil(BLOB_BYTES as u64) {
+            self.read_block(BLOB | i, block, sequence, &mut buf)?;
+            blocks.push(block);
+            bytes.extend_from_slice(&buf[24..]);
+            block = u64_at(&buf, 16);
+        }
+        bytes.truncate(len as usize);
+        Root::decode(&bytes, sequence, blocks)
+            .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
+    }
+}

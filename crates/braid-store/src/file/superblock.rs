@@ -1,0 +1,172 @@
+//! The two superblocks: one of them says where the newest checkpoint's root is.
+//!
+//! # Which superblock counts, when it is in doubt
+//!
+//! A superblock is written after a sync of all that it leads to. Whether it is durable itself may be
+//! unknown: its write failed, or the process ended before it was flushed, and then the next process reads
+//! it from the system's cache. Until that is settled, the blocks of both states must stay. So a failed
+//! publication freezes the free space (nothing comes free, I8), and a store that was opened writes the
+//! superblock that it found once more, durably, before the first other write ([`DataFile::settle`]).
+
+use std::sync::atomic::Ordering;
+
+use braid_io::{AlignedBuf, Device};
+
+use super::block::{check, seal, u64_at};
+use super::{DataFile, FILE_NAME, Root, damaged};
+use crate::error::StoreError;
+use crate::page::PAGE_SIZE;
+
+const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
+
+/// The format of the data file that this version reads and writes.
+pub const FORMAT: u64 = 3;
+
+/// The format before: its map leaves say no births.
+const FORMAT_WITHOUT_BIRTHS: u64 = 2;
+
+/// The format that a device's data file says it has: that of its newest superblock that is whole.
+///
+/// # Errors
+/// [`StoreError::Io`]; [`StoreError::Corrupted`] if no superblock is whole.
+pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
+    let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+    let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+    let mut newest = None;
+    for slot in 0..2 {
+        let mut buf = AlignedBuf::new(PAGE_SIZE);
+        let read = file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        if read.is_ok() && check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
+            newest = newest.max(Some((u64_at(&buf, 24), u64_at(&buf, 16))));
+        }
+    }
+    let none = || damaged("no superblock", "data.braid".into());
+    newest.map(|(_, format)| format).ok_or_else(none)
+}
+
+impl DataFile {
+    /// Makes the superblock that the file was opened with durable, before anything else is written; see
+    /// the module's text.
+    pub(super) fn settle(&self) -> Result<(), StoreError> {
+        // Acquire: pairs with the Release below.
+        if self.settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut unsettled = self.unsettled.lock();
+        if let Some((offset, superblock)) = &*unsettled {
+            braid_rt::reach("store: the superblock that was found is made durable");
+            let written = self.file.write_durable_at(&[superblock], *offset);
+            written.map_err(|e| StoreError::io("rewriting the superblock of data.braid", e))?;
+        }
+        *unsettled = None;
+        // Release: the superblock is durable before anybody goes on without asking.
+        self.settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes everything durable that was written, and then the superblock that leads to a root blob.
+    ///
+    /// Any failure poisons the file, one for lack of space too: a sync that failed says nothing about
+    /// which writes it lost, and a superblock whose write failed may be on the medium all the same.
+    pub(crate) fn write_superblock(
+        &self,
+        root: &Root,
+        (blob, blob_len): (u64, u64),
+    ) -> Result<(), StoreError> {
+        if !braid_rt::mutant!("superblock_before_pages") {
+            let synced = self.file.sync().map_err(|error| {
+                braid_rt::reach("store: poisoned by a sync");
+                let error = StoreError::io("syncing data.braid", error);
+                self.poison(&error);
+                error
+            });
+            if !braid_rt::mutant!("ignore_sync_error") {
+                synced?;
+            }
+        }
+        let mut buf = self.buffer();
+        buf[16..24].copy_from_slice(&FORMAT.to_le_bytes());
+        buf[24..32].copy_from_slice(&root.sequence.to_le_bytes());
+        buf[32..40].copy_from_slice(&blob.to_le_bytes());
+        buf[40..48].copy_from_slice(&blob_len.to_le_bytes());
+        seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
+        let slot = root.sequence % 2 * PAGE_SIZE as u64;
+        self.file.write_durable_at(&[&buf], slot).map_err(|error| {
+            braid_rt::reach("store: poisoned by a superblock's write");
+            let error = StoreError::io("writing the superblock of data.braid", error);
+            self.poison(&error);
+            error
+        })
+    }
+
+    /// One superblock: sequence number, blob and its length, and all its bytes.
+    pub(crate) fn read_superblock(
+        &self,
+        slot: u64,
+    ) -> Result<(u64, u64, u64, AlignedBuf), StoreError> {
+        let location = || format!("data.braid, superblock {slot}");
+        let mut buf = self.buffer();
+        let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
+        if buf[8..16] != MAGIC {
+            return Err(damaged("no superblock of a Braid database", location()));
+        }
+        check(&buf, u64::from_le_bytes(MAGIC), u64::MAX)
+            .map_err(|what| damaged(what, location()))?;
+        let format = u64_at(&buf, 16);
+        if format != FORMAT && format != FORMAT_WITHOUT_BIRTHS {
+            return Err(StoreError::Incompatible {
+                what: format!(
+                    "data.braid has format {format}, this build reads {FORMAT}; use a matching version"
+                ),
+            });
+        }
+        let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
+        // Half of the numbers are each slot's, and the last of all has no successor.
+        if sequence % 2 != slot || sequence > u64::MAX / 2 {
+            let what = "the checkpoint's number does not belong there";
+            return Err(damaged(what, location()));
+        }
+        Ok((sequence, blob, len, buf))
+    }
+
+    /// The newest root, and its superblock's bytes.
+    pub(super) fn read_root(&self) -> Result<(Root, AlignedBuf), StoreError> {
+        let mut candidates = Vec::new();
+        let mut first_error = None;
+        for slot in 0..2 {
+            match self.read_superblock(slot) {
+                Ok(superblock) => candidates.push(superblock),
+                Err(error @ StoreError::Incompatible { .. }) => return Err(error),
+                Err(error) => {
+                    braid_rt::reach("store: a superblock that is none");
+                    first_error = first_error.or(Some(error));
+                }
+            }
+        }
+        if candidates.len() == 2 {
+            braid_rt::reach("store: the newer of two superblocks");
+        }
+        candidates.sort_unstable_by_key(|(sequence, ..)| *sequence);
+        // Only the newest counts: its write was made durable after everything that it leads to, and the
+        // other's blocks may have been reused since.
+        match (candidates.pop(), first_error) {
+            (Some((sequence, block, len, superblock)), _) => {
+                Ok((self.read_root_blob(sequence, block, len)?, superblock))
+            }
+            (None, error) => {
+                Err(error.unwrap_or_else(|| damaged("no superblock", "data.braid".into())))
+            }
+        }
+    }
+
+    /// Which superblocks can be read, for a report.
+    pub(crate) fn superblock_damage(&self) -> Vec<StoreError> {
+        // The one that the first checkpoint left alone was never written.
+        let written: Vec<u64> = (0..2).filter(|slot| !self.is_blank(*slot)).collect();
+        written
+            .into_iter()
+            .filter_map(|slot| self.read_superblock(slot).err())
+            .collect()
+    }
+}
