@@ -1,30 +1,17 @@
-//! The buffer pool: which pages are in memory, who may touch them, and what a checkpoint must keep.
+//! The buffer pool: which pages are in memory, who may touch them, and what a checkpoint must keep (see [`epochs`]).
 //!
 //! # The state word
 //!
 //! Each page id has one word: the exclusive latch, the version for optimistic readers, and the translation
 //! to a frame, all at once. A reader loads it, reads the frame, and loads it again: unchanged means that
 //! what it read is consistent. [`state`] has its steps, [`latch`] the memory order.
-//!
-//! # Epochs
-//!
-//! The *epoch* counts checkpoint flips. A frame's `dirty` is 0 if its page equals its image on the
-//! medium, or else the epoch of the first change since. With a checkpoint of the flip to epoch `E` open:
-//!
-//! | `dirty` | means | a writer first | the evictor |
-//! |---|---|---|---|
-//! | 0 | clean | sets `E` | drops the page |
-//! | `E` | changed after the flip | nothing | writes it to a new place, keeps the old one for the checkpoint |
-//! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
-//! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
-//!
-//! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
-//! of their tree after the flip; see [`crate::detached`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod epochs;
+mod eviction;
+mod guards;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use braid_io::AlignedBuf;
 use braid_rt::Mutex;
 
 use crate::error::StoreError;
@@ -32,11 +19,14 @@ use crate::file::DataFile;
 use crate::frames::Frames;
 use crate::latch;
 use crate::node;
-use crate::page::{PAGE_SIZE, Page, PageId};
+use crate::page::{PAGE_SIZE, PageId};
 use crate::read_ahead::Cluster;
 use crate::state::{self, NONE, frame_of};
 use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
+
+pub(crate) use epochs::OpenCheckpoint;
+pub(crate) use guards::{ReadPage, WritePage};
 
 /// The place of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
@@ -60,31 +50,6 @@ struct FrameInfo {
     /// Written under the page's latch.
     dirty: AtomicU64,
     captured: AtomicBool,
-}
-
-/// What an open checkpoint collects. What is gone through in an order that can be told from outside is ordered: else a
-/// simulation could not be repeated.
-#[derive(Debug)]
-pub(crate) struct OpenCheckpoint {
-    /// Places of images written for it.
-    pub(crate) places: HashMap<PageId, u64>,
-    /// Places, as of the flip, of pages whose place changed since without an image for it.
-    pub(crate) frozen: HashMap<PageId, u64>,
-    /// Images that writers put aside before they changed the page.
-    pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
-    /// Detached pages that nobody needs but this checkpoint, for their images.
-    pub(crate) to_free: BTreeSet<PageId>,
-}
-
-impl OpenCheckpoint {
-    pub(crate) fn new() -> Self {
-        Self {
-            places: HashMap::new(),
-            frozen: HashMap::new(),
-            copies: BTreeMap::new(),
-            to_free: BTreeSet::new(),
-        }
-    }
 }
 
 /// See the module's text.
@@ -405,222 +370,10 @@ impl Pool {
         })
     }
 
-    /// Makes a page exist whose id was taken; for an open checkpoint it does not.
-    pub(crate) fn appear(&self, id: PageId, place: u64) {
-        let mut checkpoint = self.checkpoint.lock();
-        if let Some(open) = checkpoint.as_mut() {
-            open.frozen.entry(id).or_insert(ABSENT);
-        }
-        self.places.get_or_make(id).store(place, Ordering::Release);
-    }
-
     /// The page's present version word, for stamps.
     pub(crate) fn version(&self, id: PageId) -> u64 {
         self.state(id)
             .map_or(0, |state| state::without_mark(latch::open(state)))
-    }
-
-    pub(crate) fn take_frame(&self) -> Result<usize, StoreError> {
-        if let Some(frame) = self.free_frames.lock().pop() {
-            return Ok(frame as usize);
-        }
-        match self.unused_frame() {
-            Some(frame) => Ok(frame),
-            None => self.evict(),
-        }
-    }
-
-    /// A frame that nothing was in yet.
-    pub(crate) fn unused_frame(&self) -> Option<usize> {
-        if !self.has_unused_frames(1) {
-            return None;
-        }
-        let frame = self.next_frame.fetch_add(1, Ordering::Relaxed);
-        (frame < self.frames.count()).then_some(frame)
-    }
-
-    /// Whether there seem to be so many frames that nothing was in yet.
-    pub(crate) fn has_unused_frames(&self, count: usize) -> bool {
-        self.next_frame
-            .load(Ordering::Relaxed)
-            .saturating_add(count)
-            <= self.frames.count()
-    }
-
-    /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.
-    fn evict(&self) -> Result<usize, StoreError> {
-        let mut last_error = None;
-        for step in 0..8 * self.frames.count() {
-            if let Some(frame) = self.free_frames.lock().pop() {
-                return Ok(frame as usize);
-            }
-            let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.count();
-            let info = &self.info[frame];
-            let id = info.page.load(Ordering::Relaxed);
-            let Some(state) = self.state(id).filter(|_| id != 0) else {
-                continue;
-            };
-            let Some(word) = state::pick(state, frame as u64) else {
-                continue;
-            };
-            let clean = info.dirty.load(Ordering::Relaxed) == 0;
-            let pinned = !clean && info.captured.load(Ordering::Relaxed);
-            let evicted = if pinned {
-                false
-            } else if clean {
-                true
-            } else {
-                match self.write_out(id, frame) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        last_error = Some(error);
-                        false
-                    }
-                }
-            };
-            if evicted {
-                self.counters.evictions.fetch_add(1, Ordering::Relaxed);
-                state::moved(state, word, NONE);
-                return Ok(frame);
-            }
-            latch::give_back(state, word);
-            if last_error.is_some() && step > self.frames.count() {
-                break;
-            }
-            if step > 2 * self.frames.count() && step % 64 == 0 {
-                // Others hold the rest, for a moment.
-                braid_rt::thread::yield_now();
-            }
-        }
-        Err(last_error.unwrap_or(StoreError::PoolExhausted))
-    }
-
-    /// Writes a latched dirty page to a new place.
-    fn write_out(&self, id: PageId, frame: usize) -> Result<(), StoreError> {
-        let mut buf = self.file.buffer();
-        self.frames.page(frame).copy_to(&mut buf);
-        let place = self.file.write_page(id, &mut buf)?;
-        self.counters
-            .eviction_writes
-            .fetch_add(1, Ordering::Relaxed);
-        let mut checkpoint = self.checkpoint.lock();
-        let info = &self.info[frame];
-        let of_checkpoint = info.dirty.load(Ordering::Relaxed) < self.epoch.load(Ordering::Acquire);
-        if of_checkpoint
-            && let Some(open) = checkpoint.as_mut()
-            && (!self.is_detached(id) || open.has_detached(id))
-        {
-            open.places.insert(id, place);
-        }
-        self.set_place(&mut checkpoint, id, place);
-        info.dirty.store(0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Moves a page's place; frees the old one unless a checkpoint, durable or open, refers to it.
-    pub(crate) fn set_place(
-        &self,
-        checkpoint: &mut Option<OpenCheckpoint>,
-        id: PageId,
-        place: u64,
-    ) {
-        let word = self.places.get_or_make(id);
-        let detached = word.load(Ordering::Relaxed) & DETACHED;
-        let new = if place == ABSENT {
-            ABSENT
-        } else {
-            place | detached
-        };
-        let old = word.swap(new, Ordering::AcqRel) & !DETACHED;
-        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
-        if let Some(open) = checkpoint.as_mut() {
-            if !open.places.contains_key(&id) {
-                // One that was detached after the flip has its entry already.
-                let before = if detached == 0 { old } else { ABSENT };
-                let as_of_flip = *open.frozen.entry(id).or_insert(before);
-                kept |= as_of_flip == old;
-            } else {
-                kept |= open.places[&id] == old;
-            }
-        }
-        if !kept {
-            self.file.space.lock().free(old);
-        }
-    }
-
-    /// Before the first change of a latched page since the flip: keeps the image that an open checkpoint
-    /// needs, and marks the page dirty.
-    #[inline]
-    fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
-        let frame = frame_of(word) as usize;
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let dirty = self.info[frame].dirty.load(Ordering::Relaxed);
-        if dirty == epoch {
-            return Ok(());
-        }
-        self.prepare_first_change(id, frame, dirty, epoch)
-    }
-
-    #[cold]
-    fn prepare_first_change(
-        &self,
-        id: PageId,
-        frame: usize,
-        dirty: u64,
-        epoch: u64,
-    ) -> Result<(), StoreError> {
-        let info = &self.info[frame];
-        if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
-            let mut checkpoint = self.checkpoint.lock();
-            if let Some(open) = checkpoint.as_mut() {
-                if open.copies.len() < self.copies_max {
-                    let mut copy = self.file.buffer();
-                    self.frames.page(frame).copy_to(&mut copy);
-                    open.copies.insert(id, copy);
-                    self.counters.copies.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    drop(checkpoint);
-                    // Too many copies wait for the checkpoint: this writer writes its own, which also
-                    // slows it down to what the medium takes.
-                    self.write_out(id, frame)?;
-                }
-            }
-        }
-        info.captured.store(false, Ordering::Relaxed);
-        info.dirty.store(epoch, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Pages in frames that belong to the open checkpoint.
-    pub(crate) fn dirty_before(&self, epoch: u64) -> Vec<PageId> {
-        let is_old = |info: &&FrameInfo| {
-            let dirty = info.dirty.load(Ordering::Relaxed);
-            dirty != 0 && dirty < epoch
-        };
-        self.info
-            .iter()
-            .filter(is_old)
-            .map(|info| info.page.load(Ordering::Relaxed))
-            .collect()
-    }
-
-    /// Latches a page only if it is in memory.
-    fn latch_resident(&self, id: PageId) -> Option<(&AtomicU64, u64)> {
-        let state = self.state(id)?;
-        let mut waits = Waits::default();
-        loop {
-            let word = state.load(Ordering::Relaxed);
-            if state::is_latched(word) {
-                waits.wait();
-                continue;
-            }
-            if !state::is_resident(word) {
-                return None;
-            }
-            if state::take(state, word).is_some() {
-                return Some((state, word));
-            }
-        }
     }
 
     /// Latches a page wherever it is, without loading it.
@@ -638,106 +391,12 @@ impl Pool {
         }
     }
 
-    /// Whether a latched page in memory was changed before the flip and its image is neither written nor on its
-    /// way.
-    pub(crate) fn awaits_image(&self, frame: usize) -> bool {
-        let info = &self.info[frame];
-        let dirty = info.dirty.load(Ordering::Relaxed);
-        let epoch = self.epoch.load(Ordering::Acquire);
-        dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed)
-    }
-
-    /// Takes a latched page that goes out of its frame; the frame is then to be given back.
-    pub(crate) fn vacate(&self, frame: usize) -> u32 {
-        let info = &self.info[frame];
-        info.dirty.store(0, Ordering::Relaxed);
-        info.page.store(0, Ordering::Relaxed);
-        frame as u32
-    }
-
     /// Gives back the id and the frame of a page that is gone.
     pub(crate) fn give_back(&self, id: PageId, frame: Option<u32>) {
         if let Some(frame) = frame {
             self.free_frames.lock().push(frame);
         }
         self.ids.lock().free.push(id);
-    }
-
-    /// Takes the image of a page for the checkpoint, if the page still waits for that.
-    pub(crate) fn capture(&self, id: PageId, out: &mut [u8]) -> bool {
-        let Some((state, word)) = self.latch_resident(id) else {
-            return false;
-        };
-        let frame = frame_of(word) as usize;
-        let info = &self.info[frame];
-        let has_detached = || {
-            let checkpoint = self.checkpoint.lock();
-            checkpoint
-                .as_ref()
-                .is_some_and(|open| open.has_detached(id))
-        };
-        let waits = self.awaits_image(frame) && (!self.is_detached(id) || has_detached());
-        if waits {
-            self.frames.page(frame).copy_to(out);
-            info.captured.store(true, Ordering::Relaxed);
-        }
-        // The page is unchanged, and so is its version.
-        latch::give_back(state, word);
-        waits
-    }
-
-    /// After the image of a captured page was written (`Some` place), or could not be.
-    pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
-        let resident = self.latch_resident(id);
-        let mut checkpoint = self.checkpoint.lock();
-        let mut is_free = false;
-        if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
-            open.places.insert(id, place);
-            is_free = open.to_free.remove(&id);
-        }
-        if let Some((state, word)) = resident {
-            let info = &self.info[frame_of(word) as usize];
-            let dirty = info.dirty.load(Ordering::Relaxed);
-            if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
-                info.captured.store(false, Ordering::Relaxed);
-                if let Some(place) = place {
-                    info.dirty.store(0, Ordering::Relaxed);
-                    self.set_place(&mut checkpoint, id, place);
-                }
-            }
-            latch::give_back(state, word);
-        }
-        drop(checkpoint);
-        if is_free {
-            self.free_detached(id);
-        }
-    }
-
-    /// Moves a page that is not changing from one place to another; says whether it did.
-    pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
-        // The latch keeps a load from reading the place while that is given away.
-        let (state, word) = self.latch_anywhere(id);
-        let mut checkpoint = self.checkpoint.lock();
-        // A dirty page gets another place anyway.
-        let is_dirty = frame_of(word) != NONE
-            && self.info[frame_of(word) as usize]
-                .dirty
-                .load(Ordering::Relaxed)
-                != 0;
-        let untouched = !is_dirty
-            && !self.is_detached(id)
-            && self.place(id) == from
-            && checkpoint.as_ref().is_some_and(|open| {
-                !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
-            });
-        if untouched {
-            if let Some(open) = checkpoint.as_mut() {
-                open.places.insert(id, to);
-            }
-            self.set_place(&mut checkpoint, id, to);
-        }
-        latch::give_back(state, word);
-        untouched
     }
 
     /// Pages in memory.
@@ -767,109 +426,5 @@ impl Waits {
         } else {
             braid_rt::thread::yield_now();
         }
-    }
-}
-
-/// An optimistic read of a page. What it shows counts only if [`ReadPage::validate`] says so afterwards.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadPage<'a> {
-    pool: &'a Pool,
-    state: &'a AtomicU64,
-    pub(crate) id: PageId,
-    word: u64,
-}
-
-impl<'a> ReadPage<'a> {
-    #[inline]
-    pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(frame_of(self.word) as usize)
-    }
-
-    pub(crate) fn version(&self) -> u64 {
-        self.word
-    }
-
-    /// Whether the page is unchanged since it was opened.
-    #[inline]
-    pub(crate) fn validate(&self) -> bool {
-        state::is_unchanged(self.state, self.word)
-    }
-
-    /// Takes the exclusive latch if the page is unchanged.
-    #[inline]
-    pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
-        if !state::upgrade(self.state, self.word) {
-            return None;
-        }
-        Some(WritePage {
-            pool: self.pool,
-            state: self.state,
-            id: self.id,
-            word: self.word,
-            changed: false,
-        })
-    }
-}
-
-/// The exclusive latch of a page; dropping it gives it back.
-#[derive(Debug)]
-pub(crate) struct WritePage<'a> {
-    pool: &'a Pool,
-    state: &'a AtomicU64,
-    pub(crate) id: PageId,
-    word: u64,
-    changed: bool,
-}
-
-impl<'a> WritePage<'a> {
-    /// The page, to be read.
-    #[inline]
-    pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(frame_of(self.word) as usize)
-    }
-
-    /// The page, to be changed.
-    #[inline]
-    pub(crate) fn page_mut(&mut self) -> Result<Page<'a>, StoreError> {
-        if !self.changed {
-            self.pool.prepare_change(self.id, self.word)?;
-            self.changed = true;
-        }
-        Ok(self.page())
-    }
-
-    /// Gives the page and its id back.
-    pub(crate) fn free(mut self) -> Result<(), StoreError> {
-        // An open checkpoint may need the image.
-        self.page_mut()?;
-        let pool = self.pool;
-        {
-            let mut checkpoint = pool.checkpoint.lock();
-            if pool.place(self.id) != UNWRITTEN {
-                pool.set_place(&mut checkpoint, self.id, ABSENT);
-            } else {
-                pool.places
-                    .get_or_make(self.id)
-                    .store(ABSENT, Ordering::Release);
-            }
-        }
-        let frame = pool.vacate(frame_of(self.word) as usize);
-        self.word = state::with_frame(self.word, NONE);
-        let id = self.id;
-        drop(self);
-        pool.give_back(id, Some(frame));
-        Ok(())
-    }
-}
-
-impl Drop for WritePage<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let word = if self.changed {
-            state::next_version(self.word)
-        } else {
-            self.word
-        };
-        latch::give_back(self.state, state::without_mark(word));
     }
 }

@@ -1,0 +1,254 @@
+//! Epochs: how a checkpoint finds the pages as they were at its flip, while others change them.
+//!
+//! The *epoch* counts checkpoint flips. A frame's `dirty` is 0 if its page equals its image on the
+//! medium, or else the epoch of the first change since. With a checkpoint of the flip to epoch `E` open:
+//!
+//! | `dirty` | means | a writer first | the evictor |
+//! |---|---|---|---|
+//! | 0 | clean | sets `E` | drops the page |
+//! | `E` | changed after the flip | nothing | writes it to a new place, keeps the old one for the checkpoint |
+//! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
+//! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
+//!
+//! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
+//! of their tree after the flip; see [`crate::detached`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+
+use braid_io::AlignedBuf;
+
+use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN, Waits};
+use crate::error::StoreError;
+use crate::latch;
+use crate::page::PageId;
+use crate::state::{self, NONE, frame_of};
+use crate::sync::AtomicU64;
+
+/// What an open checkpoint collects. What is gone through in an order that can be told from outside is ordered: else a
+/// simulation could not be repeated.
+#[derive(Debug)]
+pub(crate) struct OpenCheckpoint {
+    /// Places of images written for it.
+    pub(crate) places: HashMap<PageId, u64>,
+    /// Places, as of the flip, of pages whose place changed since without an image for it.
+    pub(crate) frozen: HashMap<PageId, u64>,
+    /// Images that writers put aside before they changed the page.
+    pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
+    /// Detached pages that nobody needs but this checkpoint, for their images.
+    pub(crate) to_free: BTreeSet<PageId>,
+}
+
+impl OpenCheckpoint {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: HashMap::new(),
+            frozen: HashMap::new(),
+            copies: BTreeMap::new(),
+            to_free: BTreeSet::new(),
+        }
+    }
+}
+
+impl Pool {
+    /// Makes a page exist whose id was taken; for an open checkpoint it does not.
+    pub(crate) fn appear(&self, id: PageId, place: u64) {
+        let mut checkpoint = self.checkpoint.lock();
+        if let Some(open) = checkpoint.as_mut() {
+            open.frozen.entry(id).or_insert(ABSENT);
+        }
+        self.places.get_or_make(id).store(place, Ordering::Release);
+    }
+
+    /// Moves a page's place; frees the old one unless a checkpoint, durable or open, refers to it.
+    pub(crate) fn set_place(
+        &self,
+        checkpoint: &mut Option<OpenCheckpoint>,
+        id: PageId,
+        place: u64,
+    ) {
+        let word = self.places.get_or_make(id);
+        let detached = word.load(Ordering::Relaxed) & DETACHED;
+        let new = if place == ABSENT {
+            ABSENT
+        } else {
+            place | detached
+        };
+        let old = word.swap(new, Ordering::AcqRel) & !DETACHED;
+        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
+        if let Some(open) = checkpoint.as_mut() {
+            if !open.places.contains_key(&id) {
+                // One that was detached after the flip has its entry already.
+                let before = if detached == 0 { old } else { ABSENT };
+                let as_of_flip = *open.frozen.entry(id).or_insert(before);
+                kept |= as_of_flip == old;
+            } else {
+                kept |= open.places[&id] == old;
+            }
+        }
+        if !kept {
+            self.file.space.lock().free(old);
+        }
+    }
+
+    /// Before the first change of a latched page since the flip: keeps the image that an open checkpoint
+    /// needs, and marks the page dirty.
+    #[inline]
+    pub(super) fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
+        let frame = frame_of(word) as usize;
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let dirty = self.info[frame].dirty.load(Ordering::Relaxed);
+        if dirty == epoch {
+            return Ok(());
+        }
+        self.prepare_first_change(id, frame, dirty, epoch)
+    }
+
+    #[cold]
+    fn prepare_first_change(
+        &self,
+        id: PageId,
+        frame: usize,
+        dirty: u64,
+        epoch: u64,
+    ) -> Result<(), StoreError> {
+        let info = &self.info[frame];
+        if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
+            let mut checkpoint = self.checkpoint.lock();
+            if let Some(open) = checkpoint.as_mut() {
+                if open.copies.len() < self.copies_max {
+                    let mut copy = self.file.buffer();
+                    self.frames.page(frame).copy_to(&mut copy);
+                    open.copies.insert(id, copy);
+                    self.counters.copies.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    drop(checkpoint);
+                    // Too many copies wait for the checkpoint: this writer writes its own, which also
+                    // slows it down to what the medium takes.
+                    self.write_out(id, frame)?;
+                }
+            }
+        }
+        info.captured.store(false, Ordering::Relaxed);
+        info.dirty.store(epoch, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Pages in frames that belong to the open checkpoint.
+    pub(crate) fn dirty_before(&self, epoch: u64) -> Vec<PageId> {
+        let is_old = |info: &&FrameInfo| {
+            let dirty = info.dirty.load(Ordering::Relaxed);
+            dirty != 0 && dirty < epoch
+        };
+        self.info
+            .iter()
+            .filter(is_old)
+            .map(|info| info.page.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Latches a page only if it is in memory.
+    fn latch_resident(&self, id: PageId) -> Option<(&AtomicU64, u64)> {
+        let state = self.state(id)?;
+        let mut waits = Waits::default();
+        loop {
+            let word = state.load(Ordering::Relaxed);
+            if state::is_latched(word) {
+                waits.wait();
+                continue;
+            }
+            if !state::is_resident(word) {
+                return None;
+            }
+            if state::take(state, word).is_some() {
+                return Some((state, word));
+            }
+        }
+    }
+
+    /// Whether a latched page in memory was changed before the flip and its image is neither written nor on its
+    /// way.
+    pub(crate) fn awaits_image(&self, frame: usize) -> bool {
+        let info = &self.info[frame];
+        let dirty = info.dirty.load(Ordering::Relaxed);
+        let epoch = self.epoch.load(Ordering::Acquire);
+        dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed)
+    }
+
+    /// Takes the image of a page for the checkpoint, if the page still waits for that.
+    pub(crate) fn capture(&self, id: PageId, out: &mut [u8]) -> bool {
+        let Some((state, word)) = self.latch_resident(id) else {
+            return false;
+        };
+        let frame = frame_of(word) as usize;
+        let info = &self.info[frame];
+        let has_detached = || {
+            let checkpoint = self.checkpoint.lock();
+            checkpoint
+                .as_ref()
+                .is_some_and(|open| open.has_detached(id))
+        };
+        let waits = self.awaits_image(frame) && (!self.is_detached(id) || has_detached());
+        if waits {
+            self.frames.page(frame).copy_to(out);
+            info.captured.store(true, Ordering::Relaxed);
+        }
+        // The page is unchanged, and so is its version.
+        latch::give_back(state, word);
+        waits
+    }
+
+    /// After the image of a captured page was written (`Some` place), or could not be.
+    pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
+        let resident = self.latch_resident(id);
+        let mut checkpoint = self.checkpoint.lock();
+        let mut is_free = false;
+        if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
+            open.places.insert(id, place);
+            is_free = open.to_free.remove(&id);
+        }
+        if let Some((state, word)) = resident {
+            let info = &self.info[frame_of(word) as usize];
+            let dirty = info.dirty.load(Ordering::Relaxed);
+            if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
+                info.captured.store(false, Ordering::Relaxed);
+                if let Some(place) = place {
+                    info.dirty.store(0, Ordering::Relaxed);
+                    self.set_place(&mut checkpoint, id, place);
+                }
+            }
+            latch::give_back(state, word);
+        }
+        drop(checkpoint);
+        if is_free {
+            self.free_detached(id);
+        }
+    }
+
+    /// Moves a page that is not changing from one place to another; says whether it did.
+    pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
+        // The latch keeps a load from reading the place while that is given away.
+        let (state, word) = self.latch_anywhere(id);
+        let mut checkpoint = self.checkpoint.lock();
+        // A dirty page gets another place anyway.
+        let is_dirty = frame_of(word) != NONE
+            && self.info[frame_of(word) as usize]
+                .dirty
+                .load(Ordering::Relaxed)
+                != 0;
+        let untouched = !is_dirty
+            && !self.is_detached(id)
+            && self.place(id) == from
+            && checkpoint.as_ref().is_some_and(|open| {
+                !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
+            });
+        if untouched {
+            if let Some(open) = checkpoint.as_mut() {
+                open.places.insert(id, to);
+            }
+            self.set_place(&mut checkpoint, id, to);
+        }
+        latch::give_back(state, word);
+        untouched
+    }
+}

@@ -1,0 +1,117 @@
+//! Where frames come from: unused ones, those given back, and then those of pages that nobody used lately (a clock
+//! with a second chance).
+
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use crate::error::StoreError;
+use crate::latch;
+use crate::page::PageId;
+use crate::state::{self, NONE};
+
+impl Pool {
+    pub(crate) fn take_frame(&self) -> Result<usize, StoreError> {
+        if let Some(frame) = self.free_frames.lock().pop() {
+            return Ok(frame as usize);
+        }
+        match self.unused_frame() {
+            Some(frame) => Ok(frame),
+            None => self.evict(),
+        }
+    }
+
+    /// A frame that nothing was in yet.
+    pub(crate) fn unused_frame(&self) -> Option<usize> {
+        if !self.has_unused_frames(1) {
+            return None;
+        }
+        let frame = self.next_frame.fetch_add(1, Ordering::Relaxed);
+        (frame < self.frames.count()).then_some(frame)
+    }
+
+    /// Whether there seem to be so many frames that nothing was in yet.
+    pub(crate) fn has_unused_frames(&self, count: usize) -> bool {
+        self.next_frame
+            .load(Ordering::Relaxed)
+            .saturating_add(count)
+            <= self.frames.count()
+    }
+
+    /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.
+    fn evict(&self) -> Result<usize, StoreError> {
+        let mut last_error = None;
+        for step in 0..8 * self.frames.count() {
+            if let Some(frame) = self.free_frames.lock().pop() {
+                return Ok(frame as usize);
+            }
+            let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.count();
+            let info = &self.info[frame];
+            let id = info.page.load(Ordering::Relaxed);
+            let Some(state) = self.state(id).filter(|_| id != 0) else {
+                continue;
+            };
+            let Some(word) = state::pick(state, frame as u64) else {
+                continue;
+            };
+            let clean = info.dirty.load(Ordering::Relaxed) == 0;
+            let pinned = !clean && info.captured.load(Ordering::Relaxed);
+            let evicted = if pinned {
+                false
+            } else if clean {
+                true
+            } else {
+                match self.write_out(id, frame) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        last_error = Some(error);
+                        false
+                    }
+                }
+            };
+            if evicted {
+                self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+                state::moved(state, word, NONE);
+                return Ok(frame);
+            }
+            latch::give_back(state, word);
+            if last_error.is_some() && step > self.frames.count() {
+                break;
+            }
+            if step > 2 * self.frames.count() && step % 64 == 0 {
+                // Others hold the rest, for a moment.
+                braid_rt::thread::yield_now();
+            }
+        }
+        Err(last_error.unwrap_or(StoreError::PoolExhausted))
+    }
+
+    /// Writes a latched dirty page to a new place.
+    pub(super) fn write_out(&self, id: PageId, frame: usize) -> Result<(), StoreError> {
+        let mut buf = self.file.buffer();
+        self.frames.page(frame).copy_to(&mut buf);
+        let place = self.file.write_page(id, &mut buf)?;
+        self.counters
+            .eviction_writes
+            .fetch_add(1, Ordering::Relaxed);
+        let mut checkpoint = self.checkpoint.lock();
+        let info = &self.info[frame];
+        let of_checkpoint = info.dirty.load(Ordering::Relaxed) < self.epoch.load(Ordering::Acquire);
+        if of_checkpoint
+            && let Some(open) = checkpoint.as_mut()
+            && (!self.is_detached(id) || open.has_detached(id))
+        {
+            open.places.insert(id, place);
+        }
+        self.set_place(&mut checkpoint, id, place);
+        info.dirty.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes a latched page that goes out of its frame; the frame is then to be given back.
+    pub(crate) fn vacate(&self, frame: usize) -> u32 {
+        let info = &self.info[frame];
+        info.dirty.store(0, Ordering::Relaxed);
+        info.page.store(0, Ordering::Relaxed);
+        frame as u32
+    }
+}

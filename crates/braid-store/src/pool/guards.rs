@@ -1,0 +1,116 @@
+//! What the pool hands out: a page opened for optimistic reading, or latched to be changed.
+//!
+//! Who has one needs to know nothing of frames, state words and epochs.
+
+use std::sync::atomic::Ordering;
+
+use super::{ABSENT, Pool, UNWRITTEN};
+use crate::error::StoreError;
+use crate::latch;
+use crate::page::{Page, PageId};
+use crate::state::{self, NONE, frame_of};
+use crate::sync::AtomicU64;
+
+/// An optimistic read of a page. What it shows counts only if [`ReadPage::validate`] says so afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadPage<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) state: &'a AtomicU64,
+    pub(crate) id: PageId,
+    pub(super) word: u64,
+}
+
+impl<'a> ReadPage<'a> {
+    #[inline]
+    pub(crate) fn page(&self) -> Page<'a> {
+        self.pool.frames.page(frame_of(self.word) as usize)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.word
+    }
+
+    /// Whether the page is unchanged since it was opened.
+    #[inline]
+    pub(crate) fn validate(&self) -> bool {
+        state::is_unchanged(self.state, self.word)
+    }
+
+    /// Takes the exclusive latch if the page is unchanged.
+    #[inline]
+    pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
+        if !state::upgrade(self.state, self.word) {
+            return None;
+        }
+        Some(WritePage {
+            pool: self.pool,
+            state: self.state,
+            id: self.id,
+            word: self.word,
+            changed: false,
+        })
+    }
+}
+
+/// The exclusive latch of a page; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct WritePage<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) state: &'a AtomicU64,
+    pub(crate) id: PageId,
+    pub(super) word: u64,
+    pub(super) changed: bool,
+}
+
+impl<'a> WritePage<'a> {
+    /// The page, to be read.
+    #[inline]
+    pub(crate) fn page(&self) -> Page<'a> {
+        self.pool.frames.page(frame_of(self.word) as usize)
+    }
+
+    /// The page, to be changed.
+    #[inline]
+    pub(crate) fn page_mut(&mut self) -> Result<Page<'a>, StoreError> {
+        if !self.changed {
+            self.pool.prepare_change(self.id, self.word)?;
+            self.changed = true;
+        }
+        Ok(self.page())
+    }
+
+    /// Gives the page and its id back.
+    pub(crate) fn free(mut self) -> Result<(), StoreError> {
+        // An open checkpoint may need the image.
+        self.page_mut()?;
+        let pool = self.pool;
+        {
+            let mut checkpoint = pool.checkpoint.lock();
+            if pool.place(self.id) != UNWRITTEN {
+                pool.set_place(&mut checkpoint, self.id, ABSENT);
+            } else {
+                pool.places
+                    .get_or_make(self.id)
+                    .store(ABSENT, Ordering::Release);
+            }
+        }
+        let frame = pool.vacate(frame_of(self.word) as usize);
+        self.word = state::with_frame(self.word, NONE);
+        let id = self.id;
+        drop(self);
+        pool.give_back(id, Some(frame));
+        Ok(())
+    }
+}
+
+impl Drop for WritePage<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let word = if self.changed {
+            state::next_version(self.word)
+        } else {
+            self.word
+        };
+        latch::give_back(self.state, state::without_mark(word));
+    }
+}
