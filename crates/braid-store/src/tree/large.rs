@@ -1,0 +1,121 @@
+//! Large values, whose records lead out of the leaf: reading them, and what becomes of their pages when the records
+//! change.
+//!
+//! [`overflow`] has the pages themselves. Apart from other values, since leaf and pages are not read or changed at
+//! once: the leaf may change meanwhile, and a value that left it may still be wanted.
+
+use bytes::Bytes;
+
+use super::{ToKey, Tree, broken};
+use crate::detached::DetachedValue;
+use crate::error::StoreError;
+use crate::node::{FLAG_OVERFLOW, LeafRecord, NewValue, Node};
+use crate::overflow;
+use crate::page::PageId;
+use crate::pool::{Pool, Waits, WritePage};
+
+#[inline(never)]
+pub(super) fn keep_overflow(
+    pool: &Pool,
+    page: PageId,
+    node: Node<'_>,
+    record: LeafRecord,
+) -> Result<DetachedValue, StoreError> {
+    let first = overflow::reference(&node.stored_value(&record));
+    match overflow::pages(pool, first, record.value_len, page)? {
+        Some(pages) => Ok(DetachedValue::new(pages, record.value_len)),
+        None => Err(broken(first)),
+    }
+}
+
+impl Tree {
+    /// Reads the overflow pages of a record that was read in a consistent leaf; `None` if the record was
+    /// replaced meanwhile. The leaf's version can't tell that: reading a value larger than the pool puts
+    /// the leaf out of memory.
+    pub(super) fn read_overflow(
+        &self,
+        key: &[u8],
+        record: &LeafRecord,
+        stored: &[u8],
+    ) -> Result<Option<Bytes>, StoreError> {
+        let first = overflow::reference(stored);
+        let mut value = Vec::new();
+        let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)?;
+        let mut waits = Waits::default();
+        let unchanged = loop {
+            if let Some(leaf) = self.try_descend(&ToKey(key))? {
+                let node = Node(leaf.page());
+                let same = node.search(key).is_ok_and(|i| {
+                    let now = node.leaf_record(i);
+                    now.version == record.version && now.flags == record.flags
+                });
+                if leaf.validate() {
+                    break same;
+                }
+            }
+            waits.wait();
+        };
+        match (unchanged, is_whole) {
+            (true, true) => Ok(Some(value.into())),
+            (true, false) => Err(broken(first)),
+            (false, _) => Ok(None),
+        }
+    }
+
+    /// Puts a value into pages of its own, and its record into its leaf.
+    #[inline(never)]
+    pub(super) fn put_large(
+        &self,
+        key: &[u8],
+        version: u64,
+        flags: u64,
+        value: &[u8],
+        kept: Option<&DetachedValue>,
+    ) -> Result<(), StoreError> {
+        let written = overflow::write(&self.pool, value)?;
+        let reference = written.pages()[0].to_le_bytes();
+        let new = NewValue {
+            version,
+            flags: flags | FLAG_OVERFLOW,
+            len: value.len(),
+            stored: &reference,
+        };
+        let put = self.latch_leaf(key).and_then(|leaf| {
+            let place = Node(leaf.page()).search(key);
+            self.put(leaf, place, key, &new, kept)
+        });
+        if !matches!(put, Ok(true)) {
+            self.pool.discard(written.pages());
+        }
+        put.map(drop)
+    }
+
+    /// The large value of a record that is about to go from its leaf, unless it lies there.
+    #[inline(always)]
+    pub(super) fn leaving(
+        &self,
+        leaf: &WritePage<'_>,
+        record: &LeafRecord,
+        kept: Option<&DetachedValue>,
+    ) -> Result<Option<DetachedValue>, StoreError> {
+        if !record.is_overflow() {
+            return Ok(None);
+        }
+        // All that can fail comes before the change.
+        match kept {
+            Some(kept) => Ok(Some(kept.clone())),
+            None => keep_overflow(&self.pool, leaf.id, Node(leaf.page()), *record).map(Some),
+        }
+    }
+
+    /// After a large value was taken out of its leaf: frees its pages, unless somebody keeps it.
+    #[inline(always)]
+    pub(super) fn let_go(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
+        let Some(value) = value else { return };
+        if kept.is_some() && !braid_rt::mutant!("free_large_values_early") {
+            self.pool.detach(value.pages());
+        } else {
+            self.pool.discard(value.pages());
+        }
+    }
+}

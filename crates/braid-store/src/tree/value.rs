@@ -1,0 +1,131 @@
+//! Values in the hands of the tree's callers, where they lie: to be read, or to be kept before a change replaces them.
+//!
+//! A value in a leaf is copied once, straight to where the caller wants it.
+
+use std::cell::OnceCell;
+
+use bytes::Bytes;
+
+use super::large::keep_overflow;
+use super::{RecordMeta, meta_of};
+use crate::detached::DetachedValue;
+use crate::error::StoreError;
+use crate::node::{LeafRecord, Node};
+use crate::page::PageId;
+use crate::pool::Pool;
+
+/// A value where it lies; see [`Tree::read`](super::Tree::read).
+#[derive(Clone, Copy, Debug)]
+pub struct ValueRef<'a>(pub(super) Place<'a>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'a> {
+    /// In a leaf, which others may be changing.
+    Leaf(Node<'a>, &'a LeafRecord),
+    Copied(&'a Bytes),
+    Memory(&'a [u8]),
+}
+
+impl<'a> ValueRef<'a> {
+    /// A copy.
+    #[inline]
+    pub fn to_bytes(self) -> Bytes {
+        match self.0 {
+            Place::Leaf(node, record) => node.stored_value(record).into(),
+            Place::Copied(bytes) => bytes.clone(),
+            Place::Memory(bytes) => Bytes::copy_from_slice(bytes),
+        }
+    }
+
+    /// A copy, in a buffer that may be a little longer.
+    #[inline(always)]
+    pub fn to_vec(self) -> Vec<u8> {
+        match self.0 {
+            Place::Leaf(node, record) => node.padded_value(record),
+            Place::Copied(bytes) => bytes.to_vec(),
+            Place::Memory(bytes) => bytes.to_vec(),
+        }
+    }
+
+    /// The value itself, if it can be had without a copy.
+    #[inline(always)]
+    pub fn shared(self) -> Option<&'a Bytes> {
+        match self.0 {
+            Place::Copied(bytes) => Some(bytes),
+            Place::Leaf(..) | Place::Memory(_) => None,
+        }
+    }
+
+    /// Makes `out` a copy.
+    #[inline]
+    pub fn copy_to(self, out: &mut Vec<u8>) {
+        out.clear();
+        match self.0 {
+            Place::Leaf(node, record) => node.append_stored_value(record, out),
+            Place::Copied(bytes) => out.extend_from_slice(bytes),
+            Place::Memory(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a Bytes> for ValueRef<'a> {
+    fn from(bytes: &'a Bytes) -> Self {
+        Self(Place::Copied(bytes))
+    }
+}
+
+impl<'a> From<&'a [u8]> for ValueRef<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self(Place::Memory(bytes))
+    }
+}
+
+/// The record that a change is about to replace.
+#[derive(Debug)]
+pub struct OldRecord<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) page: PageId,
+    pub(super) node: Node<'a>,
+    pub(super) record: LeafRecord,
+    pub(super) kept: &'a OnceCell<DetachedValue>,
+}
+
+impl OldRecord<'_> {
+    /// Its version and kind.
+    pub fn meta(&self) -> RecordMeta {
+        meta_of(&self.record)
+    }
+
+    /// The bytes of its value that [`OldRecord::keep_value`] appends.
+    pub fn inline_len(&self) -> usize {
+        match self.record.is_overflow() {
+            true => 0,
+            false => self.record.value_len,
+        }
+    }
+
+    /// Keeps its value for others: appends it to `out`, or returns it if it is a large one, whose pages then are
+    /// not freed with the record.
+    ///
+    /// # Errors
+    /// What reading overflow pages can fail with; nothing is kept then.
+    #[inline]
+    pub fn keep_value(&self, out: &mut Vec<u8>) -> Result<Option<DetachedValue>, StoreError> {
+        // By value, so that nothing but this branch needs them in memory.
+        let Self {
+            pool,
+            page,
+            node,
+            record,
+            kept,
+        } = *self;
+        if record.is_overflow() {
+            let value = keep_overflow(pool, page, node, record)?;
+            // A second time it is the same one.
+            let _ = kept.set(value.clone());
+            return Ok(Some(value));
+        }
+        node.append_stored_value(&record, out);
+        Ok(None)
+    }
+}
