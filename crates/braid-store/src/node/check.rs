@@ -5,9 +5,10 @@
 //! that lie in the page, keys in order and between the fences, an exact account of the space), and would
 //! otherwise panic far from the cause. Looked at once, when a page comes from the medium.
 
+use super::shared::{SHARED_MAX, Shared};
 use super::{
     FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, KIND_OVERFLOW,
-    NO_FENCE, SHARED_MAX, Shared, words_of,
+    NO_FENCE, words_of,
 };
 use crate::page::{PAGE_SIZE, WORDS};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN, overflow};

@@ -1,6 +1,7 @@
 //! A node's contents outside of its page: to be split, merged, or built anew.
 
-use super::{FIRST_SLOT, KIND_INNER, KIND_LEAF, Node, Shared, shortest_separator, words_of};
+use super::shared::Shared;
+use super::{FIRST_SLOT, KIND_INNER, KIND_LEAF, Node, shortest_separator, words_of};
 use crate::page::{PAGE_SIZE, PageId, WORDS};
 
 /// So many records in a row, each at least as new as the one before it, are taken for the trace of somebody
