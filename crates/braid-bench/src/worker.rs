@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid::Ticket;
-use fastrand::Rng;
 
 use crate::BenchError;
 use crate::driver::{Access, Client, Step};
@@ -38,7 +36,6 @@ pub(crate) struct Worker<'a> {
     phase: &'a PhaseCell,
     tally: Tally,
     outstanding: VecDeque<Outstanding>,
-    pauses: Rng,
 }
 
 impl<'a> Worker<'a> {
@@ -62,7 +59,6 @@ impl<'a> Worker<'a> {
             phase,
             tally: Tally::new(kinds),
             outstanding: VecDeque::with_capacity(in_flight),
-            pauses: Rng::new(),
         }
     }
 
@@ -148,18 +144,12 @@ impl<'a> Worker<'a> {
     }
 
     /// Counts a conflict and keeps those who collided apart, as [`braid::Database::transact`] does for its callers: on few
-    /// cores the other side, which holds what this one wants, must get to run. Pauses grow, and differ.
+    /// cores the other side, which holds what this one wants, must get to run.
     fn conflict(&mut self, stop: Stop, tries: u32) -> Result<(), BenchError> {
         match stop {
             Stop::Conflict => {
                 self.tally.aborts += 1;
-                match tries {
-                    ..3 => thread::yield_now(),
-                    _ => {
-                        let steps = self.pauses.u64(1..=8);
-                        thread::sleep(Duration::from_micros(steps << tries.min(9)));
-                    }
-                }
+                braid_rt::thread::back_off(tries);
                 Ok(())
             }
             Stop::RolledBack => Err(BenchError::RolledBackRead),

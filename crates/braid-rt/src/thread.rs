@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::simulation;
 
@@ -58,6 +59,18 @@ pub fn yield_now() {
         simulation::give_way();
     } else {
         std::thread::yield_now();
+    }
+}
+
+/// Keeps those who collided apart, before they try again. One that began anew at once could take its locks again
+/// before the one that waits for them is awake, and collide with it for ever; so the pauses grow with the tries so
+/// far, differently for each thread.
+pub fn back_off(tries: u32) {
+    if tries < 3 {
+        yield_now();
+    } else {
+        let steps = 1 + (index() as u64 * 7 + u64::from(tries)) % 8;
+        crate::sleep(Duration::from_micros(steps << tries.min(9)));
     }
 }
 

@@ -1,7 +1,5 @@
 //! Running transactions again after conflicts.
 
-use std::time::Duration;
-
 use super::Database;
 use crate::error::Result;
 use crate::options::TransactionOptions;
@@ -9,18 +7,6 @@ use crate::transaction::Transaction;
 
 /// After this many conflicts in a row [`Database::transact`] gives up.
 const RETRIES_MAX: u32 = 1_000;
-
-/// Keeps those who collided apart. A victim that began anew at once could take its locks again before the
-/// one that waits for them is awake, and collide with it for ever; so the pauses grow, differently for
-/// each thread.
-fn back_off(tries: u32) {
-    if tries < 3 {
-        braid_rt::thread::yield_now();
-    } else {
-        let steps = 1 + (braid_rt::thread::index() as u64 * 7 + u64::from(tries)) % 8;
-        braid_rt::sleep(Duration::from_micros(steps << tries.min(9)));
-    }
-}
 
 impl Database {
     /// Runs `body` in a transaction and commits it, again and again while that fails with a conflict.
@@ -111,7 +97,7 @@ impl Database {
             match body(self.begin_with(options)) {
                 Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
                     tries += 1;
-                    back_off(tries);
+                    braid_rt::thread::back_off(tries);
                 }
                 outcome => return outcome,
             }
