@@ -10,6 +10,7 @@
 
 mod lock;
 mod mutant;
+mod prefetch;
 pub mod simulation;
 pub mod thread;
 mod time;
@@ -20,6 +21,7 @@ pub use lock::{
 };
 #[doc(hidden)]
 pub use mutant::is_chosen;
+pub use prefetch::prefetch;
 pub use simulation::{point, reach};
 pub use time::{entropy, now, sleep, wall_clock};
 pub use word::{wait, wake_all, wake_one};

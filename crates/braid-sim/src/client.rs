@@ -396,6 +396,9 @@ impl Client {
         if !reads_only && self.rng.u32(..16) == 0 {
             self.many(tx, id, ops)?;
         }
+        if id.is_multiple_of(4) {
+            tx.prefetch(&table, &[0, 1, 2])?;
+        }
         for _ in 0..self.rng.u32(1..6) {
             match self.rng.u32(..10) {
                 0..4 => ops.push(self.read(tx)?),

@@ -231,7 +231,7 @@ mod tests {
 
     fn version_of(store: &Store, key: u32) -> Option<u64> {
         let found = store.tree(7).unwrap().get(&key.to_be_bytes(), |_| true);
-        found.unwrap().0.map(|found| found.meta.version)
+        found.unwrap().map(|found| found.meta.version)
     }
 
     fn copy(

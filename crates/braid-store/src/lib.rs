@@ -25,7 +25,7 @@
 //!
 //! let (store, meta) = Store::open(device, StoreOptions::default())?;
 //! assert_eq!(meta, b"log position");
-//! let (found, _) = store.tree(7)?.get(b"key", |_| true)?;
+//! let found = store.tree(7)?.get(b"key", |_| true)?;
 //! assert_eq!(found.unwrap().value.unwrap(), &b"value"[..]);
 //! # Ok(())
 //! # }
@@ -69,8 +69,8 @@ pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta, Stamp, TOGETHER,
-    Taken, Tree, ValueRef,
+    Change, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta, Spot, Stamp,
+    TOGETHER, Taken, Tree, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

@@ -287,13 +287,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Asks the processor for the record of a key in a leaf.
+    /// Asks the processor for a record of a leaf.
     #[inline]
-    pub(crate) fn prefetch_record_of(self, key: &[u8]) {
-        if let Ok(i) = self.search(key) {
-            let (_, at, _) = self.slot(i);
-            self.0.prefetch(at, 2 * LINE_WORDS);
-        }
+    pub(crate) fn prefetch_record(self, i: usize) {
+        let (_, at, _) = self.slot(i);
+        self.0.prefetch(at, 2 * LINE_WORDS);
     }
 
     /// The value's bytes in the leaf: the value, or the reference to it.

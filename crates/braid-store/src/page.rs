@@ -149,19 +149,12 @@ impl<'a> Page<'a> {
     /// otherwise be waited for one line after the other.
     #[inline]
     pub(crate) fn prefetch(self, index: usize, count: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // From the beginning of a line on.
-            let before = index % LINE_WORDS;
-            let words = self.words(index - before, count.saturating_add(before));
-            for at in (0..words.len()).step_by(LINE_WORDS) {
-                // SAFETY: the address is that of a part of the page; prefetching reads nothing.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(words.as_ptr().wrapping_add(at).cast()) };
-            }
+        // From the beginning of a line on.
+        let before = index % LINE_WORDS;
+        let words = self.words(index - before, count.saturating_add(before));
+        for at in (0..words.len()).step_by(LINE_WORDS) {
+            braid_rt::prefetch(words.as_ptr().wrapping_add(at));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (index, count);
     }
 
     /// Makes all words zero from an index on. Only for the holder of the exclusive latch.

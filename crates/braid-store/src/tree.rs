@@ -5,6 +5,7 @@ mod batch;
 mod large;
 mod position;
 mod scan;
+mod spot;
 mod structure;
 mod value;
 
@@ -25,6 +26,7 @@ use self::value::Place;
 pub use batch::TOGETHER;
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
+pub use spot::Spot;
 pub use value::{OldRecord, ValueRef};
 
 /// What belongs to a record beside key and value.
@@ -49,7 +51,7 @@ pub struct Found {
 pub type Taken<T> = (RecordMeta, Option<T>);
 
 /// A leaf at the moment it was read; see [`Tree::is_current`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     page: PageId,
     version: u64,
@@ -220,10 +222,9 @@ impl Tree {
         &self,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
-    ) -> Result<(Option<Found>, Stamp), StoreError> {
-        let (found, stamp) = self.read(key, want_value, |value| value.to_bytes())?;
-        let found = found.map(|(meta, value)| Found { meta, value });
-        Ok((found, stamp))
+    ) -> Result<Option<Found>, StoreError> {
+        let found = self.read(key, want_value, |value| value.to_bytes())?;
+        Ok(found.map(|(meta, value)| Found { meta, value }))
     }
 
     /// Reads one key. `want_value` says from the record's version whether the value is wanted; if so,
@@ -236,32 +237,69 @@ impl Tree {
         &self,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<Taken<T>>, StoreError> {
+        self.read_by(None, key, want_value, take)
+    }
+
+    /// [`Tree::read`] that looks first where `spot` says, and then says where the key was found.
+    ///
+    /// # Errors
+    /// As [`Tree::read`].
+    pub fn read_at<T>(
+        &self,
+        spot: &mut Spot,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<Taken<T>>, StoreError> {
+        self.read_by(Some(spot), key, want_value, take)
+    }
+
+    // So that who has no spot pays for none.
+    #[inline(always)]
+    fn read_by<T>(
+        &self,
+        mut spot: Option<&mut Spot>,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
         mut take: impl FnMut(ValueRef<'_>) -> T,
-    ) -> Result<(Option<Taken<T>>, Stamp), StoreError> {
+    ) -> Result<Option<Taken<T>>, StoreError> {
         let mut waits = Waits::default();
         loop {
-            if let Some(outcome) = self.try_read(key, &want_value, &mut take)? {
+            let spot = spot.as_deref_mut();
+            if let Some(outcome) = self.try_read(spot, key, &want_value, &mut take)? {
                 return Ok(outcome);
             }
             waits.wait();
         }
     }
 
-    #[inline]
-    #[allow(clippy::type_complexity, reason = "it is that of `read`, or none")]
+    #[inline(always)]
     fn try_read<T>(
         &self,
+        spot: Option<&mut Spot>,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
         take: &mut impl FnMut(ValueRef<'_>) -> T,
-    ) -> Result<Option<(Option<Taken<T>>, Stamp)>, StoreError> {
-        let Some(leaf) = self.try_descend(&ToKey(key))? else {
-            return Ok(None);
+    ) -> Result<Option<Option<Taken<T>>>, StoreError> {
+        let recalled = spot.as_ref().and_then(|spot| self.recall(spot, key));
+        let (leaf, place) = match recalled {
+            Some(found) => found,
+            None => {
+                let Some(leaf) = self.try_descend(&ToKey(key))? else {
+                    return Ok(None);
+                };
+                let place = Node(leaf.page()).search(key);
+                if let Some(spot) = spot {
+                    *spot = self.spot(&leaf, key, place);
+                }
+                (leaf, place)
+            }
         };
         let node = Node(leaf.page());
-        let stamp = Stamp::of(&leaf);
-        let Ok(i) = node.search(key) else {
-            return Ok(leaf.validate().then_some((None, stamp)));
+        let Ok(i) = place else {
+            return Ok(leaf.validate().then_some(None));
         };
         let record = node.leaf_record(i);
         let meta = meta_of(&record);
@@ -278,9 +316,9 @@ impl Tree {
                 return Ok(None);
             };
             let value = take(ValueRef(Place::Copied(&value)));
-            return Ok(Some((Some((meta, Some(value))), stamp)));
+            return Ok(Some(Some((meta, Some(value)))));
         };
-        Ok(leaf.validate().then_some((Some((meta, value)), stamp)))
+        Ok(leaf.validate().then_some(Some((meta, value))))
     }
 
     /// Whether nothing changed in the leaf since it was read. May say no without reason.
@@ -301,10 +339,22 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        let mut leaf = self.latch_leaf(key)?;
+        self.modify_at(&mut Spot::default(), key, decide)
+    }
+
+    /// [`Tree::modify`] that looks first where `spot` says, and then says where the record is.
+    ///
+    /// # Errors
+    /// As [`Tree::modify`].
+    pub fn modify_at<'v, R>(
+        &self,
+        spot: &mut Spot,
+        key: &[u8],
+        decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
+    ) -> Result<R, StoreError> {
+        let (mut leaf, found) = self.latch_place(spot, key)?;
         // Before the decision: a failure to keep the page's old image must not come after it.
         let node = Node(leaf.page_mut()?);
-        let found = node.search(key);
         let record = found.ok().map(|i| node.leaf_record(i));
         let kept = OnceCell::new();
         let old = record.map(|record| OldRecord {
@@ -323,10 +373,29 @@ impl Tree {
             && node.admits(key, found)
             && node.put_in_place(&record, &NewValue::inline(version, value))
         {
+            spot.follow(self, &leaf, true);
             return Ok(result);
         }
+        spot.follow(self, &leaf, false);
         self.apply(leaf, found, key, change, kept.get())?;
         Ok(result)
+    }
+
+    /// Latches the leaf of a key, and says where in it the key is or belongs.
+    #[inline(always)]
+    fn latch_place(
+        &self,
+        spot: &Spot,
+        key: &[u8],
+    ) -> Result<(WritePage<'_>, Result<usize, usize>), StoreError> {
+        if let Some((leaf, place)) = self.recall(spot, key)
+            && let Some(leaf) = leaf.upgrade()
+        {
+            return Ok((leaf, place));
+        }
+        let leaf = self.latch_leaf(key)?;
+        let place = Node(leaf.page()).search(key);
+        Ok((leaf, place))
     }
 
     #[inline(always)]

@@ -52,7 +52,7 @@ fn assert_sound(store: &Store, what: &str) {
 fn assert_is(store: &Store, model: &Model, what: &str) {
     let tree = store.tree(1).unwrap();
     for key in 0..=u8::MAX {
-        let (found, _) = tree.get(&[key], |_| true).unwrap();
+        let found = tree.get(&[key], |_| true).unwrap();
         let found = found.and_then(|found| found.value);
         let same = found.as_deref() == model.get(&key).map(|value| &value[..]);
         assert!(same, "{what}: key {key}");

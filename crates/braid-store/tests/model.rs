@@ -177,9 +177,8 @@ fn operations_agree_with_a_map_under_eviction() {
         }
         check(&tree, &model, seed);
         for key in model.keys().take(200) {
-            let (found, stamp) = tree.get(key, |_| true).unwrap();
+            let found = tree.get(key, |_| true).unwrap();
             assert_eq!(found.unwrap().value.unwrap(), model[key].1);
-            let _ = tree.is_current(stamp);
         }
         assert!(
             store.stats().evictions > 0,
@@ -370,13 +369,8 @@ fn values_of_64_mib_go_in_and_out() {
     let tree = store.tree(1).unwrap();
     let large: Vec<u8> = (0..64 << 20).map(|i: u32| ((i * 7) >> 3) as u8).collect();
     put(&tree, b"large", 1, &large);
-    let value = tree
-        .get(b"large", |_| true)
-        .unwrap()
-        .0
-        .unwrap()
-        .value
-        .unwrap();
+    let found = tree.get(b"large", |_| true).unwrap().unwrap();
+    let value = found.value.unwrap();
     assert!(value[..] == large[..]);
     put(&tree, b"large", 2, b"small");
     checkpoint(&store);
@@ -489,7 +483,7 @@ fn threads_see_whole_records_in_order() {
                 let mut rng = fastrand::Rng::with_seed(100 + reader);
                 while !stop.load(Ordering::Relaxed) {
                     let key = rng.u32(..2_000 * WRITERS).to_be_bytes();
-                    if let Some(found) = tree.get(&key, |_| true).unwrap().0 {
+                    if let Some(found) = tree.get(&key, |_| true).unwrap() {
                         let value = found.value.unwrap();
                         assert!(value.iter().all(|b| *b == key[3]));
                     }

@@ -10,7 +10,7 @@ use filled::{KEYS, LARGE_POOL, TREE, check, filled, no_key_goes_back, open};
 fn prefetch(tree: &Tree, keys: &[u32]) {
     let keys: Vec<[u8; 4]> = keys.iter().map(|key| key.to_be_bytes()).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    tree.prefetch(&keys);
+    tree.prefetch(&keys, |_, _| ());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
             prefetch(&tree, &(0..KEYS).collect::<Vec<_>>());
             for key in 0..KEYS {
                 match tree.get(&key.to_be_bytes(), |_| true) {
-                    Ok((found, _)) => {
+                    Ok(found) => {
                         assert_eq!(found.unwrap().meta.version, 1);
                         whole += 1;
                     }

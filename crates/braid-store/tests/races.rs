@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Direction, RecordMeta, Store, StoreOptions, Tree};
+use braid_store::{Change, Direction, Found, RecordMeta, Spot, Store, StoreOptions, Tree};
 use bytes::Bytes;
 
 /// The least there is, so that pages are put out and loaded all the time.
@@ -29,6 +29,12 @@ fn new_tree() -> (Store, Tree) {
 fn put(tree: &Tree, key: &[u8], version: u64, value: &[u8]) {
     tree.modify(key, |_| (Change::Put { version, value }, ()))
         .unwrap();
+}
+
+fn read(tree: &Tree, spot: &mut Spot, key: &[u8]) -> Option<Found> {
+    let found = tree.read_at(spot, key, |_| true, |value| value.to_bytes());
+    let found = found.unwrap();
+    found.map(|(meta, value)| Found { meta, value })
 }
 
 fn scan_all(tree: &Tree, direction: Direction) -> Vec<(Bytes, RecordMeta, Bytes)> {
@@ -120,7 +126,7 @@ fn splits_and_merges_hide_no_key() {
                     let last = done.load(Ordering::Acquire);
                     for _ in 0..scaled(20, 3) {
                         let key = key_of(rng.u64(..anchors), 0);
-                        let (found, _) = tree.get(key.as_bytes(), |_| true).unwrap();
+                        let found = tree.get(key.as_bytes(), |_| true).unwrap();
                         let found = found.unwrap_or_else(|| panic!("get misses {key}"));
                         assert_eq!(found.value.as_deref(), Some(&b"anchor"[..]));
                     }
@@ -158,11 +164,13 @@ fn no_increment_is_lost() {
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(thread);
                 let mut last = [0; KEYS as usize];
+                let mut spots = [Spot::default(); 3];
                 for _ in 0..each {
                     let key = rng.u64(..KEYS);
+                    let spot = &mut spots[rng.usize(..3)];
                     // The version counts; the value is only there to be whole.
                     let count = tree
-                        .modify(&key.to_be_bytes(), |old| {
+                        .modify_at(spot, &key.to_be_bytes(), |old| {
                             let version = old.map_or(0, |old| {
                                 let version = old.meta().version;
                                 let expected = vec![version as u8; 40 + version as usize % 60];
@@ -231,13 +239,14 @@ fn a_current_stamp_tells_the_truth() {
             let (tree, done, trusted) = (&tree, &done, &trusted);
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(1_000 + reader);
+                let mut spot = Spot::default();
                 loop {
                     let last = done.load(Ordering::Acquire);
                     for _ in 0..scaled(20, 5) {
                         let key = rng.u32(..keys).to_be_bytes();
-                        let (first, stamp) = tree.get(&key, |_| true).unwrap();
-                        let (second, _) = tree.get(&key, |_| true).unwrap();
-                        if tree.is_current(stamp) {
+                        let first = read(tree, &mut spot, &key);
+                        let second = read(tree, &mut Spot::default(), &key);
+                        if tree.is_current(spot.stamp()) {
                             trusted.fetch_add(1, Ordering::Relaxed);
                             assert_eq!(first, second, "key {key:?}");
                         }
@@ -303,7 +312,7 @@ fn large_values_are_replaced_as_a_whole() {
                     let last = done.load(Ordering::Acquire);
                     for _ in 0..scaled(10, 2) {
                         let key = rng.u64(..KEYS).to_be_bytes();
-                        if let Some(found) = tree.get(&key, |_| true).unwrap().0 {
+                        if let Some(found) = tree.get(&key, |_| true).unwrap() {
                             check(found.meta.version, &found.value.unwrap());
                         }
                     }

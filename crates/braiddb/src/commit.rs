@@ -478,7 +478,7 @@ impl Inner {
             if tree.is_current(read.stamp) {
                 continue;
             }
-            let (found, _) = tree.get(state.reads.key(read), |_| false)?;
+            let found = tree.get(state.reads.key(read), |_| false)?;
             let holds = match found.map(|found| found.meta) {
                 Some(meta) if meta.version == read.version => true,
                 // Absent now, as it was; but has it been so all the time, at this number too? A removal of
@@ -546,7 +546,7 @@ impl Inner {
             for write in state.writes.live() {
                 let tree = &state.tables[write.table as usize].tree;
                 // Locked since before it was drawn: this is what `apply` will replace.
-                let (found, _) = tree.get(state.writes.key(write), |_| false)?;
+                let found = tree.get(state.writes.key(write), |_| false)?;
                 on.extend(found.map(|found| found.meta.version));
             }
         }
@@ -609,17 +609,24 @@ impl Inner {
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.
     #[inline(never)]
-    fn apply(&self, state: &Context, number: u64) -> Result<()> {
+    fn apply(&self, state: &mut Context, number: u64) -> Result<()> {
         let mut shard = self.garbage.lock_shard();
-        for write in state.writes.live() {
-            let table = &state.tables[write.table as usize];
-            let key = state.writes.key(write);
-            let value = state.writes.value(write);
+        let Context {
+            writes,
+            tables,
+            spots,
+            ..
+        } = state;
+        for write in writes.live() {
+            let table = &tables[write.table as usize];
+            let key = writes.key(write);
+            let value = writes.value(write);
+            let spot = spots.of_write(write.hash, key, write.table, &table.tree);
             let stripe = self.locks.stripe_of(write.hash);
             let mut kept = false;
             // Beside the result, which the tree would move about.
             let mut failed = None;
-            table.tree.modify(key, |old| {
+            table.tree.modify_at(spot, key, |old| {
                 let keep = (Change::Keep, ());
                 if let Some(old) = old {
                     let meta = old.meta();

@@ -16,6 +16,7 @@ use crate::locks::Owner;
 use crate::range_reads::RangeReads;
 use crate::redo::{self, Redo};
 use crate::savepoint::Savepoints;
+use crate::spots::Spots;
 use crate::table::TableCore;
 
 /// Up to this many writes a linear search beats a hash table.
@@ -411,6 +412,8 @@ pub(crate) struct Context {
     pub(crate) reads_locked: bool,
     /// Whether the locks of the writes are left for the commit; see [`crate::write_locks`].
     pub(crate) locks_in_commit: bool,
+    /// Where it came by keys.
+    pub(crate) spots: Spots,
     /// The tables in use; writes and reads refer to them by index.
     pub(crate) tables: Vec<Arc<TableCore>>,
     /// Under snapshot isolation: what it reads.
@@ -431,6 +434,7 @@ impl Context {
             locks: Vec::new(),
             reads_locked: false,
             locks_in_commit: false,
+            spots: Spots::default(),
             tables: Vec::new(),
             snapshot: None,
             time: None,

@@ -145,6 +145,7 @@ mod salvage;
 mod savepoint;
 mod scan;
 mod snapshot;
+mod spots;
 mod stats;
 mod sync;
 mod table;

@@ -100,6 +100,12 @@ impl LockTable {
         hash as usize & (self.stripes.len() - 1)
     }
 
+    /// Asks the processor for a stripe.
+    #[inline]
+    pub(crate) fn prefetch(&self, stripe: usize) {
+        braid_rt::prefetch(&raw const self.stripes[stripe]);
+    }
+
     /// The old versions of the keys of a stripe.
     pub(crate) fn versions(&self, stripe: usize) -> &Mutex<VersionChain> {
         &self.stripes[stripe].versions

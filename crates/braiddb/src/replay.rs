@@ -12,7 +12,7 @@ use braid_rt::Mutex;
 use hashbrown::HashTable;
 
 use braid_log::Piece;
-use braid_store::{Change, Store, Tree};
+use braid_store::{Change, Spot, Store, Tree};
 
 use crate::context::hash_key;
 use crate::error::{Error, Result};
@@ -131,17 +131,19 @@ impl<'a> Replay<'a> {
         let mut writes: Vec<Write> = partition.writes.drain().collect();
         partition.bytes = 0;
         writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
+        let mut spot = Spot::default();
         for write in &writes {
-            self.apply_one(write)?;
+            self.apply_one(write, &mut spot)?;
         }
         Ok(())
     }
 
-    fn apply_one(&self, write: &Write) -> Result<()> {
+    /// `spot` is that of the write before, in the order of the keys.
+    fn apply_one(&self, write: &Write, spot: &mut Spot) -> Result<()> {
         let version = write.version;
         let (key, value) = write.bytes.split_at(write.key_len as usize);
         self.with_tree(write.table, |tree| {
-            Ok(tree.modify(key, |old| {
+            Ok(tree.modify_at(spot, key, |old| {
                 let change = match old {
                     Some(old) if old.meta().version >= version => {
                         braid_rt::reach("replay: an older write in a later batch");

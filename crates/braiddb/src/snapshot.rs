@@ -484,7 +484,7 @@ impl Readable for Snapshot {
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
         self.inner.check_table(&table.core)?;
-        table.core.prefetch(keys);
+        table.core.prefetch(keys, |_, _| {});
         Ok(())
     }
 
@@ -530,7 +530,7 @@ impl Inner {
             return Ok(None);
         }
         let is_visible = |meta: RecordMeta| meta.version <= number;
-        let (found, _) = table.tree.read(key, is_visible, &mut take)?;
+        let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             // The key was first written after the snapshot, or never.
             None => Ok(None),
@@ -571,7 +571,7 @@ impl Inner {
         let horizon = self.log.horizon();
         let is_there = table.since <= horizon;
         let is_visible = |meta: RecordMeta| meta.version <= horizon && is_there;
-        let (found, _) = table.tree.read(key, is_visible, &mut take)?;
+        let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),
             Some((meta, value)) if is_visible(meta) => Ok(value),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
-use braid_store::{TOGETHER, Tree, ValueRef};
+use braid_store::{Spot, TOGETHER, Tree, ValueRef};
 
 use crate::MAX_VALUE_LEN;
 use crate::codec::{Codec, TableOptions};
@@ -125,10 +125,11 @@ impl TableCore {
         outcome
     }
 
-    /// See [`crate::Readable::prefetch`].
+    /// See [`crate::Readable::prefetch`]. Tells where the keys are.
     pub(crate) fn prefetch<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
         &self,
         keys: impl IntoIterator<Item = &'q Q>,
+        mut found: impl FnMut(&[u8], Spot),
     ) {
         let mut keys = keys.into_iter();
         let mut bytes = Vec::new();
@@ -147,7 +148,7 @@ impl TableCore {
             let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
             let keys: [&[u8]; TOGETHER] =
                 std::array::from_fn(|i| bytes.get(start(i)..ends[i]).unwrap_or_default());
-            self.tree.prefetch(&keys[..count]);
+            self.tree.prefetch(&keys[..count], &mut found);
         }
     }
 

@@ -125,9 +125,11 @@ impl Transaction {
             state.reads.newest = state.reads.newest.max(snapshot.number());
             return inner.read_at(core, key, snapshot.number(), take);
         }
-        let (found, stamp) = core.tree.read(key, |_| true, take)?;
+        let spot = state.spots.of_key(hash);
+        let found = core.tree.read_at(spot, key, |_| true, take)?;
         let meta = found.as_ref().map(|(meta, _)| *meta);
         let stripe = inner.locks.stripe_of(hash);
+        let stamp = spot.stamp();
         state.reads.add_point(table, stripe, key, meta, stamp);
         Ok(found.and_then(|(_, value)| value))
     }
@@ -157,8 +159,8 @@ impl Transaction {
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
-        let (found, _) = core.tree.read(key, |_| true, take)?;
-        let Some((meta, value)) = found else {
+        let spot = state.spots.of_key(hash);
+        let Some((meta, value)) = core.tree.read_at(spot, key, |_| true, take)? else {
             return Ok(None);
         };
         state.reads.newest = state.reads.newest.max(meta.version);
@@ -466,8 +468,14 @@ impl Readable for Transaction {
         table: &Table<K, V>,
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
-        self.inner().check_table(&table.core)?;
-        table.core.prefetch(keys);
+        let inner = self.inner();
+        inner.check_table(&table.core)?;
+        let state = &mut **self.state().borrow_mut();
+        table.core.prefetch(keys, |key, spot| {
+            let hash = hash_key(table.core.id, key);
+            inner.locks.prefetch(inner.locks.stripe_of(hash));
+            *state.spots.of_key(hash) = spot;
+        });
         Ok(())
     }
 

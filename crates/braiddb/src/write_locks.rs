@@ -77,7 +77,7 @@ impl Inner {
     /// First committer wins: what was changed after the snapshot can't be written over.
     #[inline(never)]
     fn check_first(&self, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
-        let (found, _) = core.tree.get(key, |_| false)?;
+        let found = core.tree.get(key, |_| false)?;
         let newer =
             snapshot < core.since || found.is_some_and(|found| found.meta.version > snapshot);
         if newer && !braid_rt::mutant!("second_committer_wins") {

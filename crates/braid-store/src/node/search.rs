@@ -21,7 +21,7 @@ impl Node<'_> {
     }
 
     #[inline(never)]
-    fn is_between_fences(self, key: &[u8]) -> bool {
+    pub(crate) fn is_between_fences(self, key: &[u8]) -> bool {
         self.compare_lower(key).is_none_or(Ordering::is_le)
             && self.compare_upper(key).is_none_or(Ordering::is_gt)
     }

@@ -79,6 +79,22 @@ impl<'a> WritePage<'a> {
         Ok(self.page())
     }
 
+    /// The version that the page had when it was latched.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        state::without_mark(self.word)
+    }
+
+    /// The version that the page has once this latch is given back.
+    #[inline]
+    pub(crate) fn version_after(&self) -> u64 {
+        let word = match self.changed {
+            true => state::next_version(self.word),
+            false => self.word,
+        };
+        state::without_mark(word)
+    }
+
     /// Gives the page and its id back.
     pub(crate) fn free(mut self) -> Result<(), StoreError> {
         // An open checkpoint may need the image.
@@ -106,11 +122,6 @@ impl<'a> WritePage<'a> {
 impl Drop for WritePage<'_> {
     #[inline]
     fn drop(&mut self) {
-        let word = if self.changed {
-            state::next_version(self.word)
-        } else {
-            self.word
-        };
-        latch::give_back(self.state, state::without_mark(word));
+        latch::give_back(self.state, self.version_after());
     }
 }

@@ -4,7 +4,7 @@
 //! to different keys don't wait for each other: taken level by level together, their waits overlap (group
 //! prefetching, Chen et al. 2007 §4, here for a tree).
 
-use super::{LEVELS_MAX, SEARCHED, Tree};
+use super::{LEVELS_MAX, SEARCHED, Spot, Tree};
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::PageId;
 use crate::pool::ReadPage;
@@ -37,13 +37,15 @@ impl<'a> Way<'a, '_> {
 
 impl Tree {
     /// Brings what reading or changing these keys looks at into memory, and into the processor's caches, all at the
-    /// same time. A hint: what fails or changes meanwhile is left to who comes for it.
-    pub fn prefetch(&self, keys: &[&[u8]]) {
+    /// same time; tells where they are. A hint: what fails or changes meanwhile is left to who comes for it.
+    #[inline]
+    pub fn prefetch(&self, keys: &[&[u8]], mut found: impl FnMut(&[u8], Spot)) {
         keys.chunks(TOGETHER)
-            .for_each(|keys| self.prefetch_together(keys));
+            .for_each(|keys| self.prefetch_together(keys, &mut found));
     }
 
-    fn prefetch_together(&self, keys: &[&[u8]]) {
+    #[inline]
+    fn prefetch_together(&self, keys: &[&[u8]], found: &mut impl FnMut(&[u8], Spot)) {
         let Ok(Some(root)) = self.pool.read(self.root) else {
             return;
         };
@@ -65,13 +67,23 @@ impl Tree {
                 let Some(page) = self.pool.read_if_there(way.child) else {
                     return false;
                 };
+                // As in `open_child`: else what was opened may be anything.
+                if !way.page.validate() {
+                    return false;
+                }
                 way.page = page;
                 page.page().prefetch(0, SEARCHED);
                 true
             });
         }
-        for way in ways {
-            way.node().prefetch_record_of(way.key);
+        // In a damaged tree not all have come equally far.
+        for way in ways.iter().filter(|way| way.node().is_leaf()) {
+            let place = way.node().search(way.key);
+            if let Ok(i) = place {
+                way.node().prefetch_record(i);
+            }
+            // If the leaf was changed meanwhile, its version tells who recalls it.
+            found(way.key, self.spot(&way.page, way.key, place));
         }
     }
 

@@ -23,7 +23,7 @@ fn put(tree: &Tree, key: u32, version: u64) {
 
 /// Reads a key, which is there and whole; its version.
 pub(crate) fn check(tree: &Tree, key: u32) -> u64 {
-    let (found, _) = tree.get(&key.to_be_bytes(), |_| true).unwrap();
+    let found = tree.get(&key.to_be_bytes(), |_| true).unwrap();
     let found = found.unwrap_or_else(|| panic!("{key} is there"));
     let version = found.meta.version;
     assert_eq!(found.value.unwrap(), version.to_le_bytes().repeat(60));

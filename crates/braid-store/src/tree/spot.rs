@@ -1,0 +1,200 @@
+//! Where a key was found.
+//!
+//! A transaction comes by most keys more than once: it asks for them ahead, reads them, and changes them in its
+//! commit. While the version of the leaf stands, a key is where it was: that takes no descent, and no search. And a
+//! key that is inserted often belongs into the leaf of the one that was inserted before.
+
+use super::{Stamp, Tree};
+use crate::node::Node;
+use crate::page::{PageId, head8, head8_behind};
+use crate::pool::{ReadPage, WritePage};
+
+/// The place of a longer key is not remembered, only its leaf: to compare it would take the leaf's parts in which the
+/// key is, which may be far from the value and from each other.
+const NAME_MAX: usize = 16;
+
+/// Where a key was found, or is missing; see [`Tree::read_at`]. A hint: of another key or tree, of a leaf that was
+/// changed since, or of nothing at all, as by default, it does no harm.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spot {
+    /// Names the tree. No tree has page 0.
+    root: PageId,
+    leaf: Stamp,
+    /// The key, if it is short and was not just put there.
+    name: Option<Name>,
+    is_there: bool,
+    slot: u32,
+    /// The two keys that were changed last were in this leaf: the next one may be, too.
+    is_of_many: bool,
+}
+
+/// A key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name {
+    len: u8,
+    bytes: [u64; 2],
+}
+
+impl Name {
+    #[inline]
+    fn of(key: &[u8]) -> Option<Self> {
+        (key.len() <= NAME_MAX).then(|| Name {
+            len: key.len() as u8,
+            bytes: [head8(key), head8_behind(key, 8)],
+        })
+    }
+}
+
+/// Where in its leaf a key is, or else belongs.
+pub(super) type Place = Result<usize, usize>;
+
+impl Spot {
+    /// The leaf as it was.
+    #[inline]
+    pub fn stamp(&self) -> Stamp {
+        self.leaf
+    }
+
+    /// Whether it is this key's in this tree.
+    #[inline]
+    pub fn is_of(&self, tree: &Tree, key: &[u8]) -> bool {
+        self.root == tree.root && self.has_key(key)
+    }
+
+    #[inline]
+    fn has_key(&self, key: &[u8]) -> bool {
+        self.name.is_some() && self.name == Name::of(key)
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        let slot = self.slot as usize;
+        if self.is_there { Ok(slot) } else { Err(slot) }
+    }
+
+    /// Follows a change of the leaf. `in_place` says that all keys stay where they are.
+    #[inline]
+    pub(super) fn follow(&mut self, tree: &Tree, leaf: &WritePage<'_>, in_place: bool) {
+        let page = leaf.id;
+        let is_current = self.leaf.page == page && self.leaf.version == leaf.version();
+        if !(in_place && is_current || braid_rt::mutant!("keep_a_moved_key")) {
+            self.name = None;
+        }
+        self.is_of_many = self.leaf.page == page;
+        self.root = tree.root;
+        self.leaf = Stamp {
+            page,
+            version: leaf.version_after(),
+        };
+    }
+}
+
+impl Tree {
+    /// Where a key is in a leaf that is read.
+    #[inline]
+    pub(super) fn spot(&self, leaf: &ReadPage<'_>, key: &[u8], place: Place) -> Spot {
+        Spot {
+            root: self.root,
+            leaf: Stamp::of(leaf),
+            name: Name::of(key),
+            is_there: place.is_ok(),
+            slot: place.unwrap_or_else(|slot| slot) as u32,
+            is_of_many: false,
+        }
+    }
+
+    /// Looks where a key was found; `None` if that does not hold any more, or was another key's.
+    #[inline(always)]
+    pub(super) fn recall(&self, spot: &Spot, key: &[u8]) -> Option<(ReadPage<'_>, Place)> {
+        if spot.root != self.root {
+            return None;
+        }
+        let has_key = spot.has_key(key);
+        if !has_key && !spot.is_of_many {
+            return None;
+        }
+        let leaf = self.pool.read_resident(spot.leaf.page)?;
+        if leaf.version() != spot.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
+            return None;
+        }
+        if has_key {
+            return Some((leaf, spot.place()));
+        }
+        let node = Node(leaf.page());
+        let is_here = node.is_between_fences(key);
+        is_here.then(|| (leaf, node.search(key)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::store::{Store, StoreOptions};
+    use crate::tree::Change;
+
+    fn put(tree: &Tree, spot: &mut Spot, key: u32, value: &[u8]) {
+        let put = Change::Put { version: 1, value };
+        tree.modify_at(spot, &key.to_be_bytes(), |_| (put, ()))
+            .unwrap();
+    }
+
+    fn read(tree: &Tree, spot: &mut Spot, key: u32) {
+        let key = key.to_be_bytes();
+        tree.read_at(spot, &key, |_| true, |_| ()).unwrap();
+    }
+
+    fn is_known(tree: &Tree, spot: &Spot, key: u32) -> bool {
+        tree.recall(spot, &key.to_be_bytes()).is_some()
+    }
+
+    /// A store with two trees; the first has keys 0, 10, 20 and so on.
+    fn trees() -> (Store, Tree, Tree) {
+        let options = StoreOptions {
+            pool_bytes: 1 << 20,
+        };
+        let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
+        let (tree, other) = (store.tree(1).unwrap(), store.tree(2).unwrap());
+        (0..50).for_each(|i| put(&tree, &mut Spot::default(), i * 10, &[7; 500]));
+        (store, tree, other)
+    }
+
+    #[test]
+    fn a_key_that_was_read_is_known_until_its_leaf_changes() {
+        let (_store, tree, other) = trees();
+        let mut spot = Spot::default();
+        assert!(!is_known(&tree, &spot, 20));
+        for key in [20, 25] {
+            read(&tree, &mut spot, key);
+            assert!(is_known(&tree, &spot, key));
+            assert!(!is_known(&tree, &spot, 30), "that is another key");
+            assert!(!is_known(&other, &spot, key), "that is another tree");
+            put(&tree, &mut Spot::default(), 30, &[8; 500]);
+            assert!(!is_known(&tree, &spot, key));
+        }
+        tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| spot = found);
+        assert!(is_known(&tree, &spot, 20));
+        // A change of what is known keeps it known.
+        put(&tree, &mut spot, 20, &[8; 500]);
+        assert!(is_known(&tree, &spot, 20));
+        // Unless it may have moved.
+        put(&tree, &mut spot, 20, &[8; 520]);
+        assert!(spot.name.is_none());
+    }
+
+    #[test]
+    fn a_leaf_that_is_written_again_and_again_is_known() {
+        let (_store, tree, _) = trees();
+        let mut spot = Spot::default();
+        put(&tree, &mut spot, 21, &[7; 10]);
+        assert!(!is_known(&tree, &spot, 22), "it was only one");
+        put(&tree, &mut spot, 22, &[7; 10]);
+        assert!(is_known(&tree, &spot, 23));
+        assert!(!is_known(&tree, &spot, 490), "that is in another leaf");
+        put(&tree, &mut spot, 490, &[7; 10]);
+        assert!(!is_known(&tree, &spot, 491));
+    }
+}

@@ -1,0 +1,101 @@
+//! Spots, which say where to look first: whatever they are of, what is read and changed by them is what a descent
+//! leads to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_io::MemoryDevice;
+use braid_store::{Change, Spot, Store, StoreOptions, Tree};
+
+const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
+
+/// Less than the trees take.
+const POOL: StoreOptions = StoreOptions {
+    pool_bytes: 512 << 10,
+};
+
+fn key(number: u32) -> Vec<u8> {
+    let mut key = format!("{number:06}").into_bytes();
+    // Some too long for their place to be remembered, and some just not.
+    key.extend(vec![b'x'; [0, 3, 10, 11, 40][number as usize % 5]]);
+    key
+}
+
+type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+fn check(tree: &Tree, model: &Model, spot: &mut Spot, key: &[u8]) {
+    let found = tree
+        .read_at(spot, key, |_| true, |value| value.to_vec())
+        .unwrap();
+    let found = found.map(|(meta, value)| (meta.version, value.unwrap()));
+    assert_eq!(found.as_ref(), model.get(key), "key {key:?}");
+}
+
+/// Many spots at random for keys of two trees: their own, those of others, and those of long ago, while leaves split
+/// and merge and pages come and go.
+#[test]
+fn a_spot_of_anything_does_no_harm() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..if cfg!(miri) { 1 } else { 4 } {
+        let store = Store::create(Arc::new(MemoryDevice::new()), POOL).unwrap();
+        let trees = [store.tree(3).unwrap(), store.tree(4).unwrap()];
+        let mut models = [Model::new(), Model::new()];
+        let mut spots = [Spot::default(); 6];
+        let mut near = 0;
+        for version in 1..if cfg!(miri) { 400 } else { 40_000 } {
+            if rng.u8(..) < 30 {
+                near = rng.u32(..KEYS);
+            }
+            // Few keys at a time, so that a spot is of this one, or of one beside it, more often than not.
+            let number = near + rng.u32(..3);
+            let at = usize::from(rng.u8(..) < 60);
+            let (tree, model) = (&trees[at], &mut models[at]);
+            let (key, spot) = (key(number), &mut spots[rng.usize(..6)]);
+            let shrinks = version / 5_000 % 2 == 1;
+            match rng.u8(..16) {
+                0 => {
+                    let ahead = [number, number + 1, number + 2].map(self::key);
+                    let ahead: Vec<&[u8]> = ahead.iter().map(|key| &key[..]).collect();
+                    let mut others = spots.iter_mut().skip(3);
+                    tree.prefetch(&ahead, |_, found| *others.next().unwrap() = found);
+                }
+                1..5 if shrinks => {
+                    let was_there = tree.modify_at(spot, &key, |old| match old {
+                        Some(_) => (Change::Remove, true),
+                        None => (Change::Keep, false),
+                    });
+                    assert_eq!(was_there.unwrap(), model.remove(&key).is_some());
+                }
+                1..10 => {
+                    // Mostly in place.
+                    let len = 200 + [0, 0, 0, 70, 3_000][rng.usize(..5)];
+                    let value = vec![version as u8; len];
+                    let put = Change::Put {
+                        version,
+                        value: &value,
+                    };
+                    let before = tree.modify_at(spot, &key, |old| (put, old.map(|o| o.meta())));
+                    let before = before.unwrap().map(|meta| meta.version);
+                    let replaced = model.insert(key, (version, value));
+                    assert_eq!(before, replaced.map(|(version, _)| version));
+                }
+                _ => check(tree, model, spot, &key),
+            }
+        }
+        for (tree, model) in trees.iter().zip(&models) {
+            let mut spot = Spot::default();
+            (0..KEYS + 5).for_each(|number| check(tree, model, &mut spot, &key(number)));
+        }
+        assert!(store.stats().evictions > 0 || cfg!(miri));
+        let mut damages = Vec::new();
+        let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        checkpoint.write(&|_| {}).unwrap();
+        checkpoint.publish().unwrap();
+        store
+            .verify(&mut |damage| damages.push(damage.what))
+            .unwrap();
+        assert!(damages.is_empty(), "{damages:?}");
+    }
+}

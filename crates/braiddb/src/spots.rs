@@ -1,0 +1,46 @@
+//! Where a transaction came by keys, to find them there when it comes by again.
+
+use braid_store::{Spot, Tree};
+
+/// Of so many keys, more or less: those whose hashes collide take each other's place.
+const KEYS: usize = 128;
+
+/// Of so many tables.
+const TABLES: usize = 16;
+
+/// The spots of a context. They outlive its transactions: as hints they can be wrong.
+#[derive(Debug)]
+pub(crate) struct Spots {
+    keys: Box<[Spot; KEYS]>,
+    /// Where the last write went, by table.
+    writes: Box<[Spot; TABLES]>,
+}
+
+impl Default for Spots {
+    fn default() -> Self {
+        Self {
+            keys: Box::new([Spot::default(); KEYS]),
+            writes: Box::new([Spot::default(); TABLES]),
+        }
+    }
+}
+
+impl Spots {
+    /// That of a key with this hash.
+    #[inline]
+    pub(crate) fn of_key(&mut self, hash: u64) -> &mut Spot {
+        // The low bits choose the stripe.
+        &mut self.keys[(hash >> 32) as usize % KEYS]
+    }
+
+    /// That of a key which is going to be written: its own if the transaction came by it, or else that of the write
+    /// before it to the table, which the context has at this index.
+    #[inline]
+    pub(crate) fn of_write(&mut self, hash: u64, key: &[u8], table: u32, tree: &Tree) -> &mut Spot {
+        let own = (hash >> 32) as usize % KEYS;
+        if self.keys[own].is_of(tree, key) {
+            return &mut self.keys[own];
+        }
+        &mut self.writes[table as usize % TABLES]
+    }
+}
