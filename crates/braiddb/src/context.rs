@@ -25,6 +25,9 @@ const LINEAR_MAX: usize = 16;
 /// A buffer that one large transaction grew is not kept for the small ones that follow.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
+/// The same of the index of its writes.
+const INDEX_KEPT_MAX: usize = 1 << 10;
+
 /// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
 const OWNER_USES_BITS: u32 = 32;
 
@@ -35,6 +38,12 @@ pub(crate) fn footprint(table_id: u32) -> u64 {
 
 pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, u64::from(table))
+}
+
+/// A key's bit in [`WriteSet::filter`].
+#[inline]
+fn filter_bit(hash: u64) -> u128 {
+    1 << (hash >> (u64::BITS - 7))
 }
 
 /// One write, pointing into [`WriteSet::redo`].
@@ -58,6 +67,8 @@ pub(crate) struct WriteSet {
     redo: Vec<u8>,
     writes: Vec<Write>,
     by_key: HashTable<u32>,
+    /// Has the bits of all keys written, and perhaps others: most keys that are looked up were not.
+    filter: u128,
     superseded: usize,
     savepoints: Savepoints,
     /// The tables written, at least, as [`footprint`] has them.
@@ -86,7 +97,7 @@ impl WriteSet {
 
     #[inline(always)]
     fn find_index(&self, hash: u64, table: u32, key: &[u8]) -> Option<usize> {
-        if self.writes.is_empty() {
+        if self.filter & filter_bit(hash) == 0 {
             return None;
         }
         self.find_among(hash, table, key)
@@ -104,6 +115,7 @@ impl WriteSet {
     }
 
     /// The transaction's own write of a key: its value, or `None` inside for a removal.
+    #[inline]
     pub(crate) fn find(&self, hash: u64, table: u32, key: &[u8]) -> Option<Option<&[u8]>> {
         self.find_index(hash, table, key)
             .map(|i| self.value(&self.writes[i]))
@@ -124,6 +136,7 @@ impl WriteSet {
         }
         self.footprint |= footprint(table_id);
         let before = self.find_index(hash, table, key);
+        self.filter |= filter_bit(hash);
         let record_at = self.redo.len() as u32;
         let extent = redo::encode(
             Redo {
@@ -279,11 +292,15 @@ impl WriteSet {
 
     fn clear(&mut self) {
         self.writes.clear();
-        if !self.by_key.is_empty() {
+        if self.by_key.capacity() > INDEX_KEPT_MAX {
+            // To clear it takes as long as it is large, for a small transaction too.
+            self.by_key = HashTable::new();
+        } else if !self.by_key.is_empty() {
             self.by_key.clear();
         }
         self.superseded = 0;
         self.footprint = 0;
+        self.filter = 0;
         self.redo.clear();
         self.savepoints.clear();
         if self.redo.capacity() > KEPT_BYTES_MAX {

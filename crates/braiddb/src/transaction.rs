@@ -116,9 +116,7 @@ impl Transaction {
         let mut state = self.state().borrow_mut();
         let state = &mut **state;
         let table = state.table_index(core);
-        if !state.writes.is_empty()
-            && let Some(own) = state.writes.find(hash, table, key)
-        {
+        if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         if let Some(snapshot) = &state.snapshot {
