@@ -172,6 +172,12 @@ impl Workload {
         self == Workload::Load
     }
 
+    /// Whether its data grow with each transaction.
+    #[must_use]
+    pub fn only_inserts(self) -> bool {
+        self == Workload::YcsbInsert
+    }
+
     /// Records that are loaded unless the caller says otherwise: accounts of a branch for TPC-B, items for
     /// TPC-C, which make all of its data smaller in proportion.
     #[must_use]

@@ -270,22 +270,18 @@ impl Comparison<'_> {
         let Some(peer) = entrant.peer else {
             return self.visit_bare_log(workload, &dir, &entrant.loads, repeat);
         };
-        if workload.is_finite() {
+        if workload.is_finite() || workload.only_inserts() {
             return entrant.loads.iter().try_for_each(|&load| {
                 remove(&dir)?;
-                self.visit_empty(workload, peer, &dir, load, repeat)
+                self.visit_anew(workload, peer, &dir, load, repeat)
             });
         }
         let engine = self.open(peer, &dir, workload, entrant.driver.as_ref())?;
         let driver = entrant.driver.as_ref();
-        driver.load(&engine, &mut |p| {
-            (self.progress)(Event::Loading(peer.name, workload, p.loaded, p.records));
-        })?;
+        self.load(&engine, driver, workload)?;
         if repeat == 1 {
             entrant.present = driver.present(&engine)?;
         }
-        (self.progress)(Event::Warming(peer.name, workload));
-        read_all(&engine, driver.tables().len())?;
         for &load in &entrant.loads {
             let spec = self.spec.spec(workload, load, repeat);
             let from = Instant::now() + spec.warm_up;
@@ -295,8 +291,8 @@ impl Comparison<'_> {
         self.check(&engine, driver, entrant.present)
     }
 
-    /// Measures a workload that ends by itself: each load fills an empty database.
-    fn visit_empty(
+    /// Measures a workload that leaves more data than it found: each load begins with a database of its own.
+    fn visit_anew(
         &mut self,
         workload: Workload,
         peer: &PeerInfo,
@@ -307,11 +303,30 @@ impl Comparison<'_> {
         let spec = self.spec.spec(workload, load, repeat);
         let driver = spec.driver()?;
         let engine = self.open(peer, dir, workload, driver.as_ref())?;
-        driver.load(&engine, &mut |_| ())?;
-        let from = Instant::now();
+        self.load(&engine, driver.as_ref(), workload)?;
+        let present = driver.present(&engine)?;
+        let (row, from): (fn(&_, _) -> _, _) = match workload.is_finite() {
+            true => (Row::of_load, Instant::now()),
+            false => (Row::of_report, Instant::now() + spec.warm_up),
+        };
         let report = self.run(&engine, driver.as_ref(), &spec)?;
-        self.record(repeat, Row::of_load(&report, engine.take(from)))?;
-        self.check(&engine, driver.as_ref(), None)
+        self.record(repeat, row(&report, engine.take(from)))?;
+        self.check(&engine, driver.as_ref(), present)
+    }
+
+    /// Loads what is not there, and reads all once.
+    fn load(
+        &mut self,
+        engine: &Staged,
+        driver: &dyn Driver,
+        workload: Workload,
+    ) -> Result<(), BenchError> {
+        let name = engine.name();
+        driver.load(engine, &mut |p| {
+            (self.progress)(Event::Loading(name, workload, p.loaded, p.records));
+        })?;
+        (self.progress)(Event::Warming(name, workload));
+        read_all(engine, driver.tables().len())
     }
 
     fn run(
@@ -477,5 +492,37 @@ fn remove(dir: &PathBuf) -> Result<(), BenchError> {
             Err(BenchError::file("removing", dir, error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_grows_begins_anew_for_each_measurement() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = CompareSpec {
+            workloads: vec![Workload::YcsbInsert, Workload::U1],
+            engines: vec!["braid".into()],
+            threads: vec![1, 2],
+            repeats: 2,
+            each: Duration::from_millis(10),
+            warm_up: Duration::ZERO,
+            records: Some(100),
+            ..CompareSpec::new(dir.path().join("db"), dir.path().join("out"))
+        };
+        let mut loaded = Vec::new();
+        let run = compare(&spec, &mut |event| {
+            if let Event::Warming(_, workload) = event {
+                loaded.push(workload);
+            }
+        });
+        assert!(run.unwrap().violations.is_empty());
+        let times = |workload| loaded.iter().filter(|&&of| of == workload).count();
+        assert_eq!(times(Workload::YcsbInsert), 4);
+        assert_eq!(times(Workload::U1), 2);
     }
 }
