@@ -1,6 +1,7 @@
 //! Filling an engine with the data of a workload.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::BenchError;
 use crate::engines::{Acknowledgement, Body, KvEngine, Mode, Session, Stop, TableId, Wait};
@@ -73,25 +74,46 @@ pub(crate) fn once(
     Ok(records)
 }
 
-/// Counts a run on the data called `name`, from 1, so that no two runs give their new records the same keys.
-pub(crate) fn count_run(
-    engine: &dyn KvEngine,
-    catalogue: TableId,
-    name: &str,
-) -> Result<u32, BenchError> {
-    let key = format!("{name}-runs");
-    let mut run = 0;
-    engine
-        .session()?
-        .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
-            run = 1;
-            tx.get_for_update(catalogue, key.as_bytes(), &mut |row| {
-                run = row.try_into().map_or(1, u32::from_be_bytes).wrapping_add(1);
-            })?;
-            tx.put(catalogue, key.as_bytes(), &run.to_be_bytes())
-        })
-        .map_err(failure)?;
-    Ok(run)
+/// Numbers with which clients begin the keys of their new records: no two clients of a driver have the same, nor two
+/// drivers on the same data.
+#[derive(Default)]
+pub(crate) struct Origins {
+    driver: AtomicU32,
+    clients: AtomicU32,
+}
+
+impl Origins {
+    /// Counts a driver of the data called `name`, from 1.
+    pub(crate) fn begin(
+        &self,
+        engine: &dyn KvEngine,
+        catalogue: TableId,
+        name: &str,
+    ) -> Result<(), BenchError> {
+        let key = format!("{name}-runs");
+        let mut driver = 0;
+        engine
+            .session()?
+            .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
+                driver = 1;
+                tx.get_for_update(catalogue, key.as_bytes(), &mut |row| {
+                    driver = row.try_into().map_or(1, u32::from_be_bytes).wrapping_add(1);
+                })?;
+                tx.put(catalogue, key.as_bytes(), &driver.to_be_bytes())
+            })
+            .map_err(failure)?;
+        // Relaxed: the clients' threads start later.
+        self.driver.store(driver, Ordering::Relaxed);
+        self.clients.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The driver's number and that of one more client.
+    pub(crate) fn client(&self) -> (u32, u32) {
+        // Relaxed: only that it differs matters.
+        let client = self.clients.fetch_add(1, Ordering::Relaxed);
+        (self.driver.load(Ordering::Relaxed), client)
+    }
 }
 
 /// Hands batches of records to an engine.

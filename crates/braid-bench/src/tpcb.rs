@@ -1,8 +1,6 @@
 //! TPC-B: debits and credits of accounts, with sums at tellers and branches (the standard's clause 1.2, without its
 //! terminals and rules for publication).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use fastrand::Rng;
 
 use crate::driver::{Check, Client, Driver, Step};
@@ -32,7 +30,7 @@ pub(crate) struct Tpcb {
     branches: u32,
     /// Of a branch.
     accounts: u32,
-    run: AtomicU32,
+    origins: load::Origins,
     ledger: Ledger,
 }
 
@@ -41,7 +39,7 @@ impl Tpcb {
         Tpcb {
             branches: spec.scale,
             accounts: spec.records.try_into().unwrap_or(u32::MAX),
-            run: AtomicU32::new(0),
+            origins: load::Origins::default(),
             ledger: Ledger::new(spec.threads),
         }
     }
@@ -97,16 +95,16 @@ impl Driver for Tpcb {
             }
             Ok(())
         })?;
-        let run = load::count_run(engine, LOADS, &self.data())?;
-        self.run.store(run, Ordering::Relaxed);
+        self.origins.begin(engine, LOADS, &self.data())?;
         Ok(loaded)
     }
 
     fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_> {
+        let (driver, client) = self.origins.client();
         Box::new(TpcbClient {
             rng: Rng::with_seed(seed),
             tpcb: self,
-            history: (self.run.load(Ordering::Relaxed), thread as u32, 0),
+            history: (driver, client, 0),
             input: [0; 3],
             delta: 0,
             entry: self.ledger.entry(thread),

@@ -54,6 +54,32 @@ fn run_on(spec: &Spec, defect: Option<Defect>) -> (Result<Report, BenchError>, V
     (report, checks)
 }
 
+/// As a comparison does it, with one number of threads after the other.
+#[test]
+fn runs_on_the_same_data_do_not_get_into_each_others_way() {
+    for workload in Workload::ALL {
+        if workload.is_read_only() || workload.is_finite() {
+            continue;
+        }
+        let spec = Spec {
+            measure: Duration::from_millis(50),
+            ..small(workload)
+        };
+        let driver = spec.driver().unwrap();
+        let driver = driver.as_ref();
+        let engine = in_memory(driver);
+        driver.load(&engine, &mut |_| ()).unwrap();
+        let before = driver.present(&engine).unwrap();
+        for threads in [1, 2] {
+            let spec = Spec { threads, ..spec };
+            run(&engine, driver, &spec, &mut |_| ()).unwrap();
+        }
+        let checks = check(&engine, driver, before).unwrap();
+        let violations: Vec<_> = checks.iter().filter_map(Check::complaint).collect();
+        assert!(violations.is_empty(), "{workload}: {violations:#?}");
+    }
+}
+
 #[test]
 fn every_workload_runs_and_is_consistent() {
     for workload in Workload::ALL {

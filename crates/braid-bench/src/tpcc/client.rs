@@ -65,7 +65,7 @@ pub(super) struct TpccClient<'a> {
     home: Home,
     /// Whether there is nothing but New-Order.
     only_new_orders: bool,
-    /// The run and the client's number, which begin the keys of its payments, and the next of them.
+    /// The driver's and the client's number, which begin the keys of its payments, and the next of them.
     history: (u32, u16, u32),
     /// Counts the New-Orders that are acknowledged.
     entry: Entry<'a>,

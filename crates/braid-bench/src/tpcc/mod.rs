@@ -12,8 +12,6 @@ mod random;
 mod rows;
 mod schema;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use fastrand::Rng;
 
 use self::client::{Home, KINDS, TpccClient};
@@ -21,7 +19,7 @@ use self::schema::Sizes;
 use crate::driver::{Check, Client, Driver};
 use crate::engines::{Abilities, KvEngine};
 use crate::ledger::Ledger;
-use crate::load::{CATALOGUE, count_run, once};
+use crate::load::{CATALOGUE, Origins, once};
 use crate::{BenchError, LoadProgress, Spec, Workload};
 
 /// Bytes that a warehouse of the standard's size takes, roughly.
@@ -43,8 +41,7 @@ pub(crate) struct Tpcc {
     threads: usize,
     roams: bool,
     seed: u64,
-    /// Number of the run on these data, from 1.
-    run: AtomicU32,
+    origins: Origins,
     ledger: Ledger,
 }
 
@@ -59,7 +56,7 @@ impl Tpcc {
             threads: spec.threads,
             roams: spec.roams,
             seed: spec.seed,
-            run: AtomicU32::new(0),
+            origins: Origins::default(),
             ledger: Ledger::new(spec.threads),
         }
     }
@@ -109,19 +106,18 @@ impl Driver for Tpcc {
         let loaded = once(engine, schema::CATALOGUE, &data, rows, progress, |loader| {
             load::load(self.sizes, self.seed, loader)
         })?;
-        let run = count_run(engine, schema::CATALOGUE, &data)?;
-        // Relaxed: the clients' threads start later.
-        self.run.store(run, Ordering::Relaxed);
+        self.origins.begin(engine, schema::CATALOGUE, &data)?;
         Ok(loaded)
     }
 
     fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_> {
+        let (driver, client) = self.origins.client();
         Box::new(TpccClient::new(
             Rng::with_seed(seed),
             self.sizes,
             Home::new(self.sizes, thread, self.threads, self.roams),
             self.workload == Workload::TpccNo,
-            (self.run.load(Ordering::Relaxed), thread as u16, 0),
+            (driver, client as u16, 0),
             self.ledger.entry(thread),
         ))
     }
