@@ -468,11 +468,11 @@ impl Readable for Transaction {
     ) -> Result<()> {
         let inner = self.inner();
         inner.check_table(&table.core)?;
-        let state = &mut **self.state().borrow_mut();
         table.core.prefetch(keys, |key, spot| {
             let hash = hash_key(table.core.id, key);
             inner.locks.prefetch(inner.locks.stripe_of(hash));
-            *state.spots.of_key(hash) = spot;
+            // For each anew: what makes the keys may read in this transaction.
+            *self.state().borrow_mut().spots.of_key(hash) = spot;
         });
         Ok(())
     }

@@ -130,3 +130,17 @@ fn a_table_that_is_not_there_is_told() -> Result<()> {
     assert!(matches!(outcome, Err(Error::TableDropped { .. })));
     Ok(())
 }
+
+#[test]
+fn what_makes_the_keys_may_read_in_the_same_transaction() -> Result<()> {
+    let (db, table) = filled()?;
+    let mut tx = db.begin();
+    let keys: Vec<u32> = (0..40).collect();
+    let read = |key: &&u32| assert!(tx.get(&table, *key).unwrap().is_some());
+    tx.prefetch(&table, keys.iter().inspect(read))?;
+    put(&mut tx, &table, 3, 2)?;
+    tx.commit()?;
+    let found = db.get(&table, &3)?;
+    assert_eq!(found.as_deref(), Some(&value(3, 2)[..]));
+    Ok(())
+}
