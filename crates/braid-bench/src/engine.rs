@@ -59,6 +59,11 @@ impl Engine {
         }
     }
 
+    /// Makes the buffer pool so small that the data of `spec` are so many times larger.
+    pub fn set_data_over_pool(&mut self, spec: &Spec, ratio: f64) {
+        self.pool_bytes = (spec.data_bytes() as f64 / ratio) as usize;
+    }
+
     fn builder(&self) -> Builder {
         let mut builder = Database::builder()
             .protocol(self.protocol)

@@ -220,6 +220,7 @@ fn bad_options_are_told_before_anything_is_measured() {
         (&["--threads=1,x"], "--threads"),
         (&["--in-flight=0"], "in-flight"),
         (&["--repeat=0"], "repeat"),
+        (&["--data-over-pool=0"], "data-over-pool"),
         (&["--seconds=0"], "--seconds"),
         (&["--workloads=u2"], "u2"),
         (&["--engines=oracle"], "wiredtiger"),

@@ -108,6 +108,7 @@ fn describe(spec: &CompareSpec) -> Result<Run, BenchError> {
         seconds: spec.each.as_secs_f64(),
         warm_up: spec.warm_up.as_secs_f64(),
         repeats: spec.repeats,
+        data_over_pool: spec.data_over_pool,
         workloads: spec.workloads.iter().map(workload).collect(),
         engines: spec.chosen()?.iter().map(engine).collect(),
         ..Run::default()
@@ -419,6 +420,9 @@ impl Comparison<'_> {
         let mut engine = Engine::new(dir, &spec);
         engine.device = self.spec.device;
         engine.preallocated_log_bytes = PREALLOCATED_LOG_BYTES;
+        if let Some(ratio) = self.spec.data_over_pool {
+            engine.set_data_over_pool(&spec, ratio);
+        }
         engine
     }
 
@@ -500,6 +504,24 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn caches_are_as_small_as_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = CompareSpec {
+            workloads: vec![Workload::YcsbC],
+            engines: vec!["braid".into()],
+            threads: vec![1],
+            repeats: 1,
+            each: Duration::from_millis(10),
+            records: Some(100),
+            data_over_pool: Some(100.0),
+            ..CompareSpec::new(dir.path().join("db"), dir.path().join("out"))
+        };
+        let run = compare(&spec, &mut |_| ()).unwrap();
+        let told = &run.left_out[0].why;
+        assert!(told.contains("pool_bytes"), "no pool is that small: {told}");
+    }
 
     #[test]
     fn what_grows_begins_anew_for_each_measurement() {

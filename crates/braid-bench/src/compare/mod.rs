@@ -52,6 +52,8 @@ pub struct CompareSpec {
     pub warm_up: Duration,
     /// Records to load; `None` for the workload's own.
     pub records: Option<u64>,
+    /// How many times larger than the engines' caches the data are; `None` for caches that hold three times the data.
+    pub data_over_pool: Option<f64>,
     /// Where the databases are; what is in it under an engine's name is removed.
     pub dir: PathBuf,
     /// What Braid and the bare log are stored on.
@@ -80,6 +82,7 @@ impl CompareSpec {
             each: Duration::from_secs(5),
             warm_up: Duration::from_secs(1),
             records: None,
+            data_over_pool: None,
             dir: dir.into(),
             device: DeviceChoice::Auto,
             out: out.into(),
@@ -110,6 +113,11 @@ impl CompareSpec {
         }
         if !(1..=1_000).contains(&self.repeats) {
             return wrong("repeat", "from 1 to 1000", self.repeats.to_string());
+        }
+        if let Some(ratio) = self.data_over_pool
+            && !(ratio.is_finite() && ratio > 0.0)
+        {
+            return wrong("data-over-pool", "a number above 0", ratio.to_string());
         }
         for &workload in &self.workloads {
             for load in self.loads() {

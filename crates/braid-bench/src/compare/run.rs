@@ -25,6 +25,9 @@ pub struct Run {
     pub warm_up: f64,
     /// Repeats.
     pub repeats: usize,
+    /// How many times larger than the engines' caches the data were, if they did not fit.
+    #[serde(default)]
+    pub data_over_pool: Option<f64>,
     /// The workloads in the order in which they ran.
     pub workloads: Vec<WorkloadInfo>,
     /// The engines, Braid first.

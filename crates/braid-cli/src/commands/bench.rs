@@ -240,7 +240,7 @@ impl WorkloadArgs {
             engine.pool_bytes = mib.saturating_mul(1 << 20);
         }
         if let Some(ratio) = self.data_over_pool {
-            engine.pool_bytes = (spec.data_bytes() as f64 / ratio) as usize;
+            engine.set_data_over_pool(spec, ratio);
         }
         engine
     }

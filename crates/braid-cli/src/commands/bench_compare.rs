@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 
 use super::bench::workload_parser;
 use crate::failure::Failure;
-use crate::numbers::{grouped, parse, parse_seconds};
+use crate::numbers::{grouped, parse, parse_ratio, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
@@ -64,6 +64,11 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "R")]
     records: Option<u64>,
 
+    /// Make the engines' caches so small that the data are so many times larger; what a peer keeps in the system's page
+    /// cache is not limited by that
+    #[arg(long, value_name = "X", value_parser = parse_ratio)]
+    data_over_pool: Option<f64>,
+
     /// Where the databases are [default: a fresh directory in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -112,6 +117,7 @@ fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
             .warm_up
             .unwrap_or_else(|| (args.seconds / 5).min(Duration::from_secs(2))),
         records: args.records,
+        data_over_pool: args.data_over_pool,
         device: args.device,
         ..CompareSpec::new("", &args.out)
     };
