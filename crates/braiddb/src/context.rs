@@ -25,7 +25,7 @@ const LINEAR_MAX: usize = 16;
 /// A buffer that one large transaction grew is not kept for the small ones that follow.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// The same of the index of its writes.
+/// Nor is an index of writes for more than these, unless they come.
 const INDEX_KEPT_MAX: usize = 1 << 10;
 
 /// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
@@ -42,8 +42,8 @@ pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
 
 /// A key's bit in [`WriteSet::filter`].
 #[inline]
-fn filter_bit(hash: u64) -> u128 {
-    1 << (hash >> (u64::BITS - 7))
+fn filter_bit(hash: u64) -> u64 {
+    1 << (hash >> (u64::BITS - 6))
 }
 
 /// One write, pointing into [`WriteSet::redo`].
@@ -68,7 +68,7 @@ pub(crate) struct WriteSet {
     writes: Vec<Write>,
     by_key: HashTable<u32>,
     /// Has the bits of all keys written, and perhaps others: most keys that are looked up were not.
-    filter: u128,
+    filter: u64,
     superseded: usize,
     savepoints: Savepoints,
     /// The tables written, at least, as [`footprint`] has them.
@@ -291,8 +291,9 @@ impl WriteSet {
     }
 
     fn clear(&mut self) {
+        let kept = INDEX_KEPT_MAX.max(8 * self.writes.len());
         self.writes.clear();
-        if self.by_key.capacity() > INDEX_KEPT_MAX {
+        if self.by_key.capacity() > kept {
             // To clear it takes as long as it is large, for a small transaction too.
             self.by_key = HashTable::new();
         } else if !self.by_key.is_empty() {
