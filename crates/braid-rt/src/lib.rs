@@ -1,4 +1,4 @@
-//! Threads, locks, sleep and time, as Braid's crates use them.
+//! Threads, locks, sleep and time, as Braid's crates use them, and memory asked for ahead.
 //!
 //! They are the system's (`parking_lot`, futexes, `std::thread`), until [`simulation::run`] takes their
 //! place: then all threads are tasks of one thread, a seed decides which of them goes on at each step, and

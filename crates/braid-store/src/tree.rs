@@ -21,6 +21,7 @@ use crate::node::{FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord,
 use crate::page::PageId;
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
+use self::spot::Slot;
 use self::value::Place;
 
 pub use batch::TOGETHER;
@@ -352,7 +353,7 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        let (mut leaf, found) = self.latch_place(spot, key)?;
+        let (mut leaf, found) = self.latch_at(spot, key)?;
         // Before the decision: a failure to keep the page's old image must not come after it.
         let node = Node(leaf.page_mut()?);
         let record = found.ok().map(|i| node.leaf_record(i));
@@ -381,30 +382,26 @@ impl Tree {
         Ok(result)
     }
 
-    /// Latches the leaf of a key, and says where in it the key is or belongs.
+    /// [`Tree::latch_leaf`] that looks first where `spot` says.
     #[inline(always)]
-    fn latch_place(
-        &self,
-        spot: &Spot,
-        key: &[u8],
-    ) -> Result<(WritePage<'_>, Result<usize, usize>), StoreError> {
+    fn latch_at(&self, spot: &Spot, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
         if let Some((leaf, place)) = self.recall(spot, key)
             && let Some(leaf) = leaf.upgrade()
         {
             return Ok((leaf, place));
         }
-        let leaf = self.latch_leaf(key)?;
-        let place = Node(leaf.page()).search(key);
-        Ok((leaf, place))
+        self.latch_leaf(key)
     }
 
+    /// Latches the leaf of a key, and says where in it the key is or belongs.
     #[inline(always)]
-    fn latch_leaf(&self, key: &[u8]) -> Result<WritePage<'_>, StoreError> {
+    fn latch_leaf(&self, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
         let mut waits = Waits::default();
         loop {
             let leaf = self.descend(key)?;
             if let Some(leaf) = leaf.upgrade() {
-                return Ok(leaf);
+                let place = Node(leaf.page()).search(key);
+                return Ok((leaf, place));
             }
             waits.wait();
         }
@@ -416,7 +413,7 @@ impl Tree {
     fn apply<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
-        place: Result<usize, usize>,
+        place: Slot,
         key: &[u8],
         change: Change<'_>,
         kept: Option<&DetachedValue>,
@@ -454,7 +451,7 @@ impl Tree {
     fn put<'a>(
         &'a self,
         mut leaf: WritePage<'a>,
-        mut place: Result<usize, usize>,
+        mut place: Slot,
         key: &[u8],
         new: &NewValue<'_>,
         kept: Option<&DetachedValue>,
@@ -479,8 +476,7 @@ impl Tree {
             }
             drop(leaf);
             self.split(key)?;
-            leaf = self.latch_leaf(key)?;
-            place = Node(leaf.page()).search(key);
+            (leaf, place) = self.latch_leaf(key)?;
         }
     }
 

@@ -29,18 +29,24 @@ impl Spots {
     /// That of a key with this hash.
     #[inline]
     pub(crate) fn of_key(&mut self, hash: u64) -> &mut Spot {
-        // The low bits choose the stripe.
-        &mut self.keys[(hash >> 32) as usize % KEYS]
+        &mut self.keys[index(hash)]
     }
 
     /// That of a key which is going to be written: its own if the transaction came by it, or else that of the write
     /// before it to the table, which the context has at this index.
     #[inline]
     pub(crate) fn of_write(&mut self, hash: u64, key: &[u8], table: u32, tree: &Tree) -> &mut Spot {
-        let own = (hash >> 32) as usize % KEYS;
+        let own = index(hash);
         if self.keys[own].is_of(tree, key) {
             return &mut self.keys[own];
         }
         &mut self.writes[table as usize % TABLES]
     }
+}
+
+/// Where the spot of a key with this hash is.
+#[inline]
+fn index(hash: u64) -> usize {
+    // The low bits choose the stripe.
+    (hash >> 32) as usize % KEYS
 }

@@ -136,12 +136,11 @@ fn engines(run: &Run) -> Markup {
                 @match run.data_over_pool {
                     Some(ratio) => {
                         "The data are " (tables::number(ratio)) " times as large as the caches, beside which some engines have the "
-                        "system's page cache; everything else is what the engine's own "
+                        "system's page cache"
                     }
-                    None => {
-                        "Caches are as large as three times the data, at least 256 MiB; everything else is what the engine's own "
-                    }
+                    None => { "Caches are as large as three times the data, at least 256 MiB" }
                 }
+                "; everything else is what the engine's own "
                 "documentation advises, and commits are durable. Where “serializable” is no, an engine promises less, "
                 "and has less to do."
             }

@@ -505,18 +505,25 @@ mod tests {
 
     use super::*;
 
+    fn small(dir: &Path, workloads: &[Workload]) -> CompareSpec {
+        CompareSpec {
+            workloads: workloads.into(),
+            engines: vec!["braid".into()],
+            threads: vec![1, 2],
+            repeats: 2,
+            each: Duration::from_millis(10),
+            warm_up: Duration::ZERO,
+            records: Some(100),
+            ..CompareSpec::new(dir.join("db"), dir.join("out"))
+        }
+    }
+
     #[test]
     fn caches_are_as_small_as_is_asked_for() {
         let dir = tempfile::tempdir().unwrap();
         let spec = CompareSpec {
-            workloads: vec![Workload::YcsbC],
-            engines: vec!["braid".into()],
-            threads: vec![1],
-            repeats: 1,
-            each: Duration::from_millis(10),
-            records: Some(100),
             data_over_pool: Some(100.0),
-            ..CompareSpec::new(dir.path().join("db"), dir.path().join("out"))
+            ..small(dir.path(), &[Workload::YcsbC])
         };
         let run = compare(&spec, &mut |_| ()).unwrap();
         let told = &run.left_out[0].why;
@@ -526,16 +533,7 @@ mod tests {
     #[test]
     fn what_grows_begins_anew_for_each_measurement() {
         let dir = tempfile::tempdir().unwrap();
-        let spec = CompareSpec {
-            workloads: vec![Workload::YcsbInsert, Workload::U1],
-            engines: vec!["braid".into()],
-            threads: vec![1, 2],
-            repeats: 2,
-            each: Duration::from_millis(10),
-            warm_up: Duration::ZERO,
-            records: Some(100),
-            ..CompareSpec::new(dir.path().join("db"), dir.path().join("out"))
-        };
+        let spec = small(dir.path(), &[Workload::YcsbInsert, Workload::U1]);
         let mut loaded = Vec::new();
         let run = compare(&spec, &mut |event| {
             if let Event::Warming(_, workload) = event {

@@ -80,10 +80,9 @@ impl Tree {
             len: value.len(),
             stored: &reference,
         };
-        let put = self.latch_leaf(key).and_then(|leaf| {
-            let place = Node(leaf.page()).search(key);
-            self.put(leaf, place, key, &new, kept)
-        });
+        let put = self
+            .latch_leaf(key)
+            .and_then(|(leaf, place)| self.put(leaf, place, key, &new, kept));
         if !matches!(put, Ok(true)) {
             self.pool.discard(written.pages());
         }

@@ -46,7 +46,7 @@ impl Name {
 }
 
 /// Where in its leaf a key is, or else belongs.
-pub(super) type Place = Result<usize, usize>;
+pub(super) type Slot = Result<usize, usize>;
 
 impl Spot {
     /// The leaf as it was.
@@ -67,7 +67,7 @@ impl Spot {
     }
 
     #[inline]
-    fn place(&self) -> Place {
+    fn place(&self) -> Slot {
         let slot = self.slot as usize;
         if self.is_there { Ok(slot) } else { Err(slot) }
     }
@@ -92,7 +92,7 @@ impl Spot {
 impl Tree {
     /// Where a key is in a leaf that is read.
     #[inline]
-    pub(super) fn spot(&self, leaf: &ReadPage<'_>, key: &[u8], place: Place) -> Spot {
+    pub(super) fn spot(&self, leaf: &ReadPage<'_>, key: &[u8], place: Slot) -> Spot {
         Spot {
             root: self.root,
             leaf: Stamp::of(leaf),
@@ -105,7 +105,7 @@ impl Tree {
 
     /// Looks where a key was found; `None` if that does not hold any more, or was another key's.
     #[inline(always)]
-    pub(super) fn recall(&self, spot: &Spot, key: &[u8]) -> Option<(ReadPage<'_>, Place)> {
+    pub(super) fn recall(&self, spot: &Spot, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
         if spot.root != self.root {
             return None;
         }
