@@ -20,7 +20,8 @@ mod layer;
 mod memory;
 mod open;
 mod overlay;
-#[cfg(unix)]
+#[cfg(windows)]
+mod positioned;
 mod posix;
 mod sim;
 mod topology;
@@ -40,7 +41,6 @@ pub use open::{
     open_directory_read_only,
 };
 pub use overlay::OverlayDevice;
-#[cfg(unix)]
 pub use posix::FileDevice;
 pub use sim::{Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
