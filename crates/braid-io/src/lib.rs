@@ -14,6 +14,7 @@
 //! ```
 
 mod aligned;
+mod catching;
 mod device;
 mod latency;
 mod layer;
@@ -32,6 +33,7 @@ mod uring;
 mod uring;
 
 pub use aligned::AlignedBuf;
+pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
 pub use latency::{Latency, LatencyDevice};
 pub use layer::{Layer, LayeredDevice};

@@ -60,7 +60,7 @@ pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle>) {
     for thread in threads {
         // A callback on a flusher may drop the last handle; a thread can't wait for itself.
         if !thread.is_current() {
-            // It panics only if a callback did, which was reported.
+            // A panic was reported by the panic hook; closing goes on.
             let _ = thread.join();
         }
     }

@@ -27,7 +27,8 @@ impl Action {
     pub(crate) fn run(self, outcome: &Result<(), LogError>) {
         match self {
             Action::Call(call) => call(outcome.clone()),
-            Action::Wake(waker) => waker.wake(),
+            // The panic hook has reported a waker that panics.
+            Action::Wake(waker) => drop(braid_rt::call_user(|| waker.wake())),
         }
     }
 }

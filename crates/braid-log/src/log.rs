@@ -416,7 +416,7 @@ impl Log {
         match core.protocol.lock_release() {
             LockRelease::Precommit => f(),
             LockRelease::Durable => {
-                self.ticket(point.at()).on_durable(move |_| f());
+                self.ticket(point.at()).when_known(move |_| f());
             }
             LockRelease::Numbered => {
                 let action = Action::Call(Box::new(move |_| f()));

@@ -93,8 +93,14 @@ impl Ticket {
     }
 
     /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
-    /// once on this one. `f` should be short: others wait behind it. It must not block on this log.
+    /// once on this one. `f` should be short: others wait behind it. It must not block on this log. If `f` panics, the
+    /// panic ends there: the process's panic hook reports it, and the log goes on with the other callbacks.
     pub fn on_durable(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
+        self.when_known(|outcome| drop(braid_rt::call_user(|| f(outcome))));
+    }
+
+    /// Like [`Ticket::on_durable`], for functions of the engine, which do not panic.
+    pub(crate) fn when_known(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
         match self.home.core.outcome(self.target()) {
             Some(outcome) => f(outcome),
             None => self.register(Action::Call(Box::new(f))),

@@ -14,6 +14,7 @@ mod prefetch;
 pub mod simulation;
 pub mod thread;
 mod time;
+mod user;
 mod word;
 
 pub use lock::{
@@ -24,4 +25,5 @@ pub use mutant::is_chosen;
 pub use prefetch::prefetch;
 pub use simulation::{point, reach};
 pub use time::{entropy, now, sleep, wall_clock};
+pub use user::{Deliberate, call_user, panic_deliberately};
 pub use word::{wait, wake_all, wake_one};

@@ -1,5 +1,6 @@
 //! What the clients of a history do, and the notes that they take.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use braid::{
     Bytes, Compression, Database, Durability, Error, Health, Isolation, Readable, Result, Snapshot,
     Table, TableOptions, Ticket, Transaction, TransactionOptions,
 };
+use braid_rt::{Deliberate, panic_deliberately};
 use fastrand::Rng;
 
 use crate::beside::{Beside, Checked};
@@ -142,6 +144,13 @@ impl Notes {
             round.txs[place].acknowledged = true;
         }
         round
+    }
+
+    /// The transaction at this place is durable. Does nothing once the round is over.
+    fn acknowledge(&self, place: usize) {
+        if let Some(tx) = self.lock().round.txs.get_mut(place) {
+            tx.acknowledged = true;
+        }
     }
 
     /// Everything that had returned before `time` is durable.
@@ -442,6 +451,9 @@ impl Client {
             if self.plan.savepoints && self.rng.u32(..3) == 0 {
                 self.detour(tx, id)?;
             }
+            if self.plan.careless && self.rng.u32(..4) == 0 {
+                self.stumble(tx);
+            }
             braid_rt::point();
         }
         if ops
@@ -515,6 +527,24 @@ impl Client {
             tx.insert(&self.tables.values, &key, &version.encode()[..])?;
         }
         tx.rollback_to(&savepoint)
+    }
+
+    /// Calls the engine with a closure that panics, if it is called, and goes on with the transaction as if nothing had
+    /// been.
+    fn stumble(&mut self, tx: &mut Transaction) {
+        let (table, key, which) = (self.tables.values.clone(), self.key(), self.rng.u32(..4));
+        let call = AssertUnwindSafe(|| match which {
+            0 => drop(tx.get_with(&table, &key, |_| panic_deliberately())),
+            1 => drop(tx.fetch_update(&table, &key, |_| panic_deliberately())),
+            2 => drop(tx.retain(&table, key.., |_, _| panic_deliberately())),
+            _ => drop(self.db.get_with(&table, &key, |_| panic_deliberately())),
+        });
+        match catch_unwind(call) {
+            // It failed, or found nothing to show.
+            Ok(()) => {}
+            Err(panic) if panic.is::<Deliberate>() => braid_rt::reach("a closure panics"),
+            Err(panic) => resume_unwind(panic),
+        }
     }
 
     /// So many writes that the transaction takes its locks in the commit.
@@ -617,6 +647,12 @@ impl Client {
 
     /// Waits for a ticket, or looks at it later.
     fn settle(&mut self, place: usize, ticket: Ticket) -> Next {
+        if self.plan.careless && self.rng.u32(..3) == 0 {
+            let (notes, panics) = (self.notes.clone(), self.rng.bool());
+            let durable = move || notes.acknowledge(place);
+            self.beside.callbacks.register(ticket, panics, durable);
+            return Next::Go;
+        }
         if self.rng.bool() {
             self.notes.lock().tickets.push((place, ticket));
             return Next::Go;

@@ -16,6 +16,8 @@ const LONGER: u64 = 100_000;
 /// What happens, and in how many histories for sure: what the simulator does, and every branch of the engine that is
 /// marked with `braid_rt::reach`. A test compares the list with the sources.
 pub const HAPPENS: &[(&str, u64)] = &[
+    ("a callback panics", LONG),
+    ("a closure panics", LONG),
     ("a part of the order lost", LONG),
     ("a tail of the order lost", LONG),
     ("archives restored", LONG),
@@ -102,6 +104,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("stale sector in the data file", LONG),
     ("stale sector in the log", LONG),
     ("states recovered", LONG),
+    ("the health listener panics", LONG),
     ("store: a checkpoint abandoned", LONG),
     ("store: a checkpoint's pages can't be written", LONG),
     ("store: a freed page waits for the checkpoint", LONGER),

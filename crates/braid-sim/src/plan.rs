@@ -56,6 +56,8 @@ pub struct Plan {
     pub seesaw: bool,
     /// One in so many steps leaves its thread without a processor for a while; 0 for none.
     pub stalls: u32,
+    /// Whether clients do what programs do by mistake: callbacks, closures and the health listener panic.
+    pub careless: bool,
     /// Whether the device lies about what is durable: then the checker should complain.
     pub lies: bool,
 }
@@ -91,6 +93,7 @@ impl Plan {
             archive: rng.u32(..20) == 0,
             seesaw: rng.u32(..16) == 0,
             stalls: [0, 0, 0, 0, 0, 0, 64, 512][rng.usize(..8)],
+            careless: rng.u32(..8) == 0,
             lies: false,
         };
         // Together they are too much for the pool.
@@ -189,6 +192,7 @@ impl Plan {
             "archive" => self.archive = parse(name, value)?,
             "seesaw" => self.seesaw = parse(name, value)?,
             "stalls" => self.stalls = parse(name, value)?,
+            "careless" => self.careless = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -209,6 +213,13 @@ impl Plan {
             .checkpoint_log_bytes(64 << 10 << rng.u32(..4))
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
+        let builder = match self.careless {
+            true => builder.on_health_change(|_| {
+                braid_rt::reach("the health listener panics");
+                braid_rt::panic_deliberately();
+            }),
+            false => builder,
+        };
         match rng.u32(..8) {
             0 => builder.group_size(rng.u32(2..6)),
             1 => builder.discard(true),
@@ -244,6 +255,7 @@ impl Plan {
         add(&|p| p.copies = false);
         add(&|p| p.archive = false);
         add(&|p| p.seesaw = false);
+        add(&|p| p.careless = false);
         add(&|p| p.stalls = 0);
         add(&|p| p.errors = false);
         add(&|p| p.large = false);
@@ -284,6 +296,7 @@ impl fmt::Display for Plan {
             archive,
             seesaw,
             stalls,
+            careless,
             lies,
         } = self;
         write!(
@@ -292,7 +305,8 @@ impl fmt::Display for Plan {
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
              crashes={crashes},errors={errors},decay={decay},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
-             feed={feed},copies={copies},archive={archive},seesaw={seesaw},stalls={stalls},lies={lies}"
+             feed={feed},copies={copies},archive={archive},seesaw={seesaw},stalls={stalls},\
+             careless={careless},lies={lies}"
         )
     }
 }

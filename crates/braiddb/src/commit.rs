@@ -31,7 +31,7 @@ use crate::error::{ConflictKind, Error, Result};
 use crate::garbage::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
 use crate::range_reads::{Fingerprint, RangeRead};
-use crate::trace::CommitClock;
+use crate::trace::{CommitClock, call_user};
 
 /// How long a validation waits for another transaction that is committing a key it read, before it
 /// gives up: a commit takes about a microsecond unless its thread lost the processor.
@@ -208,7 +208,8 @@ impl Ticket {
     }
 
     /// Calls `callback` once the outcome is known: at once on this thread if it is, otherwise on the
-    /// thread that completes the flush, which it must not hold up.
+    /// thread that completes the flush, which it must not hold up. If it panics, the process's panic hook reports that, and
+    /// the database goes on with the other callbacks.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -226,8 +227,10 @@ impl Ticket {
     /// ```
     pub fn on_durable(self, callback: impl FnOnce(Result<Commit>) + Send + 'static) {
         let number = self.number;
-        self.log
-            .on_durable(move |r| callback(r.map(|()| Commit { number }).map_err(Error::from)));
+        self.log.on_durable(move |r| {
+            let outcome = r.map(|()| Commit { number }).map_err(Error::from);
+            call_user("an on_durable callback", || callback(outcome));
+        });
     }
 }
 
@@ -384,7 +387,10 @@ impl PooledContext {
         if braid_rt::mutant!("unlock_before_apply") {
             inner.unlock_all(state);
         }
-        if let Err(error) = inner.apply(state, number) {
+        let applying = Applying(inner);
+        let applied = inner.apply(state, number);
+        std::mem::forget(applying);
+        if let Err(error) = applied {
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
             let cause = format!("a logged transaction could not be applied: {error}");
@@ -409,6 +415,17 @@ impl PooledContext {
         inner.counters.commit();
         inner.collect_garbage();
         Ok(Precommitted { number, ticket })
+    }
+}
+
+/// A logged transaction that is being applied. Dropped only by a panic, after which the transaction is half in memory:
+/// no code of the user runs there, so the panic is the engine's own.
+struct Applying<'a>(&'a Inner);
+
+impl Drop for Applying<'_> {
+    fn drop(&mut self) {
+        let cause = "the engine panicked while it applied a logged transaction";
+        self.0.poison(cause.to_owned());
     }
 }
 
@@ -451,7 +468,7 @@ impl Inner {
             .try_for_each(|w| state.tables[w.table as usize].check_alive())
     }
 
-    fn close_snapshot(&self, state: &mut Context) {
+    pub(crate) fn close_snapshot(&self, state: &mut Context) {
         if let Some(snapshot) = state.snapshot.take() {
             self.snapshots.close(&snapshot);
         }
@@ -706,4 +723,40 @@ impl std::fmt::Debug for PooledContext {
 /// Wraps a context for one transaction's single thread.
 pub(crate) fn cell(context: Context) -> RefCell<Box<Context>> {
     RefCell::new(Box::new(context))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use crate::context::hash_key;
+    use crate::{Database, MemoryDevice, Readable, Table};
+
+    fn open() -> (Database, Table<u64, u64>) {
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let device = Arc::new(MemoryDevice::new());
+        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
+        let t = db.table("t").unwrap();
+        (db, t)
+    }
+
+    /// No panic is known, but one would leave every lock to nobody.
+    #[test]
+    fn a_commit_that_panics_releases_its_locks() {
+        let (db, t) = open();
+        let locks = &db.inner().locks;
+        let mut tx = db.begin();
+        tx.get(&t, &1).unwrap();
+        tx.insert(&t, &2, &2).unwrap();
+        let stripe = locks.stripe_of(hash_key(t.core.id, &2u64.to_be_bytes()));
+        assert!(locks.is_held_by_other(stripe, 0));
+        // Others changed the leaf, so that the read is looked at, and finds no table.
+        db.transact(|other| other.insert(&t, &3, &3)).unwrap();
+        tx.state().borrow_mut().reads.points[0].table = u32::MAX;
+        assert!(catch_unwind(AssertUnwindSafe(|| tx.commit())).is_err());
+        assert!(!locks.is_held_by_other(stripe, 0));
+        db.transact(|tx| tx.insert(&t, &2, &4)).unwrap();
+        assert_eq!(db.get(&t, &2).unwrap(), Some(4));
+    }
 }

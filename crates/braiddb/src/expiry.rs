@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_rt::Mutex;
@@ -20,6 +20,7 @@ use crate::database::{Database, Inner};
 use crate::error::Result;
 use crate::options::{Durability, TransactionOptions};
 use crate::table::TableCore;
+use crate::trace::call_user;
 
 /// Leaves that the maintenance thread looks at in one tick.
 const LEAVES_MAX: usize = 64;
@@ -32,6 +33,8 @@ const DURABILITY: Durability = Durability::Buffered(Duration::from_secs(1));
 pub(crate) struct Sweeps {
     tables: Mutex<HashMap<u32, Sweep>>,
     removed: AtomicU64,
+    /// The user's clock panicked on the maintenance thread, which does not ask it again.
+    clock_failed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -62,7 +65,14 @@ impl Inner {
         if cores.is_empty() || self.is_read_only() {
             return Ok(());
         }
-        let now = self.clock.now();
+        // Relaxed, both: only the maintenance thread comes here.
+        if self.sweeps.clock_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(now) = call_user("the clock", || self.clock.now()) else {
+            self.sweeps.clock_failed.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
         for core in cores {
             let from = match self.sweeps.tables.lock().get(&core.id) {
                 None => Bound::Unbounded,

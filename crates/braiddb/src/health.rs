@@ -10,6 +10,7 @@ use crate::archive::Archiver;
 use crate::database::Inner;
 use crate::error::Error;
 use crate::stats::Health;
+use crate::trace::call_user;
 
 pub(crate) type HealthCallback = Arc<dyn Fn(&Health) + Send + Sync>;
 
@@ -80,7 +81,7 @@ impl Inner {
         let health = self.health();
         let before = std::mem::replace(&mut *self.health.told.lock(), health.clone());
         if discriminant(&before) != discriminant(&health) {
-            listener(&health);
+            call_user("the health listener", || listener(&health));
         }
     }
 }

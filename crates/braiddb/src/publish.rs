@@ -13,6 +13,8 @@ use braid_rt::Mutex;
 
 use crate::database::Inner;
 use crate::options::Builder;
+#[cfg(feature = "metrics")]
+use crate::trace::call_user;
 
 /// The statistics of an open database, in Prometheus' text format.
 pub(crate) const STATS_FILE: &str = "STATS";
@@ -78,10 +80,12 @@ impl Inner {
         let stats = self.stats();
         #[cfg(feature = "metrics")]
         if let Some(label) = &publisher.label {
-            if last.is_none() {
-                crate::metrics::describe(&stats);
-            }
-            stats.publish(label);
+            call_user("the metrics recorder", || {
+                if last.is_none() {
+                    crate::metrics::describe(&stats);
+                }
+                stats.publish(label);
+            });
         }
         if let Some(directory) = &publisher.directory
             && let Err(error) = write(directory, &stats.to_prometheus())

@@ -23,7 +23,7 @@ use crate::publish;
 use crate::replay::{Removal, Replay};
 use crate::retention::Retention;
 use crate::table::TableCore;
-use crate::trace::Phase;
+use crate::trace::{Phase, call_user};
 
 const DATA_FILE: &str = "data.braid";
 
@@ -440,10 +440,11 @@ fn recover(
     }
     let report = |progress: RecoveryProgress| {
         if let Some(callback) = &options.progress {
-            callback(&RecoveryProgress {
+            let progress = RecoveryProgress {
                 elapsed: braid_rt::now() - began,
                 ..progress
-            });
+            };
+            call_user("the recovery's progress callback", || callback(&progress));
         }
     };
     let mut recovered = Log::recover(device, log_options(options, &meta), &start, &|scan| {

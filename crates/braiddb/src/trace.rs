@@ -12,6 +12,9 @@
 //! | `slow commit` | warn | `number`, `seconds` |
 //! | `poisoned` | error | `cause` |
 //! | `stats file not written` | warn | `error` |
+//! | `user code panicked` | error | `what`, `message` |
+//!
+//! A subscriber that panics loses the event, and nothing else: the engine goes on.
 
 #[cfg(feature = "tracing")]
 pub(crate) use on::*;
@@ -30,6 +33,21 @@ mod on {
 
     use crate::error::Error;
 
+    /// Shows an event to the subscriber, which is code of the user. There is nobody left to tell of its panic but the
+    /// panic hook.
+    fn emit(event: impl FnOnce()) {
+        let _ = braid_rt::call_user(event);
+    }
+
+    /// Calls code of the user on a thread of the engine. A panic ends here, and is reported.
+    pub(crate) fn call_user<R>(what: &str, code: impl FnOnce() -> R) -> Option<R> {
+        let told = braid_rt::call_user(code);
+        told.inspect_err(|message| {
+            emit(|| error!(target: "braid", what, message, "user code panicked"));
+        })
+        .ok()
+    }
+
     /// Takes the time of a commit if slow ones are wanted.
     #[derive(Clone, Copy)]
     pub(crate) struct CommitClock(Option<(Duration, Instant)>);
@@ -45,7 +63,8 @@ mod on {
             if let Some((slow, began)) = self.0 {
                 let took = braid_rt::now() - began;
                 if took >= slow {
-                    warn!(target: "braid", number, seconds = took.as_secs_f64(), "slow commit");
+                    let seconds = took.as_secs_f64();
+                    emit(|| warn!(target: "braid", number, seconds, "slow commit"));
                 }
             }
         }
@@ -54,22 +73,29 @@ mod on {
     /// A span of some work.
     pub(crate) struct Phase {
         began: Instant,
-        _span: EnteredSpan,
+        span: Option<EnteredSpan>,
+    }
+
+    impl Drop for Phase {
+        fn drop(&mut self) {
+            let span = self.span.take();
+            emit(|| drop(span));
+        }
     }
 
     impl Phase {
         pub(crate) fn recovery() -> Self {
-            Self::new(info_span!(target: "braid", "recovery"))
+            Self::new(|| info_span!(target: "braid", "recovery"))
         }
 
         pub(crate) fn checkpoint() -> Self {
-            Self::new(info_span!(target: "braid", "checkpoint"))
+            Self::new(|| info_span!(target: "braid", "checkpoint"))
         }
 
-        fn new(span: tracing::Span) -> Self {
+        fn new(span: impl FnOnce() -> tracing::Span) -> Self {
             Self {
                 began: braid_rt::now(),
-                _span: span.entered(),
+                span: braid_rt::call_user(|| span().entered()).ok(),
             }
         }
 
@@ -78,19 +104,22 @@ mod on {
         }
 
         pub(crate) fn scanned(&self, bytes: u64) {
-            info!(target: "braid", bytes, seconds = self.seconds(), "log scanned");
+            let seconds = self.seconds();
+            emit(|| info!(target: "braid", bytes, seconds, "log scanned"));
         }
 
         pub(crate) fn replayed(&self, transactions: u64, discarded: u64) {
-            info!(target: "braid", transactions, discarded, seconds = self.seconds(), "log replayed");
+            let seconds = self.seconds();
+            emit(|| info!(target: "braid", transactions, discarded, seconds, "log replayed"));
         }
 
         pub(crate) fn published(&self, number: u64, pages: u64) {
-            info!(target: "braid", number, pages, seconds = self.seconds(), "checkpoint published");
+            let seconds = self.seconds();
+            emit(|| info!(target: "braid", number, pages, seconds, "checkpoint published"));
         }
 
         pub(crate) fn failed(&self, error: &Error) {
-            error!(target: "braid", %error, "checkpoint failed");
+            emit(|| error!(target: "braid", %error, "checkpoint failed"));
         }
     }
 
@@ -104,13 +133,13 @@ mod on {
             if let Some(cause) = cause
                 && !self.0.swap(true, Ordering::Relaxed)
             {
-                error!(target: "braid", cause, "poisoned");
+                emit(|| error!(target: "braid", cause, "poisoned"));
             }
         }
     }
 
     pub(crate) fn stats_file_failed(error: &io::Error) {
-        warn!(target: "braid", %error, "stats file not written");
+        emit(|| warn!(target: "braid", %error, "stats file not written"));
     }
 }
 
@@ -120,6 +149,11 @@ mod off {
     use std::time::Duration;
 
     use crate::error::Error;
+
+    /// Calls code of the user on a thread of the engine. A panic ends here; the panic hook has reported it.
+    pub(crate) fn call_user<R>(_what: &str, code: impl FnOnce() -> R) -> Option<R> {
+        braid_rt::call_user(code).ok()
+    }
 
     #[derive(Clone, Copy)]
     pub(crate) struct CommitClock;

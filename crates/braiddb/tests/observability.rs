@@ -250,6 +250,33 @@ mod events {
         assert!(lines.iter().any(fits), "{parts:?} in {lines:#?}");
     }
 
+    /// Loses every event and span.
+    struct Panics;
+
+    impl<S: Subscriber> Layer<S> for Panics {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        fn on_enter(&self, _: &tracing::span::Id, _: Context<'_, S>) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+
+    #[test]
+    fn a_subscriber_that_panics_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Panics), || {
+            for round in 0..2 {
+                let builder = builder().slow_commit(Duration::ZERO);
+                let db = builder.open(dir.path()).unwrap();
+                let t: Table<u32, u32> = db.table("t").unwrap();
+                db.transact(|tx| tx.insert(&t, &round, &1)).unwrap();
+                db.checkpoint().unwrap();
+                db.close().unwrap();
+            }
+        });
+    }
+
     #[test]
     fn checkpoints_recovery_and_slow_commits_are_told() {
         let dir = tempfile::tempdir().unwrap();

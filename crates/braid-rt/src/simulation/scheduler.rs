@@ -1,6 +1,5 @@
 //! The scheduler and what its tasks ask of it.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +12,7 @@ use generator::Gn;
 
 use super::TaskId;
 use super::tasks::{Stack, State, Tasks};
+use crate::user::message;
 
 /// Words of a task's stack: enough for unoptimised builds. Pages that are not touched cost nothing.
 const STACK_WORDS: usize = 64 << 10;
@@ -280,12 +280,6 @@ fn frames(backtrace: &str) -> String {
     };
     let calls: Vec<String> = calls.map(place).take(8).collect();
     calls.join(" < ")
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "something that is no text".to_owned())
 }
 
 impl Scheduler {

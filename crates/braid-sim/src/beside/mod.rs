@@ -11,6 +11,7 @@ macro_rules! ensure {
 }
 
 mod archive;
+mod callbacks;
 mod copies;
 mod feed;
 mod leases;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use braid::{Database, Error, Result};
 
 pub(crate) use archive::Archive;
+pub(crate) use callbacks::Callbacks;
 pub(crate) use copies::Copies;
 pub(crate) use feed::Consumer;
 pub(crate) use leases::Leases;
@@ -60,6 +62,7 @@ pub(crate) struct Beside {
     pub(crate) loads: Loads,
     pub(crate) consumer: Consumer,
     pub(crate) copies: Copies,
+    pub(crate) callbacks: Callbacks,
     /// The first complaint of a client, which can't end the history itself.
     complaint: Shared<Option<Violation>>,
 }
@@ -108,6 +111,7 @@ impl Beside {
         if plan.feed {
             self.consumer.check_round(round)?;
         }
+        self.callbacks.check_round()?;
         self.copies.check_round(round)
     }
 }

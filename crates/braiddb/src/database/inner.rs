@@ -52,6 +52,18 @@ pub(crate) struct PooledContext {
     pub(crate) ranges: Box<Mutex<RangeReads>>,
 }
 
+impl Drop for PooledContext {
+    /// Contexts are dropped when the pool has enough of them or is emptied, and then hold nothing. One that a panic drops on
+    /// its way out of a commit releases here what it holds, or other transactions would wait for it forever.
+    fn drop(&mut self) {
+        if !braid_rt::mutant!("keep_locks_on_unwind") {
+            let state = &mut **self.state.get_mut();
+            self.inner.unlock_all(state);
+            self.inner.close_snapshot(state);
+        }
+    }
+}
+
 type ContextPool = Box<[CachePadded<Mutex<Vec<PooledContext>>>]>;
 
 /// What all handles share.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use braid_io::{Device, DeviceChoice};
+use braid_io::{CatchingDevice, Device, DeviceChoice};
 use braid_log::{LogOptions, ProtocolKind};
 
 use crate::codec::Clock;
@@ -393,7 +393,7 @@ impl Builder {
 
     /// As [`Builder::archive`], to a device.
     pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
-        self.archive = Some(ArchivePlace::Device(device));
+        self.archive = Some(ArchivePlace::Device(Arc::new(CatchingDevice::new(device))));
         self
     }
 
@@ -427,7 +427,8 @@ impl Builder {
 
     /// The clock that says when entries of tables with a
     /// [time to live](crate::TableOptions::time_to_live) are written and over. Default: the system's. For
-    /// tests, which can set it forward.
+    /// tests, which can set it forward. After a panic of the clock on the maintenance thread, that thread removes no more
+    /// entries until the database is reopened.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -461,7 +462,8 @@ impl Builder {
 
     /// Is told when the database's [`Health`] becomes another: once when a failure poisons it, when a commit
     /// or a checkpoint finds no space, when that is over, and when it is closed. It is called on the thread that
-    /// notices, at the latest within the maintenance thread's 50 ms, and should be short.
+    /// notices, at the latest within the maintenance thread's 50 ms, and should be short. If it panics, the process's panic
+    /// hook reports that, and the database goes on.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

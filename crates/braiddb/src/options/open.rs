@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_io::{Device, OverlayDevice};
+use braid_io::{CatchingDevice, Device, OverlayDevice};
 use braid_log::LogOptions;
 
 use super::Builder;
@@ -31,7 +31,8 @@ impl Builder {
     }
 
     /// Opens, and creates if need be, the database on a device: for memory, simulated or own media. The
-    /// caller sees to it that it is opened only once at a time.
+    /// caller sees to it that it is opened only once at a time. An operation of the device that panics counts as one that
+    /// failed.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -50,7 +51,7 @@ impl Builder {
     /// # Errors
     /// As [`Builder::open`].
     pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
-        Database::open_device(device, None, self)
+        Database::open_device(Arc::new(CatchingDevice::new(device)), None, self)
     }
 
     /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
@@ -101,7 +102,7 @@ impl Builder {
     /// # Errors
     /// As [`Builder::open_read_only`].
     pub fn open_read_only_on(self, device: Arc<dyn Device>) -> Result<Database> {
-        let overlay = OverlayDevice::new(device);
+        let overlay = OverlayDevice::new(Arc::new(CatchingDevice::new(device)));
         let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
         Database::open_device(Arc::new(overlay), None, self.reading())
     }
