@@ -61,8 +61,10 @@ enum Command {
     Restore(backup::RestoreArgs),
     /// Bring the archive of a database's log up to date
     ///
-    /// A program that is to be archived while it runs opens its database with `Builder::archive`; this does
-    /// the rest of the work when it could not.
+    /// A program that is to be archived while it runs opens its database with `Builder::archive`; this command
+    /// archives a database that no process has open. Exits with 1 and names what is missing if the archive and the
+    /// newest backup do not lead to every transaction: make a new backup then. The database keeps log for the archive
+    /// from the first time on; --end stops that.
     Archive(backup::ArchiveArgs),
     /// Print committed transactions in their order, as lines of JSON; keys and values are hexadecimal
     Changes(changes::ChangesArgs),

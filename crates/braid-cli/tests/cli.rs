@@ -530,8 +530,8 @@ fn a_database_is_backed_up_and_restored() {
     let dir = tempfile::tempdir().unwrap();
     let braid = |args: &[&str]| braid_in(dir.path(), args);
     make_database(&dir.path().join("db"));
-    expect_code(&braid(&["archive", "db", "archive"]), 0);
     expect_code(&braid(&["backup", "db", "full"]), 0);
+    expect_code(&braid(&["archive", "db", "archive"]), 0);
     let incremental = braid(&["backup", "db", "next", "--incremental-from", "full"]);
     expect_code(&incremental, 0);
     let text = stdout(&incremental);
@@ -601,6 +601,69 @@ fn a_database_is_backed_up_and_restored() {
     ];
     expect_code(&braid(&nonsense), 2);
     expect_code(&braid(&["restore", "full"]), 2);
+}
+
+/// The archive begins after the backup: what lies between is named, by the command and when restoring.
+#[test]
+fn an_archive_says_what_it_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let braid = |args: &[&str]| braid_in(dir.path(), args);
+    let put = |key: &str| {
+        let command = format!("put t {key} 1");
+        expect_code(&braid(&["shell", "db", "-c", &command]), 0);
+    };
+    let create = "create t string u64; put t a 1";
+    expect_code(&braid(&["shell", "db", "--create", "-c", create]), 0);
+    expect_code(&braid(&["backup", "db", "full"]), 0);
+    put("b");
+    for _ in 0..2 {
+        let archive = braid(&["archive", "db", "archive"]);
+        expect_code(&archive, 1);
+        let error = stderr(&archive);
+        assert!(
+            error.contains("lacks the transactions from number") && error.contains("new backup"),
+            "{error}"
+        );
+        let restore = braid(&["restore", "full", "restored", "--archive", "archive"]);
+        expect_code(&restore, 1);
+        let error = stderr(&restore);
+        assert!(error.contains("the archive lacks"), "{error}");
+        assert!(!dir.path().join("restored").exists());
+    }
+    let restore = braid(&["restore", "full", "restored", "--archive", "elsewhere"]);
+    expect_code(&restore, 1);
+    // From a new backup on, nothing is missing, whatever is written without the archive.
+    expect_code(&braid(&["backup", "db", "next"]), 0);
+    put("c");
+    put("d");
+    let archive = braid(&["archive", "db", "archive"]);
+    expect_code(&archive, 0);
+    assert!(stdout(&archive).contains("complete up to"));
+    let restore = braid(&["restore", "next", "restored", "--archive", "archive"]);
+    expect_code(&restore, 0);
+    let count = braid(&["shell", "restored", "-c", "count t"]);
+    assert_eq!(stdout(&count).trim(), "4");
+    // A copy of the database has to archive elsewhere.
+    fs::create_dir(dir.path().join("copy")).unwrap();
+    for entry in fs::read_dir(dir.path().join("db")).unwrap() {
+        let from = entry.unwrap().path();
+        let to = dir.path().join("copy").join(from.file_name().unwrap());
+        fs::copy(from, to).unwrap();
+    }
+    put("e");
+    expect_code(&braid(&["archive", "db", "archive"]), 0);
+    let refused = braid(&["archive", "copy", "archive"]);
+    expect_code(&refused, 1);
+    let error = stderr(&refused);
+    assert!(
+        error.contains("another copy") && error.contains("OWNER"),
+        "{error}"
+    );
+    // Nobody keeps log for an archive that has ended.
+    expect_code(&braid(&["archive", "db", "--end"]), 0);
+    put("f");
+    expect_code(&braid(&["archive", "db", "archive"]), 1);
+    expect_code(&braid(&["archive", "db"]), 2);
 }
 
 #[test]

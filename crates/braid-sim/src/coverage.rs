@@ -20,11 +20,13 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a closure panics", LONG),
     ("a part of the order lost", LONG),
     ("a tail of the order lost", LONG),
+    ("archives lack transactions", LONG),
     ("archives restored", LONG),
     ("checkpoint: waits for the log", LONG),
     ("a thread gets no processor for a while", LONG),
     ("a thread wakes for no reason", LONG),
     ("closed cleanly", LONG),
+    ("copies of a database share an archive", LONG),
     ("damage told when opening", LONG),
     ("damage: a chunk behind the end names what is missing", LONG),
     (

@@ -1,6 +1,6 @@
 //! Copies of a store: reading a published checkpoint while others go on, and writing one anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use braid_io::{AlignedBuf, Device};
@@ -99,8 +99,9 @@ impl Drop for PinnedCheckpoint {
 #[derive(Debug)]
 pub struct StoreWriter {
     file: DataFile,
-    /// Where each page was put, by id.
-    places: Vec<u64>,
+    /// Where each page was put, by id. Only ids of pages that are really there take memory: they come from
+    /// outside.
+    places: HashMap<PageId, u64>,
 }
 
 impl StoreWriter {
@@ -111,7 +112,7 @@ impl StoreWriter {
     pub fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         Ok(Self {
             file: DataFile::create(device)?,
-            places: Vec::new(),
+            places: HashMap::new(),
         })
     }
 
@@ -130,25 +131,21 @@ impl StoreWriter {
         }
         let blocks = self.file.write_blocks(pages)?;
         for ((id, _), block) in pages.iter().zip(blocks) {
-            let at = *id as usize;
-            if self.places.len() <= at {
-                self.places.resize(at + 1, 0);
-            }
-            let before = std::mem::replace(&mut self.places[at], block);
-            if before != 0 {
+            if let Some(before) = self.places.insert(*id, block) {
                 self.file.space.lock().free(before);
             }
         }
         Ok(())
     }
 
-    /// Makes it a store of the pages that `exists` says, out of those below `next_page`, durably.
+    /// Makes it a store of the pages that `exists` says, out of those below `next_page`, durably. Takes memory for
+    /// `next_page` pages.
     ///
     /// # Errors
     /// [`StoreError::Corrupted`] if one of them was not put, [`StoreError::OutOfSpace`] or
     /// [`StoreError::Io`].
     pub fn finish(
-        mut self,
+        self,
         next_page: PageId,
         trees: BTreeMap<u32, PageId>,
         meta: Vec<u8>,
@@ -160,14 +157,12 @@ impl StoreWriter {
                 "a number of pages that is none",
             ));
         }
-        self.places.resize(next_page as usize, 0);
-        for (id, place) in (0..).zip(&mut self.places) {
-            if !exists(id) {
-                *place = 0;
-            } else if *place == 0 {
-                return Err(StoreError::damaged_page(id, "a page that is missing"));
-            }
-        }
+        let place = |id: PageId| match (exists(id), self.places.get(&id)) {
+            (false, _) => Ok(0),
+            (true, Some(&place)) => Ok(place),
+            (true, None) => Err(StoreError::damaged_page(id, "a page that is missing")),
+        };
+        let places: Vec<u64> = (0..next_page).map(place).collect::<Result<_, _>>()?;
         if let Some((_, &root)) = trees.iter().find(|(_, root)| !exists(**root)) {
             return Err(StoreError::damaged_page(
                 root,
@@ -175,7 +170,7 @@ impl StoreWriter {
             ));
         }
         let mut leaf_places = Vec::new();
-        for (index, leaf) in self.places.chunks(LEAF_PLACES).enumerate() {
+        for (index, leaf) in places.chunks(LEAF_PLACES).enumerate() {
             let mut buf = self.file.buffer();
             for (&place, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
                 word.copy_from_slice(&map_entry(place, 1).to_le_bytes());

@@ -34,9 +34,9 @@ pub fn redo_record(table: u32, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     out
 }
 
-/// Makes the checksums of a backup fit, given what does so for a page.
-pub fn seal_backup(bytes: &mut [u8], seal_page: fn(&mut [u8])) {
-    crate::backup::seal(bytes, seal_page);
+/// Makes the checksums of a backup fit, given what does so for a page; with `rebind` also the identities of its pages.
+pub fn seal_backup(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) {
+    crate::backup::seal(bytes, rebind, seal_page);
 }
 
 /// Makes the checksums of an archive's file fit.

@@ -194,13 +194,15 @@ impl Inner {
     pub(crate) fn run_archiver(&self) -> Result<()> {
         match &self.archiver {
             None => Ok(()),
-            Some(archiver) => archiver.run(&self.log, &self.retention),
+            Some(archiver) => archiver.run(&self.log, &self.retention, &self.copies),
         }
     }
 
     /// How far the archive is, for a checkpoint. Where there are no threads, the checkpoint is what writes it.
     fn archive_at_checkpoint(&self) -> Option<u64> {
-        if !self.background {
+        // A database that is being created has nothing to archive yet, and may be created again after a crash.
+        let is_behind = |archived| archived < self.log.horizon();
+        if !self.background && self.archived().is_some_and(is_behind) {
             let _ = self.run_archiver();
         }
         self.archived()

@@ -14,6 +14,7 @@ use braid_store::{Store, StoreOptions};
 use crate::archive::Archiver;
 use crate::backup::RESTORING_FILE;
 use crate::catalog::CATALOG_ID;
+use crate::copies::Copies;
 use crate::database::{Database, Inner, Parts};
 use crate::error::{Error, Result};
 use crate::garbage::Retired;
@@ -299,13 +300,24 @@ fn retention(options: &Builder, starts: VecDeque<LogStart>) -> Retention {
     Retention::new(starts, options.segment_bytes, feed_bytes)
 }
 
-fn open_archive(options: &Builder, log: &Log, retention: &Retention) -> Result<Option<Archiver>> {
+fn open_archive(
+    options: &Builder,
+    log: &Log,
+    retention: &Retention,
+    copies: &Copies,
+) -> Result<Option<Archiver>> {
     let oldest = retention.oldest();
     Ok(match &options.archive {
-        None => None,
-        Some(ArchivePlace::Directory(path)) => Some(Archiver::open(path, log, oldest)?),
+        None => {
+            // The next opening with the archive goes on where the last one ended.
+            let kept = copies.archived();
+            retention.set_archive(kept.filter(|_| !braid_rt::mutant!("forget_the_archive")));
+            None
+        }
+        Some(ArchivePlace::Directory(path)) => Some(Archiver::open(path, log, oldest, copies)?),
         Some(ArchivePlace::Device(device)) => {
-            Some(Archiver::open_on(device.clone(), "archive", log, oldest)?)
+            let archiver = Archiver::open_on(device.clone(), "archive", log, oldest, copies)?;
+            Some(archiver)
         }
     })
 }
@@ -369,13 +381,15 @@ pub(crate) fn create(
     };
     let opened_at = log.horizon();
     let retention = retention(options, [log.quiesce(|start| start)].into());
-    let archiver = open_archive(options, &log, &retention)?;
+    let copies = Copies::open(device.clone(), log.identity())?;
+    let archiver = open_archive(options, &log, &retention, &copies)?;
     let parts = Parts {
         log,
         store,
         meta,
         catalog,
         retention,
+        copies,
         archiver,
         opened_at,
         identity,
@@ -447,13 +461,18 @@ fn recover(
             call_user("the recovery's progress callback", || callback(&progress));
         }
     };
-    let mut recovered = Log::recover(device, log_options(options, &meta), &start, &|scan| {
-        report(RecoveryProgress {
-            scanned_bytes: scan.bytes,
-            total_bytes: scan.total,
-            ..RecoveryProgress::default()
-        });
-    })?;
+    let mut recovered = Log::recover(
+        device.clone(),
+        log_options(options, &meta),
+        &start,
+        &|scan| {
+            report(RecoveryProgress {
+                scanned_bytes: scan.bytes,
+                total_bytes: scan.total,
+                ..RecoveryProgress::default()
+            });
+        },
+    )?;
     let scanned_bytes = recovered.scanned_bytes();
     let scan = braid_rt::now() - began;
     phase.scanned(scanned_bytes);
@@ -493,7 +512,8 @@ fn recover(
     let kept_from = still_there(&log, kept_from)?;
     let starts = kept_from.into_iter().chain([start.clone()]).collect();
     let retention = retention(options, starts);
-    let archiver = open_archive(options, &log, &retention)?;
+    let copies = Copies::open(device, log.identity())?;
+    let archiver = open_archive(options, &log, &retention, &copies)?;
     let transactions = transactions.into_inner();
     phase.replayed(transactions, discarded);
     let recovery = RecoveryReport {
@@ -511,6 +531,7 @@ fn recover(
         meta,
         catalog,
         retention,
+        copies,
         archiver,
         opened_at,
         identity,

@@ -28,6 +28,8 @@ struct State {
     feeds: BTreeMap<String, u64>,
     /// What each open reader has read.
     readers: Vec<Weak<AtomicU64>>,
+    /// The number up to which the database is archived, if it is opened without its archive.
+    archive: Option<u64>,
 }
 
 impl Retention {
@@ -37,6 +39,7 @@ impl Retention {
             starts,
             feeds: BTreeMap::new(),
             readers: Vec::new(),
+            archive: None,
         };
         Self {
             state: Mutex::new(state),
@@ -129,6 +132,15 @@ impl Retention {
         Some(reader)
     }
 
+    /// Keeps what lies behind `number`, as for a feed, for an archive that the database was not opened with; with
+    /// `None`, no more.
+    pub(crate) fn set_archive(&self, number: Option<u64>) {
+        let mut state = self.state.lock();
+        // What is gone was archived, or given up.
+        let oldest = state.starts[0].number;
+        state.archive = number.map(|number| number.max(oldest));
+    }
+
     /// Sets how far a feed was acknowledged; it goes forward only.
     pub(crate) fn set_feed(&self, name: &str, number: u64) {
         let mut state = self.state.lock();
@@ -163,7 +175,7 @@ impl State {
         let readers = self.readers.iter().filter_map(Weak::upgrade);
         // Relaxed: an older value keeps more.
         let readers = readers.map(|reader| reader.load(Ordering::Relaxed));
-        let feeds = self.feeds.values().copied();
+        let feeds = self.feeds.values().copied().chain(self.archive);
         let numbers = readers.chain(feeds).filter(|&number| number >= oldest);
         numbers.min().unwrap_or(u64::MAX)
     }

@@ -127,8 +127,8 @@ pub enum Health {
         /// What needed the space.
         what: String,
     },
-    /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried
-    /// again.
+    /// The archive can't be written, and commits go on while the log, which is kept for it, has room; it is tried
+    /// again. Or the archive lacks transactions that no backup has, see [`crate::Database::archive_now`].
     ArchiveFailing {
         /// Why it failed.
         error: Error,

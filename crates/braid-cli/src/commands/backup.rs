@@ -89,9 +89,9 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
     let Some((dest, backups)) = args.paths.split_last() else {
         return Err(Failure::Usage("there is no backup to restore".into()));
     };
-    let mut total = 0;
+    let mut total = 0_u64;
     for backup in backups {
-        total += braid::backup_info(backup)?.pages;
+        total = total.saturating_add(braid::backup_info(backup)?.pages);
     }
     let bar = output::bar(total, "restore");
     let mut restore = backups.iter().fold(Restore::new(), Restore::backup);
@@ -122,16 +122,30 @@ pub(crate) struct ArchiveArgs {
     dir: PathBuf,
 
     /// The archive's directory, which is created if it is missing
-    dest: PathBuf,
+    #[arg(required_unless_present = "end")]
+    dest: Option<PathBuf>,
+
+    /// Stop keeping log for the archive
+    #[arg(long, conflicts_with = "dest")]
+    end: bool,
 }
 
 pub(crate) fn archive(args: &ArchiveArgs, output: &mut Output) -> Result<(), Failure> {
+    let Some(dest) = &args.dest else {
+        let db = open(&args.dir)?;
+        db.end_archive()?;
+        db.close()?;
+        return output.line(format_args!(
+            "{}: no log is kept for an archive any more",
+            args.dir.display()
+        ));
+    };
     let builder = Database::builder().create_if_missing(false);
-    let db = builder.archive(&args.dest).open(&args.dir)?;
+    let db = builder.archive(dest).open(&args.dir)?;
     let archived = db.archive_now()?.unwrap_or_default();
     output.line(format_args!(
-        "{}: the transactions up to number {archived}",
-        args.dest.display()
+        "{}: complete up to transaction number {archived}",
+        dest.display()
     ))?;
     db.close()?;
     Ok(())

@@ -71,7 +71,9 @@ fn make() -> Result<Base, Error> {
     let mut buf = archive.allocate(backup.len());
     buf[..backup.len()].copy_from_slice(&backup);
     file.write_at(&[&buf[..backup.len()]], 0).map_err(failed)?;
-    let image = Image::of(&*archive, 4096);
+    let mut image = Image::of(&*archive, 4096);
+    // The backup first, so that scripts find it at the same place whatever the archive has.
+    image.files.sort_by_key(|(name, _)| name != FILE);
     Ok(Base { image, states })
 }
 
@@ -98,7 +100,8 @@ fn run(script: &[u8]) {
         }
     }
     if outcome.seals() {
-        braid::fuzzing::seal_backup(&mut backup, braid_store::fuzzing::seal_block);
+        let rebinds = renumber(&mut backup, script).is_some() || outcome.rebinds();
+        braid::fuzzing::seal_backup(&mut backup, rebinds, braid_store::fuzzing::seal_block);
         for (name, bytes) in &mut image.files {
             if name != FILE {
                 braid::fuzzing::seal_archive(bytes);
@@ -117,6 +120,23 @@ fn run(script: &[u8]) {
         assert!(base.states.contains(&found), "damage was taken for data");
         assert!(rest > 0);
     }
+}
+
+/// Gives a page of the backup's first piece another number, if the script's mode says so. An edit of the number alone
+/// is noticed, since the page says whose it is; no single edit changes both.
+fn renumber(backup: &mut [u8], script: &[u8]) -> Option<()> {
+    let (&mode, rest) = script.split_first()?;
+    let (&page, &number) = (rest.last()?, rest.first()?);
+    if mode & 16 == 0 {
+        return None;
+    }
+    // Behind the magic and the piece's header; a record is the number and a page.
+    let at = 16 + usize::from(page % 8) * 8200;
+    let number = (1u64 << (number % 34)).wrapping_sub(u64::from(number >> 7));
+    backup
+        .get_mut(at..at + 8)?
+        .copy_from_slice(&number.to_le_bytes());
+    Some(())
 }
 
 fn restore(backup: &[u8], archive: Arc<dyn Device>) -> Result<(u64, Arc<dyn Device>), Error> {

@@ -1,9 +1,13 @@
-//! An archive of the log on a medium of its own: with the first backup it leads to any later state.
+//! An archive of the log on a medium of its own: with the first backup it leads to any later state. Some openings do
+//! without it, and then it may lack transactions, which it must not hide; and a copy of the database may try to take
+//! it over.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Builder, MemoryDevice, Restore, Result, Until};
+use braid::{
+    BackupError, Builder, Database, Error, MemoryDevice, Readable, Restore, Result, Until,
+};
 use braid_io::SimDevice;
 use fastrand::Rng;
 
@@ -12,35 +16,91 @@ use crate::check::Violation;
 use crate::record::Found;
 
 /// The archive of a history. Its medium loses power with the database's.
-pub(crate) struct Archive(SimDevice);
+pub(crate) struct Archive {
+    medium: SimDevice,
+    /// The database was opened without its archive, so that this may lack transactions.
+    left_out: bool,
+    /// A copy of the database's files, made while no process had them open.
+    twin: Option<SimDevice>,
+}
 
 impl Archive {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(SimDevice::new(seed))
+        Self {
+            medium: SimDevice::new(seed),
+            left_out: false,
+            twin: None,
+        }
     }
 
     pub(crate) fn medium(&self) -> SimDevice {
-        self.0.clone()
+        self.medium.clone()
     }
 
     pub(crate) fn restart(&mut self, kill: bool) {
-        self.0 = match kill {
-            true => self.0.after_kill(),
-            false => self.0.after_crash(),
+        self.medium = match kill {
+            true => self.medium.after_kill(),
+            false => self.medium.after_crash(),
         };
     }
 
-    pub(crate) fn ask_for(&self, builder: Builder, rng: &mut Rng) -> Builder {
+    /// The database with its archive, or now and then without it. Unless a feed needs it, log may be given up then.
+    pub(crate) fn ask_for(&mut self, builder: Builder, feed: bool, rng: &mut Rng) -> Builder {
+        match rng.u32(..6) {
+            0 => {
+                self.left_out = true;
+                match feed || rng.bool() {
+                    true => builder,
+                    false => builder.feed_log_bytes(0),
+                }
+            }
+            _ => self.archived(builder, rng),
+        }
+    }
+
+    fn archived(&self, builder: Builder, rng: &mut Rng) -> Builder {
         let interval = Duration::from_micros(rng.u64(200..5_000));
-        let medium = Arc::new(self.0.clone());
+        let medium = Arc::new(self.medium.clone());
         builder.archive_on(medium).archive_interval(interval)
+    }
+
+    /// Copies the files of the database, which nobody has open, now and then.
+    pub(crate) fn copy_database(&mut self, device: &SimDevice, rng: &mut Rng) {
+        if rng.u32(..4) == 0 {
+            self.twin = Some(device.after_kill());
+        }
+    }
+
+    /// Lets the copy of the database take the archive over, if there is one: then the archive must refuse the copy, or from
+    /// then on the database. Says whether there was a copy.
+    pub(crate) fn check_twin(
+        &mut self,
+        db: &Database,
+        builder: Builder,
+        rng: &mut Rng,
+    ) -> std::result::Result<bool, Violation> {
+        let Some(twin) = self.twin.take() else {
+            return Ok(false);
+        };
+        let opened = self.archived(builder, rng).open_on(Arc::new(twin));
+        let other = match opened {
+            Ok(other) => other,
+            Err(Error::Backup(
+                BackupError::ArchiveOwned { .. } | BackupError::ArchiveAhead { .. },
+            )) => return Ok(true),
+            Err(error) => return Err(format!("a copy of the database can't be opened: {error}")),
+        };
+        if [&other, db].into_iter().all(|db| archives(db).is_ok()) {
+            return Err("two copies of a database write one archive".to_owned());
+        }
+        Ok(true)
     }
 
     fn restore(&self, copy: &Copy, until: Until) -> Result<Found> {
         let device = MemoryDevice::new();
         let restore = Restore::new()
             .pool_bytes(1 << 20)
-            .archive_on(Arc::new(self.0.clone()))
+            .archive_on(Arc::new(self.medium.clone()))
             .until(until);
         let restore = copy
             .chain
@@ -50,16 +110,34 @@ impl Archive {
         look(device)
     }
 
-    /// The archive was brought up to date: with the first backup it must lead to what is there now, and to what
-    /// the last backup had.
-    pub(crate) fn check(&self, copies: &Copies, now: &Found) -> std::result::Result<(), Violation> {
-        let Some((first, last)) = copies.ends() else {
+    /// Whether the archive may lack transactions.
+    pub(crate) fn may_lack(&self) -> bool {
+        self.left_out
+    }
+
+    /// The archive was brought up to date. If it claims to be complete, it must lead from the newest backup to what is
+    /// there now. From the first backup it must lead there too, and to what the last backup had, unless transactions are
+    /// missing that it names.
+    pub(crate) fn check(
+        &self,
+        copies: &Copies,
+        now: &Found,
+        complete: bool,
+    ) -> std::result::Result<(), Violation> {
+        let (Some((first, last)), Some(newest)) = (copies.ends(), copies.newest()) else {
             return Ok(());
         };
-        let targets = [(Until::End, now), (Until::Number(last.number), &last.found)];
-        for (until, wanted) in targets {
-            let found = self.restore(&first, until);
-            let found = found.map_err(|error| format!("the archive up to {until:?}: {error}"))?;
+        let at_last = Until::Number(last.number);
+        let targets = [
+            (&first, Until::End, now, !self.left_out),
+            (&first, at_last, &last.found, !self.left_out),
+            (&newest, Until::End, now, complete),
+        ];
+        for (backup, until, wanted, must_lead) in targets {
+            let found = match self.restore(backup, until) {
+                Err(Error::Backup(BackupError::Hole { .. })) if !must_lead => continue,
+                found => found.map_err(|error| format!("the archive up to {until:?}: {error}"))?,
+            };
             if let Some(id) = wanted.marks.symmetric_difference(&found.marks).next() {
                 let there = found.marks.contains(id);
                 return Err(format!(
@@ -74,5 +152,16 @@ impl Archive {
             }
         }
         Ok(())
+    }
+}
+
+/// Commits something, and archives it. Of a gap in the archive is told after all else was archived.
+fn archives(db: &Database) -> Result<()> {
+    let table = db.table::<u64, u64>("of a copy")?;
+    let number = db.snapshot().len(&table)?;
+    db.transact(|tx| tx.insert(&table, &number, &number))?;
+    match db.archive_now() {
+        Err(Error::Backup(BackupError::ArchiveGap { .. })) => Ok(()),
+        archived => archived.map(drop),
     }
 }

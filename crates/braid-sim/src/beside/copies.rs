@@ -119,6 +119,12 @@ impl Copies {
         Ok(())
     }
 
+    /// The one that goes furthest, if there are any.
+    pub(crate) fn newest(&self) -> Option<Copy> {
+        let made = self.0.lock();
+        made.copies.iter().max_by_key(|copy| copy.number).cloned()
+    }
+
     /// The first and the last one, if there are any.
     pub(crate) fn ends(&self) -> Option<(Copy, Copy)> {
         let made = self.0.lock();

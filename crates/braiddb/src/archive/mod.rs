@@ -6,6 +6,7 @@
 //! a number. Format: `docs/backup.md`.
 
 mod batch;
+mod owner;
 mod read;
 mod write;
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use braid_io::{Device, DeviceChoice, File, OpenMode};
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FORMAT, FileHeader, transactions};
+use super::owner::Owner;
 use crate::backup::{BackupError, Until};
 use crate::error::{Error, Result};
 
@@ -32,6 +33,19 @@ pub(crate) struct Archive {
     identity: Option<u128>,
     /// In the order of their numbers, perhaps with holes and overlaps.
     batches: Vec<Batch>,
+    /// Numbers up to which there were transactions, whether they are in the archive or not: every file says
+    /// where it begins, and the owner how far the archive was when the database was closed.
+    known: Vec<u64>,
+    owner: Option<Owner>,
+}
+
+/// Transactions that an archive lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hole {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// The time of the last batch before them, if there is one.
+    pub(super) since: Option<SystemTime>,
 }
 
 /// The name of the file that begins behind a number.
@@ -52,8 +66,11 @@ pub(super) fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
 }
 
 impl Archive {
+    /// Opens an archive to read it; nothing in its directory is changed.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::open_on(open_device(path)?, &path.display().to_string())
+        let device = braid_io::FileDevice::read_only(path)
+            .map_err(|e| Error::io(format!("opening the archive {}", path.display()), e))?;
+        Self::open_on(Arc::new(device), &path.display().to_string())
     }
 
     /// Looks at all batches' headers, and at the last batch of each file, whose writing may have been
@@ -64,7 +81,17 @@ impl Archive {
             name: name.to_owned(),
             identity: None,
             batches: Vec::new(),
+            known: Vec::new(),
+            owner: None,
         };
+        archive.owner = Owner::read(&*archive.device, name)?;
+        if let Some(owner) = archive.owner {
+            archive.identity = Some(owner.identity);
+            // Zero says nothing: the archive was not begun yet.
+            archive
+                .known
+                .extend((owner.archived > 0).then_some(owner.archived));
+        }
         let entries = archive.device.list();
         let entries = entries.map_err(|e| Error::io(format!("listing the archive {name}"), e))?;
         let mut files: Vec<_> = entries
@@ -99,7 +126,10 @@ impl Archive {
         let mut block = self.device.allocate(BLOCK);
         file.read_at(&mut block[..BLOCK], 0).map_err(&reading)?;
         let header = match FileHeader::decode(&block) {
-            Some(Ok(header)) => Some(header.identity),
+            Some(Ok(header)) => {
+                self.known.push(header.after);
+                Some(header.identity)
+            }
             Some(Err(format)) => {
                 return Err(BackupError::Format {
                     backup: format!("{}, {name}", self.name),
@@ -177,16 +207,68 @@ impl Archive {
         self.batches.iter().map(|batch| batch.header.last).max()
     }
 
+    /// Whether the archive says of this number that everything before it was archived or is missing.
+    pub(super) fn mentions(&self, number: u64) -> bool {
+        self.known.contains(&number) || self.last() == Some(number)
+    }
+
+    /// The record of the database that writes it.
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
     /// Up to where it goes on from `number` without a hole, and the hole, if there is one.
-    fn reach(&self, number: u64) -> (u64, Option<(u64, u64)>) {
-        let mut to = number;
+    fn reach(&self, number: u64) -> (u64, Option<Hole>) {
+        let (mut to, mut since) = (number, None);
+        let hole = |to, until, since| Hole {
+            from: to + 1,
+            to: until,
+            since,
+        };
         for batch in &self.batches {
             if batch.header.after > to {
-                return (to, Some((to + 1, batch.header.after)));
+                return (to, Some(hole(to, batch.header.after, since)));
             }
             to = to.max(batch.header.last);
+            since = Some(SystemTime::UNIX_EPOCH + batch.header.time);
         }
-        (to, None)
+        let known = self.known.iter().copied().max();
+        match known.filter(|_| !braid_rt::mutant!("archive_forgets_the_gap")) {
+            Some(known) if known > to => (to, Some(hole(to, known, since))),
+            _ => (to, None),
+        }
+    }
+
+    /// The number from which the archive is complete up to its end, or up to `oldest`, from which it goes on; and
+    /// what is missing before that number.
+    pub(super) fn begins(&self, oldest: u64) -> (u64, Option<Hole>) {
+        let mut begins = self
+            .batches
+            .first()
+            .map_or(oldest, |batch| batch.header.after);
+        let (mut to, mut since) = (begins, None);
+        let mut missing = (begins > 0).then_some(Hole {
+            from: 1,
+            to: begins,
+            since,
+        });
+        let ends = self.batches.iter().map(|batch| {
+            let time = Some(SystemTime::UNIX_EPOCH + batch.header.time);
+            (batch.header.after, batch.header.last, time)
+        });
+        for (after, last, time) in ends.chain([(oldest, oldest, None)]) {
+            if after > to {
+                begins = after;
+                missing = Some(Hole {
+                    from: to + 1,
+                    to: after,
+                    since,
+                });
+            }
+            to = to.max(last);
+            since = time;
+        }
+        (begins, missing)
     }
 
     /// The number up to which a database of an identity is restored whose backup goes up to `number` and was
@@ -204,8 +286,15 @@ impl Archive {
             }
             .into());
         }
+        if self.batches.is_empty() && self.known.is_empty() {
+            return Err(BackupError::EmptyArchive {
+                archive: self.name.clone(),
+            }
+            .into());
+        }
         let (to, hole) = self.reach(number);
-        let hole_error = |(from, to)| Error::from(BackupError::Hole { from, to });
+        let hole_error =
+            |Hole { from, to, since }| Error::from(BackupError::Hole { from, to, since });
         let out_of_reach = |asked: String| {
             Err(BackupError::OutOfReach {
                 asked,

@@ -1,6 +1,7 @@
 //! What can be wrong with backups and archives, and what to do about it.
 
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 /// Why a backup can't be made or restored, beyond what a medium fails with; in [`crate::Error::Backup`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +87,8 @@ pub enum BackupError {
     },
     /// Transactions are missing in the archive.
     #[error(
-        "the archive lacks the transactions from number {from} to {to}; restore up to {}, or give a backup that goes up to {to} or more",
+        "the archive lacks the transactions from number {from} to {to}{}; restore up to {}, or give a backup that goes up to {to} or more",
+        Since(*since),
         from - 1
     )]
     Hole {
@@ -94,6 +96,42 @@ pub enum BackupError {
         from: u64,
         /// The last number that is missing.
         to: u64,
+        /// What is missing was committed after this time, if the archive tells.
+        since: Option<SystemTime>,
+    },
+    /// The archive holds no transactions and does not say where it begins: it can't tell whether anything is missing.
+    #[error(
+        "the archive {archive} holds no transactions, so it proves nothing; give the directory that the database archives to, or restore without an archive"
+    )]
+    EmptyArchive {
+        /// The archive's name.
+        archive: String,
+    },
+    /// The log had released transactions before they were archived, and no backup has them. What came later is
+    /// archived.
+    #[error(
+        "the archive {archive} lacks the transactions from number {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to number {archived})",
+        Since(*since)
+    )]
+    ArchiveGap {
+        /// The archive's name.
+        archive: String,
+        /// The first number that is missing.
+        from: u64,
+        /// The last number that is missing.
+        to: u64,
+        /// What is missing was committed after this time, if the archive tells.
+        since: Option<SystemTime>,
+        /// The archive is complete from `to` to this number.
+        archived: u64,
+    },
+    /// Another copy of this database writes the archive.
+    #[error(
+        "the archive {archive} belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
+    )]
+    ArchiveOwned {
+        /// The archive's name.
+        archive: String,
     },
     /// A table was loaded past the log, so its entries are not in the archive.
     #[error(
@@ -149,8 +187,64 @@ pub enum BackupError {
     },
 }
 
+/// A time in a message, in UTC; nothing if it is not known.
+struct Since(Option<SystemTime>);
+
+impl std::fmt::Display for Since {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(time) = self.0 else {
+            return Ok(());
+        };
+        let time = time.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = time.unwrap_or(Duration::ZERO).as_secs();
+        let (year, month, day) = civil(seconds / 86_400);
+        let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+        write!(
+            f,
+            " (committed after {year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z)"
+        )
+    }
+}
+
+/// The date of a day since 1970. (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".)
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Counted from 1 March of the year 0, so that a leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = (from_march + 2) % 12 + 1;
+    (400 * era + year_of_era + u64::from(month <= 2), month, day)
+}
+
 impl From<BackupError> for crate::Error {
     fn from(error: BackupError) -> Self {
         crate::Error::Backup(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_utc() {
+        let told = |seconds| Since(Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_825_599, "2000-02-29T11:59:59Z"),
+            (1_769_860_800, "2026-01-31T12:00:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(
+                told(seconds).to_string(),
+                format!(" (committed after {text})")
+            );
+        }
+        assert_eq!(Since(None).to_string(), "");
     }
 }

@@ -246,9 +246,10 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Makes the checksums and digests of a backup fit what it holds, as far as it is one.
+/// Makes the checksums and digests of a backup fit what it holds, as far as it is one; with `rebind` also the
+/// identities of its pages the numbers that stand before them.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn seal(bytes: &mut [u8], seal_page: fn(&mut [u8])) -> Option<()> {
+pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> Option<()> {
     let word = |bytes: &[u8], at: usize| {
         let word = bytes.get(at..)?.first_chunk()?;
         Some(u32::from_le_bytes(*word) as usize)
@@ -263,6 +264,9 @@ pub(crate) fn seal(bytes: &mut [u8], seal_page: fn(&mut [u8])) -> Option<()> {
         }
         let piece = bytes.get_mut(at..at.checked_add(count.checked_mul(PAGE_RECORD)?)?)?;
         for record in piece.chunks_exact_mut(PAGE_RECORD) {
+            if rebind {
+                record.copy_within(..8, 16);
+            }
             seal_page(&mut record[8..]);
         }
         let sum = crc32c::crc32c(piece);

@@ -160,6 +160,7 @@ impl<'a> Backup<'a> {
         let mut sink = sink::FileSink::create(path.as_ref())?;
         let mut report = self.copy(parent, &mut sink)?;
         report.path = Some(sink.finish(report.number)?);
+        self.note(&report);
         Ok(report)
     }
 
@@ -172,7 +173,16 @@ impl<'a> Backup<'a> {
         let parent = self.read_parent()?;
         let report = self.copy(parent, writer)?;
         writer.flush().map_err(failed)?;
+        self.note(&report);
         Ok(report)
+    }
+
+    /// Notes the backup, so that an archive knows what it continues. The backup is good without: then the next
+    /// archiving may ask for another one.
+    fn note(&self, report: &BackupReport) {
+        if !self.inner.is_read_only() {
+            let _ = self.inner.copies.note_backup(report.number);
+        }
     }
 
     fn read_parent(&self) -> Result<Option<Manifest>> {

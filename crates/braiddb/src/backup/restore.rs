@@ -1,5 +1,6 @@
 //! From backups, and an archive, to a database.
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -248,8 +249,8 @@ impl<'a> Restore<'a> {
         let mut writer = StoreWriter::create(device.clone())?;
         let mut chain = Chain::default();
         let mut pages = 0;
-        // For each page, the map entry of what was put last.
-        let mut put: Vec<u64> = Vec::new();
+        // For each page, the map entry of what was put last. A map: the numbers come from outside.
+        let mut put: HashMap<PageId, u64> = HashMap::new();
         for (index, source) in self.sources.into_iter().enumerate() {
             let mut reader = match source {
                 Source::File(path) => Reader::open(&path)?,
@@ -270,20 +271,16 @@ impl<'a> Restore<'a> {
             }
             let manifest = reader.manifest()?;
             for id in ids {
-                let at = id as usize;
-                if put.len() <= at {
-                    put.resize(at + 1, 0);
-                }
-                put[at] = manifest.entries.get(at).copied().unwrap_or(0);
+                let entry = manifest.entries.get(id as usize);
+                put.insert(id, entry.copied().unwrap_or(0));
             }
             chain.add(manifest, &name)?;
         }
         let Some((manifest, name)) = chain.last else {
             return Err(BackupError::Nothing.into());
         };
-        put.resize(manifest.entries.len(), 0);
-        let differs = |(put, wanted): (&u64, &u64)| *wanted != 0 && put != wanted;
-        if put.iter().zip(&manifest.entries).any(differs) {
+        let differs = |(id, wanted): (PageId, &u64)| *wanted != 0 && put.get(&id) != Some(wanted);
+        if (0..).zip(&manifest.entries).any(differs) {
             return Err(BackupError::Damaged {
                 backup: name,
                 what: "it builds on pages that none of the backups has".into(),

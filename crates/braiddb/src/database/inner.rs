@@ -18,6 +18,7 @@ use crate::archive::Archiver;
 use crate::changes::Bell;
 use crate::codec::Clock;
 use crate::context::Context;
+use crate::copies::Copies;
 use crate::error::{Error, Result};
 use crate::expiry::Sweeps;
 use crate::garbage::Garbage;
@@ -100,6 +101,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) retention: Retention,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) copies: Copies,
     pub(crate) archiver: Option<Archiver>,
     pub(crate) archive_ticker: Ticker,
     pub(crate) archive_interval: Duration,
@@ -126,6 +128,7 @@ pub(crate) struct Parts {
     pub(crate) meta: Meta,
     pub(crate) catalog: Arc<TableCore>,
     pub(crate) retention: Retention,
+    pub(crate) copies: Copies,
     pub(crate) archiver: Option<Archiver>,
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
@@ -163,6 +166,7 @@ impl Inner {
             checkpoint_log_bytes: options.checkpoint_log_bytes,
             retention: parts.retention,
             bell: Arc::default(),
+            copies: parts.copies,
             archiver: parts.archiver,
             archive_ticker: Ticker::default(),
             archive_interval: options.archive_interval,
@@ -355,6 +359,9 @@ impl Inner {
             let contexts = std::mem::take(&mut *shard.lock());
             drop(contexts);
         }
+        if let Some(archiver) = &self.archiver {
+            archiver.release();
+        }
         *self.lock.lock() = None;
     }
 
@@ -368,6 +375,8 @@ impl Inner {
         }
         // If it fails, the log is kept, and the next opening goes on with it.
         let _ = self.run_archiver();
+        let noted = self.archiver.as_ref();
+        let _ = noted.map(|archiver| archiver.note(&self.log, &self.copies));
         self.checkpoint_if_changed()
     }
 }

@@ -385,13 +385,30 @@ impl Database {
 
     /// Brings the archive of the log up to all that is durable now, durably; returns the number up to which it
     /// goes. Without this it follows at intervals, or, without background threads, at checkpoints. `None` if
-    /// there is no archive, see [`Builder::archive`].
+    /// there is no archive, see [`Builder::archive`]. The newest backup and the archive then lead to every number
+    /// from the backup's to this one; without a backup, the archive has everything since the database was created.
     ///
     /// # Errors
     /// What the archive's medium fails with; the log is kept then, and the next attempt goes on.
+    /// [`BackupError::ArchiveGap`](crate::BackupError::ArchiveGap) if there are transactions that neither the archive
+    /// nor a backup has, because the log had released them: make a backup. Everything else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {
         self.inner.run_archiver()?;
         Ok(self.inner.archiver.as_ref().map(Archiver::archived))
+    }
+
+    /// Stops keeping log for the archive that the database had: the next opening with [`Builder::archive`] begins
+    /// with a gap, and asks for a new backup. Does nothing if the database was opened with the archive.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::ReadOnly`], [`Error::Closed`].
+    pub fn end_archive(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        if self.inner.archiver.is_none() {
+            self.inner.copies.end_archive()?;
+            self.inner.retention.set_archive(None);
+        }
+        Ok(())
     }
 
     /// Counters and sizes.

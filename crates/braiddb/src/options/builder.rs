@@ -384,8 +384,12 @@ impl Builder {
     ///
     /// Log that is not archived yet is kept. So if the archive's medium fails, commits go on until the log is
     /// full (see [`Builder::max_log_bytes`]) or its medium is, and then fail with [`crate::Error::OutOfSpace`];
-    /// [`crate::Database::health`] tells meanwhile. An opening without this option does not keep log for the
-    /// archive, which leaves a hole in it.
+    /// [`crate::Database::health`] tells meanwhile. An opening without this option keeps log for the archive as for
+    /// a feed, up to [`Builder::feed_log_bytes`]; [`crate::Database::end_archive`] ends that. If more is written, the
+    /// archive lacks transactions, which [`crate::Database::archive_now`] and restoring name.
+    ///
+    /// One database writes an archive. A copy of its files has to archive elsewhere: it is refused with
+    /// [`BackupError::ArchiveOwned`](crate::BackupError::ArchiveOwned).
     pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
         self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
         self
