@@ -118,6 +118,7 @@ mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod options;
+mod ownership;
 mod piece;
 mod pool;
 mod protocol;
@@ -137,6 +138,7 @@ pub use follow::Follower;
 pub use inflight::InFlight;
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
+pub use ownership::is_file_of;
 pub use recover::{Piece, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;

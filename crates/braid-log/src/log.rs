@@ -96,13 +96,13 @@ fn preallocate(
     Ok(())
 }
 
-/// A fresh identity, so that files of two logs are never mixed up.
-fn new_identity() -> u128 {
-    let half = || u128::from(braid_rt::entropy());
-    half() << 64 | half()
-}
-
 impl Log {
+    /// Draws a fresh identity, so that files of two logs are never mixed up.
+    pub fn new_identity() -> u128 {
+        let half = || u128::from(braid_rt::entropy());
+        half() << 64 | half()
+    }
+
     /// Creates a log on a device that has none.
     ///
     /// # Errors
@@ -120,6 +120,19 @@ impl Log {
         device: Arc<dyn Device>,
         options: LogOptions,
         number: u64,
+    ) -> Result<Log, LogError> {
+        Self::create_as(device, options, number, Self::new_identity())
+    }
+
+    /// Creates a log as [`Log::create_behind`] does, with an identity drawn before.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub fn create_as(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        number: u64,
+        identity: u128,
     ) -> Result<Log, LogError> {
         if number >= crate::chunk::NUMBERS_MAX / 2 {
             return Err(LogError::Incompatible {
@@ -153,7 +166,7 @@ impl Log {
             })
             .collect();
         let kept = Kept::Numbers(number);
-        Self::begin(device, options, new_identity(), 1, number, &kept, lanes)
+        Self::begin(device, options, identity, 1, number, &kept, lanes)
     }
 
     /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the

@@ -44,18 +44,23 @@ pub(crate) fn unfinished_name(lane: usize, sequence: u64) -> String {
 
 /// Lane and sequence number of a segment file's name.
 pub(crate) fn parse_segment_name(name: &str) -> Option<(usize, u64)> {
-    let (lane, sequence) = name
-        .strip_prefix("log-")?
-        .strip_suffix(".seg")?
-        .split_once('-')?;
-    let lane = lane.parse().ok()?;
-    let sequence = sequence.parse().ok().filter(|s| *s < NUMBERS_MAX)?;
+    let (lane, sequence) = parse_name(name, ".seg")?;
     (segment_name(lane, sequence) == name).then_some((lane, sequence))
 }
 
 /// Whether a name is that of an unfinished segment, left behind by a crash.
 pub(crate) fn is_unfinished_name(name: &str) -> bool {
-    name.starts_with("log-") && name.ends_with(".new")
+    parse_name(name, ".new").is_some_and(|(lane, sequence)| unfinished_name(lane, sequence) == name)
+}
+
+fn parse_name(name: &str, suffix: &str) -> Option<(usize, u64)> {
+    let (lane, sequence) = name
+        .strip_prefix("log-")?
+        .strip_suffix(suffix)?
+        .split_once('-')?;
+    let lane = lane.parse().ok()?;
+    let sequence = sequence.parse().ok().filter(|s| *s < NUMBERS_MAX)?;
+    Some((lane, sequence))
 }
 
 /// An open segment file.
@@ -194,6 +199,9 @@ mod tests {
             assert_eq!(parse_segment_name(name), None, "{name}");
         }
         assert!(is_unfinished_name(&unfinished_name(1, 2)));
+        for name in ["log-of-a-voyage.new", "log-1-2.new", "log-01-00000002.seg"] {
+            assert!(!is_unfinished_name(name), "{name}");
+        }
     }
 
     #[test]

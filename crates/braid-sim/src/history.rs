@@ -14,6 +14,7 @@ use fastrand::Rng;
 use crate::beside::{Archive, Beside};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
+use crate::foreign::Foreign;
 use crate::graph;
 use crate::plan::{Plan, survival};
 use crate::record::{Found, LARGE, Round, TxId};
@@ -107,6 +108,7 @@ struct History {
     told: String,
     beside: Beside,
     archive: Option<Archive>,
+    foreign: Foreign,
 }
 
 /// How an opening ended.
@@ -129,6 +131,7 @@ impl History {
         Self {
             archive: plan.archive.then(|| Archive::new(plan.seed ^ 0x00a2_c417e)),
             beside: Beside::default(),
+            foreign: Foreign::new(plan.seed),
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
             next: if plan.large { LARGE } else { 0 },
@@ -223,7 +226,18 @@ impl History {
             if let Some(archive) = &mut self.archive {
                 builder = archive.ask_for(builder, self.plan.feed, &mut self.rng);
             }
+            let planted = match (&power, fault) {
+                (None, None) if attempt < 3 => self.foreign.plant(&self.device),
+                _ => None,
+            };
             let opened = builder.open_on(Arc::new(self.device.clone()));
+            if let Some(planted) = planted {
+                self.count(planted.what);
+                planted.check(&self.device, &opened)?;
+                if opened.is_err() {
+                    continue;
+                }
+            }
             let mut broken = Ok(());
             let opened = opened.and_then(|db| {
                 let tables = Tables::open(&db, &self.plan)?;

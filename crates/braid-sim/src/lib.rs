@@ -13,6 +13,7 @@ mod beside;
 pub mod check;
 mod client;
 pub mod coverage;
+mod foreign;
 pub mod graph;
 mod history;
 mod memory;

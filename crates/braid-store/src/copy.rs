@@ -111,7 +111,7 @@ impl StoreWriter {
     /// [`StoreError::Io`], also if the file exists.
     pub fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         Ok(Self {
-            file: DataFile::create(device)?,
+            file: DataFile::create(device, 0)?,
             places: HashMap::new(),
         })
     }

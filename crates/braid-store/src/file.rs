@@ -35,7 +35,7 @@ use self::block::seal;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
 pub(crate) use root::Root;
-pub use superblock::{FORMAT, data_format};
+pub use superblock::{DataFileCreation, FORMAT, creation_of, data_format};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
 
@@ -69,6 +69,8 @@ const GROWTH_MAX: u64 = 8192;
 pub(crate) struct DataFile {
     device: Arc<dyn Device>,
     file: Arc<dyn File>,
+    /// Of the database that the file belongs to; 0 if nobody gave it one.
+    identity: u128,
     pub(crate) space: Mutex<Space>,
     /// Blocks that the file is known to have room for.
     room: AtomicU64,
@@ -91,20 +93,24 @@ fn damaged(what: &str, location: String) -> StoreError {
 }
 
 impl DataFile {
-    pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
+    pub(crate) fn create(device: Arc<dyn Device>, identity: u128) -> Result<Self, StoreError> {
         let made = device.open(FILE_NAME, braid_io::OpenMode::CreateNew);
         let file = made.map_err(|e| StoreError::io("creating data.braid", e))?;
         // A published checkpoint is worth nothing in a file whose name is lost.
         device
             .sync_directory()
             .map_err(|e| StoreError::io("syncing the directory of data.braid", e))?;
-        Ok(Self::assemble(device, file))
+        let mut this = Self::assemble(device, file);
+        this.identity = identity;
+        this.write_first_superblock()?;
+        Ok(this)
     }
 
     pub(crate) fn assemble(device: Arc<dyn Device>, file: Arc<dyn File>) -> Self {
         Self {
             device,
             file,
+            identity: 0,
             space: Mutex::new(Space::new(std::iter::empty())),
             room: AtomicU64::new(0),
             durable: PageTable::new(),
@@ -361,7 +367,7 @@ impl DataFile {
         MAP | index as u64
     }
 
-    /// Whether a block was never written.
+    /// Whether a block holds nothing but zeroes.
     pub(crate) fn is_blank(&self, block: u64) -> bool {
         let mut buf = self.buffer();
         let read = self.file.read_at(&mut buf, block * PAGE_SIZE as u64);

@@ -64,7 +64,7 @@ pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, StoreWriter};
 pub use detached::DetachedValue;
 pub use error::StoreError;
-pub use file::{FORMAT, data_format};
+pub use file::{DataFileCreation, FORMAT, creation_of, data_format};
 pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};

@@ -94,7 +94,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] (also if the file exists), [`StoreError::Options`].
     pub fn create(device: Arc<dyn Device>, options: StoreOptions) -> Result<Self, StoreError> {
-        let file = DataFile::create(device)?;
+        Self::create_as(device, options, 0)
+    }
+
+    /// Creates the data file as [`Store::create`] does; its superblocks bear the identity, which
+    /// [`creation_of`](crate::creation_of) looks for.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn create_as(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+        identity: u128,
+    ) -> Result<Self, StoreError> {
+        let file = DataFile::create(device, identity)?;
         let root = Root {
             next_page: 1,
             ..Root::default()

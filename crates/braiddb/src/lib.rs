@@ -117,6 +117,7 @@ mod commit;
 mod compact;
 mod context;
 mod copies;
+mod creation;
 mod database;
 mod error;
 mod expiry;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_io::{Device, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
+use braid_io::{Device, DirectoryLock, LockError};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece};
 use braid_store::{Store, StoreOptions};
 
 use crate::archive::Archiver;
-use crate::backup::RESTORING_FILE;
 use crate::catalog::CATALOG_ID;
 use crate::copies::Copies;
+use crate::creation::{self, Contents, look_at};
 use crate::database::{Database, Inner, Parts};
 use crate::error::{Error, Result};
 use crate::garbage::Retired;
@@ -26,10 +26,7 @@ use crate::retention::Retention;
 use crate::table::TableCore;
 use crate::trace::{Phase, call_user};
 
-const DATA_FILE: &str = "data.braid";
-
-/// There while a database is being created: what is beside it is not a database yet.
-const CREATING_FILE: &str = "CREATING";
+pub(crate) const DATA_FILE: &str = "data.braid";
 
 /// How often a replaying thread reports.
 const REPORT_EVERY: u64 = 4096;
@@ -112,7 +109,9 @@ impl Database {
         }
         let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory(path, options.device).map_err(opening)?;
-        publish::remove(path);
+        if is_database {
+            publish::remove(path);
+        }
         options.stats_directory = options.stats_file.then(|| path.to_owned());
         let opened = Self::open_device(device, Some(lock), options);
         opened.map_err(|error| name_directory(path, error))
@@ -139,9 +138,8 @@ impl Database {
     ) -> Result<Self> {
         options.validate()?;
         let began = braid_rt::now();
-        let kind = look_at(&*device)?;
-        let fresh = match kind {
-            Contents::Database => false,
+        let (fresh, marked) = match look_at(&*device)? {
+            Contents::Database { marked } => (false, marked),
             Contents::Foreign(reason) => {
                 return Err(Error::NotADatabase {
                     path: Default::default(),
@@ -154,26 +152,30 @@ impl Database {
                     reason: format!("there is no {DATA_FILE} in it"),
                 });
             }
-            Contents::Nothing => true,
-            Contents::Unfinished if options.read_only => {
+            Contents::Nothing => (true, false),
+            Contents::Unfinished(_) if options.read_only => {
                 return Err(Error::NotADatabase {
                     path: Default::default(),
                     reason: "its creation was interrupted; open it for writing once".into(),
                 });
             }
-            Contents::Unfinished => {
+            Contents::Unfinished(files) => {
                 braid_rt::reach("opening: an unfinished creation goes");
-                remove_unfinished(&*device)?;
-                true
+                creation::remove(&*device, &files)?;
+                (true, false)
             }
         };
         let inner = match fresh {
             true => {
                 let meta = new_meta(&options);
-                create(device, lock, &options, meta, 0, |_| Ok(()))?
+                create(device.clone(), lock, &options, meta, 0, |_| Ok(()))?
             }
-            false => recover(device, lock, &options, began)?,
+            false => recover(device.clone(), lock, &options, began)?,
         };
+        if marked && !options.read_only {
+            braid_rt::reach("opening: the marker of a finished creation goes");
+            creation::unmark(&*device).inspect_err(|_| inner.abandon())?;
+        }
         if options.background {
             inner.start_maintenance().inspect_err(|_| inner.abandon())?;
             inner.start_archiver().inspect_err(|_| inner.abandon())?;
@@ -216,55 +218,10 @@ fn name_directory(path: &Path, error: Error) -> Error {
     }
 }
 
-enum Contents {
-    Nothing,
-    Unfinished,
-    Database,
-    Foreign(String),
-}
-
-fn look_at(device: &dyn Device) -> Result<Contents> {
-    let entries = device
-        .list()
-        .map_err(|e| Error::io("listing the directory", e))?;
-    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-    if has(CREATING_FILE) {
-        return Ok(Contents::Unfinished);
-    }
-    if has(RESTORING_FILE) {
-        return Ok(Contents::Foreign(
-            "restoring a backup into it did not finish; empty it and restore again".into(),
-        ));
-    }
-    if has(DATA_FILE) {
-        return Ok(Contents::Database);
-    }
-    match entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
-        None => Ok(Contents::Nothing),
-        Some(entry) => Ok(Contents::Foreign(format!(
-            "it holds {:?} but no {DATA_FILE}; choose an empty directory for a new database",
-            entry.name
-        ))),
-    }
-}
-
-fn sync_names(device: &dyn Device) -> Result<()> {
+pub(crate) fn sync_names(device: &dyn Device) -> Result<()> {
     device
         .sync_directory()
         .map_err(|e| Error::io("syncing the directory", e))
-}
-
-/// Removes what an interrupted creation left. Its marker goes last.
-fn remove_unfinished(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::io("removing an unfinished database", e);
-    for entry in device.list().map_err(failed)? {
-        if entry.name != CREATING_FILE && entry.name != LOCK_FILE_NAME {
-            device.remove(&entry.name).map_err(failed)?;
-        }
-    }
-    sync_names(device)?;
-    device.remove(CREATING_FILE).map_err(failed)?;
-    sync_names(device)
 }
 
 fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
@@ -363,16 +320,13 @@ pub(crate) fn create(
 ) -> Result<Arc<Inner>> {
     let began = braid_rt::now();
     // The marker is durable before anything else, and goes once everything else is.
-    let marker = device.open(CREATING_FILE, OpenMode::CreateNew);
-    drop(marker.map_err(|e| Error::io("creating the database", e))?);
-    sync_names(&*device)?;
-    let log = Log::create_behind(device.clone(), log_options(options, &meta), number)?;
-    let store = Store::create(
-        device.clone(),
-        StoreOptions {
-            pool_bytes: options.pool_bytes,
-        },
-    )?;
+    let identity = creation::mark(&*device)?;
+    let log_options = log_options(options, &meta);
+    let log = Log::create_as(device.clone(), log_options, number, identity)?;
+    let store_options = StoreOptions {
+        pool_bytes: options.pool_bytes,
+    };
+    let store = Store::create_as(device.clone(), store_options, identity)?;
     let identity = next_identity();
     let catalog = catalog(&store, identity)?;
     let recovery = RecoveryReport {
@@ -400,10 +354,7 @@ pub(crate) fn create(
     fill(&inner).inspect_err(|_| inner.abandon())?;
     inner.checkpoint()?;
     sync_names(&*device)?;
-    device
-        .remove(CREATING_FILE)
-        .map_err(|e| Error::io("creating the database", e))?;
-    sync_names(&*device)?;
+    creation::unmark(&*device)?;
     Ok(inner)
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 
 use braid::{Bytes, Database, Error, Health, Protocol, Readable, Table};
-use braid_io::{Device, OpenMode, SimDevice};
+use braid_io::{AlignedBuf, Device, OpenMode, SimDevice};
 
 fn open_sim(device: &SimDevice) -> Result<Database, Error> {
     Database::builder()
@@ -382,6 +382,175 @@ fn an_interrupted_creation_is_begun_anew() {
         let db = open_sim(&image).unwrap_or_else(|e| panic!("crash at step {n}: {e}"));
         assert_eq!(fill(&db, 10, 5).0.len(), 5);
     }
+}
+
+/// The names and contents of all files.
+fn contents(device: &SimDevice) -> Vec<(String, Vec<u8>)> {
+    let entries = device.list().unwrap();
+    let read = |entry: braid_io::Entry| {
+        let len = entry.len as usize;
+        let mut bytes = AlignedBuf::new(len.max(1));
+        let file = device.open(&entry.name, OpenMode::Existing).unwrap();
+        file.read_at(&mut bytes[..len], 0).unwrap();
+        (entry.name, bytes[..len].to_vec())
+    };
+    entries.into_iter().map(read).collect()
+}
+
+fn put_file(device: &SimDevice, name: &str, bytes: &[u8]) {
+    let file = device.open(name, OpenMode::CreateNew).unwrap();
+    let mut aligned = AlignedBuf::new(bytes.len().max(1));
+    aligned[..bytes.len()].copy_from_slice(bytes);
+    file.write_at(&[&aligned[..bytes.len()]], 0).unwrap();
+    file.sync().unwrap();
+    device.sync_directory().unwrap();
+}
+
+/// The files that a creation leaves when the power goes after `steps` steps; `None` if it was complete.
+fn interrupted_creation(steps: u64) -> Option<SimDevice> {
+    let device = SimDevice::new(steps);
+    device.crash_after(steps);
+    match open_sim(&device) {
+        Ok(_) => None,
+        Err(_) => Some(device.after_crash()),
+    }
+}
+
+/// The marker of some creation.
+fn some_marker() -> Vec<u8> {
+    let images = (1..40).filter_map(interrupted_creation);
+    let mut markers = images.flat_map(|image| contents(&image));
+    let is_marker =
+        |(name, bytes): &(String, Vec<u8>)| name == "CREATING" && bytes.starts_with(b"BRAIDNEW");
+    markers.find(is_marker).expect("a marker that is whole").1
+}
+
+/// Markers that do not lead to anything beside them: blank, garbage, torn, damaged, of another creation.
+fn markers() -> Vec<Vec<u8>> {
+    let whole = some_marker();
+    let mut damaged = whole.clone();
+    damaged[20] ^= 1;
+    let mut torn = whole.clone();
+    torn[16..].fill(0);
+    vec![
+        vec![],
+        vec![0; 4096],
+        vec![b'x'; 4096],
+        torn,
+        damaged,
+        whole,
+    ]
+}
+
+#[test]
+fn opening_removes_no_document_beside_a_marker() {
+    for marker in markers() {
+        for name in [
+            "letter.txt",
+            "data.braid",
+            "log-00-00000001.seg",
+            "log-diary.new",
+        ] {
+            let device = SimDevice::new(1);
+            put_file(&device, name, &[b'd'; 16 << 10]);
+            put_file(&device, "CREATING", &marker);
+            let before = contents(&device);
+            let error = open_sim(&device).unwrap_err();
+            assert!(
+                matches!(&error, Error::NotADatabase { reason, .. } if reason.contains("CREATING")),
+                "{name}: {error}"
+            );
+            assert!(contents(&device) == before, "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn opening_removes_no_database_beside_a_marker() {
+    for marker in markers() {
+        let device = SimDevice::new(1);
+        let db = open_sim(&device).unwrap();
+        let (acknowledged, _) = fill(&db, 100, 50);
+        drop(db);
+        let image = device.after_crash();
+        put_file(&image, "CREATING", &marker);
+        let before = contents(&image);
+        let error = open_sim(&image).unwrap_err();
+        assert!(
+            matches!(&error, Error::NotADatabase { reason, .. } if reason.contains("CREATING")),
+            "{error}"
+        );
+        assert!(contents(&image) == before, "{error}");
+        image.remove("CREATING").unwrap();
+        assert_holds(&open_sim(&image).unwrap(), &acknowledged);
+    }
+}
+
+/// A database that was copied with the marker of its own creation, which was under way then, is whole.
+#[test]
+fn a_finished_database_with_its_own_marker_is_opened() {
+    let device = SimDevice::new(1);
+    let mut marker = None;
+    for steps in 1..100 {
+        let device = SimDevice::new(1);
+        device.crash_after(steps);
+        drop(open_sim(&device));
+        let image = device.after_crash();
+        let found = contents(&image)
+            .into_iter()
+            .find(|(name, bytes)| name == "CREATING" && bytes.starts_with(b"BRAIDNEW"));
+        marker = marker.or(found);
+    }
+    let (_, marker) = marker.expect("a marker that is whole");
+    // The same seed draws the same identity only under a simulation: here the marker is made to fit.
+    let db = open_sim(&device).unwrap();
+    let (acknowledged, _) = fill(&db, 100, 50);
+    drop(db);
+    let image = device.after_crash();
+    let mut own = marker;
+    let data = &contents(&image)[0];
+    assert_eq!(data.0, "data.braid");
+    own[16..32].copy_from_slice(&data.1[8192 + 48..8192 + 64]);
+    let crc = crc32c::crc32c(&own[16..32]);
+    own[8..12].copy_from_slice(&crc.to_le_bytes());
+    put_file(&image, "CREATING", &own);
+    let db = open_sim(&image).unwrap();
+    assert_holds(&db, &acknowledged);
+    assert!(contents(&image).iter().all(|(name, _)| name != "CREATING"));
+}
+
+/// Somebody puts a file where a creation was interrupted: the creation's files stay, too, for it is not known
+/// which of them are still wanted.
+#[test]
+fn what_was_put_beside_an_interrupted_creation_stays() {
+    let mut refused = 0;
+    for image in (1..40).filter_map(interrupted_creation) {
+        put_file(&image, "letter.txt", &[b'd'; 4096]);
+        let before = contents(&image);
+        match open_sim(&image) {
+            Err(error) => {
+                assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
+                assert!(contents(&image) == before, "{error}");
+                refused += 1;
+            }
+            // Complete but for the marker, or nothing there.
+            Ok(_) => {
+                assert!(contents(&image).contains(&("letter.txt".into(), vec![b'd'; 4096])));
+            }
+        }
+        image.remove("letter.txt").unwrap();
+        open_sim(&image).unwrap();
+    }
+    assert!(refused > 5, "{refused}");
+}
+
+#[test]
+fn opening_removes_no_statistics_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("STATS"), "goals per season").unwrap();
+    Database::open(dir.path()).unwrap_err();
+    let read = fs::read(dir.path().join("STATS")).unwrap();
+    assert_eq!(read, b"goals per season");
 }
 
 #[test]

@@ -85,10 +85,51 @@ pub(super) fn damaged(script: &[u8]) -> (Image, Outcome) {
 }
 
 fn run(script: &[u8]) {
-    let (image, outcome) = damaged(script);
+    let (mut image, outcome) = damaged(script);
+    let foreign = add_foreign(&mut image, script);
     let device = image.device();
+    let is_marked = foreign.iter().any(|(name, _)| name == MARKER);
+    let mut before = match is_marked {
+        true => image.files.clone(),
+        false => foreign,
+    };
+    before.sort_unstable();
     drop(image);
-    let _ = look(base(), device, outcome);
+    let looked = look(base(), device.clone(), outcome);
+    if is_marked {
+        assert!(
+            matches!(looked, Err(Error::NotADatabase { .. })),
+            "a foreign marker was believed: {looked:?}"
+        );
+    }
+    let mut after = Image::of(&*device, 1).files.into_iter();
+    for file in before {
+        assert!(
+            after.any(|found| found == file),
+            "the foreign file {:?} was changed or removed",
+            file.0
+        );
+    }
+}
+
+const MARKER: &str = "CREATING";
+
+/// Adds files of somebody else, as the script's mode says: a document, and a marker of a creation that made none
+/// of the files. Returns them in the order of their names.
+fn add_foreign(image: &mut Image, script: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mode = script.first().copied().unwrap_or_default();
+    let mut foreign = Vec::new();
+    if mode & 8 != 0 {
+        let mut marker = vec![0; if mode & 16 != 0 { 4096 } else { script.len() }];
+        let len = script.len().min(marker.len());
+        marker[..len].copy_from_slice(&script[..len]);
+        foreign.push((MARKER.to_owned(), marker));
+    }
+    if mode & 4 != 0 {
+        foreign.push(("letter.txt".to_owned(), script.to_vec()));
+    }
+    image.files.extend_from_slice(&foreign);
+    foreign
 }
 
 pub(super) fn contents(db: &Database, table: &Table<Bytes, Bytes>) -> Result<State, Error> {

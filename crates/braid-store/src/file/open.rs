@@ -19,7 +19,7 @@ impl DataFile {
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<(Self, Root, Vec<u64>), StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
-        let this = Self::assemble(device, file);
+        let mut this = Self::assemble(device, file);
         let (root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));

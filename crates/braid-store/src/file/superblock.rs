@@ -44,6 +44,54 @@ pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
     newest.map(|(_, format)| format).ok_or_else(none)
 }
 
+/// Whose data file lies in a directory, and how far its creation came; see [`creation_of`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataFileCreation {
+    /// The creation of the given identity made the file, and no checkpoint was published in it.
+    Unfinished,
+    /// The creation of the given identity made the file, and a checkpoint was published in it.
+    Finished,
+    /// The file bears another identity, or none: somebody else made it.
+    Foreign,
+}
+
+/// Tells whether the creation of an identity made a device's data file, which exists. The first write to a data file
+/// is a superblock with the identity, so a file without one is blank.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreation, StoreError> {
+    let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+    let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+    let failed = |e| StoreError::io("reading the superblocks of data.braid", e);
+    let blocks = file.len().map_err(failed)? / PAGE_SIZE as u64;
+    let mut is_blank = file.len().map_err(failed)? <= PAGE_SIZE as u64;
+    let mut newest = None;
+    for slot in 0..blocks.min(2) {
+        let mut buf = AlignedBuf::new(PAGE_SIZE);
+        let read = file.read_at(&mut buf, slot * PAGE_SIZE as u64);
+        read.map_err(failed)?;
+        is_blank &= buf.iter().all(|byte| *byte == 0);
+        if check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
+            if u64_at(&buf, 16) != FORMAT || identity_in(&buf) != identity {
+                return Ok(DataFileCreation::Foreign);
+            }
+            newest = newest.max(Some(u64_at(&buf, 24)));
+        }
+    }
+    Ok(match newest {
+        Some(0) => DataFileCreation::Unfinished,
+        Some(_) => DataFileCreation::Finished,
+        None if is_blank => DataFileCreation::Unfinished,
+        None => DataFileCreation::Foreign,
+    })
+}
+
+/// The identity in a superblock.
+fn identity_in(buf: &[u8]) -> u128 {
+    u128::from(u64_at(buf, 48)) | u128::from(u64_at(buf, 56)) << 64
+}
+
 impl DataFile {
     /// Makes the superblock that the file was opened with durable, before anything else is written; see
     /// the module's text.
@@ -84,12 +132,7 @@ impl DataFile {
                 synced?;
             }
         }
-        let mut buf = self.buffer();
-        buf[16..24].copy_from_slice(&FORMAT.to_le_bytes());
-        buf[24..32].copy_from_slice(&root.sequence.to_le_bytes());
-        buf[32..40].copy_from_slice(&blob.to_le_bytes());
-        buf[40..48].copy_from_slice(&blob_len.to_le_bytes());
-        seal(&mut buf, u64::from_le_bytes(MAGIC), root.sequence);
+        let buf = self.superblock(root.sequence, (blob, blob_len));
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
         self.file.write_durable_at(&[&buf], slot).map_err(|error| {
             braid_rt::reach("store: poisoned by a superblock's write");
@@ -97,6 +140,25 @@ impl DataFile {
             self.poison(&error);
             error
         })
+    }
+
+    fn superblock(&self, sequence: u64, (blob, blob_len): (u64, u64)) -> AlignedBuf {
+        let mut buf = self.buffer();
+        buf[16..24].copy_from_slice(&FORMAT.to_le_bytes());
+        buf[24..32].copy_from_slice(&sequence.to_le_bytes());
+        buf[32..40].copy_from_slice(&blob.to_le_bytes());
+        buf[40..48].copy_from_slice(&blob_len.to_le_bytes());
+        buf[48..64].copy_from_slice(&self.identity.to_le_bytes());
+        seal(&mut buf, u64::from_le_bytes(MAGIC), sequence);
+        buf
+    }
+
+    /// Makes the superblock of a file without a checkpoint durable: the file bears its identity from then on.
+    pub(super) fn write_first_superblock(&self) -> Result<(), StoreError> {
+        let buf = self.superblock(0, (0, 0));
+        let written = self.file.write_durable_at(&[&buf], 0);
+        let synced = written.and_then(|()| self.file.sync());
+        synced.map_err(|e| StoreError::io("writing the first superblock of data.braid", e))
     }
 
     /// One superblock: sequence number, blob and its length, and all its bytes.
@@ -131,11 +193,16 @@ impl DataFile {
     }
 
     /// The newest root, and its superblock's bytes.
-    pub(super) fn read_root(&self) -> Result<(Root, AlignedBuf), StoreError> {
+    pub(super) fn read_root(&mut self) -> Result<(Root, AlignedBuf), StoreError> {
         let mut candidates = Vec::new();
         let mut first_error = None;
         for slot in 0..2 {
             match self.read_superblock(slot) {
+                Ok((0, ..)) => {
+                    let location = format!("data.braid, superblock {slot}");
+                    let error = damaged("no checkpoint was ever published", location);
+                    first_error = first_error.or(Some(error));
+                }
                 Ok(superblock) => candidates.push(superblock),
                 Err(error @ StoreError::Incompatible { .. }) => return Err(error),
                 Err(error) => {
@@ -152,6 +219,7 @@ impl DataFile {
         // other's blocks may have been reused since.
         match (candidates.pop(), first_error) {
             (Some((sequence, block, len, superblock)), _) => {
+                self.identity = identity_in(&superblock);
                 Ok((self.read_root_blob(sequence, block, len)?, superblock))
             }
             (None, error) => {

@@ -33,6 +33,8 @@ pub(super) fn find_root(
     let mut damaged = Vec::new();
     for slot in 0..2 {
         match file.read_superblock(slot) {
+            // The one of a file without a checkpoint.
+            Ok((0, ..)) => {}
             Ok((sequence, blob, len, _)) => candidates.push(Candidate {
                 sequence,
                 blob,

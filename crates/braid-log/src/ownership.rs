@@ -1,0 +1,46 @@
+//! Which files of a directory a certain log has made.
+
+use braid_io::{Device, Entry, OpenMode};
+
+use crate::LogError;
+use crate::options::BLOCK;
+use crate::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
+
+/// Bytes read at once.
+const STEP: usize = 256 * BLOCK;
+
+/// Whether the log of an identity made a file: a segment whose header bears the identity, or a segment
+/// without contents. A file with any other name or contents belongs to somebody else.
+///
+/// # Errors
+/// [`LogError::Io`].
+pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<bool, LogError> {
+    let is_segment = parse_segment_name(&entry.name).is_some();
+    if !is_segment && !is_unfinished_name(&entry.name) {
+        return Ok(false);
+    }
+    let opened = device.open(&entry.name, OpenMode::Existing);
+    let file = opened.map_err(|e| LogError::io(format!("opening {}", entry.name), e))?;
+    if is_segment
+        && entry.len >= BLOCK as u64
+        && let Some(header) = SegmentHeader::read(device, &*file, &entry.name)?
+    {
+        return Ok(header.log == identity);
+    }
+    let mut buf = device.allocate(STEP);
+    let mut at = 0;
+    while at < entry.len {
+        let len = (entry.len - at).min(STEP as u64) as usize;
+        if !len.is_multiple_of(device.block_size()) {
+            // Segments are made of whole blocks.
+            return Ok(false);
+        }
+        let read = file.read_at(&mut buf[..len], at);
+        read.map_err(|e| LogError::io(format!("reading {}", entry.name), e))?;
+        if buf[..len].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}
