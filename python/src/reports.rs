@@ -73,6 +73,7 @@ pub(crate) fn health<'py>(py: Python<'py>, health: &Health) -> PyResult<Bound<'p
         Health::OutOfSpace { what } => ("out of space", Some(what.clone())),
         Health::ArchiveFailing { error } => ("archive failing", Some(error.to_string())),
         Health::Poisoned { cause } => ("poisoned", Some(cause.clone())),
+        Health::Damaged { what } => ("damaged", Some(what.clone())),
         Health::Closed => ("closed", None),
         other => ("other", Some(format!("{other:?}"))),
     };

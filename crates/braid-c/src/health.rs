@@ -32,6 +32,11 @@ fn outcome(health: &Health) -> Result<(), Failure> {
             let cause = cause.clone();
             Error::Poisoned { cause }.into()
         }
+        Health::Damaged { what } => Error::Corrupted {
+            what: "the database is damaged and was opened read-only".into(),
+            location: what.clone(),
+        }
+        .into(),
         Health::Closed => Error::Closed.into(),
         other => Failure::of(braid_status::BRAID_OTHER, format!("{other:?}")),
     })

@@ -71,6 +71,8 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("opening: an unfinished creation goes", LONG),
     ("opening: another number of strands", LONG),
     ("opening: another protocol", LONG),
+    ("one page damaged, and the rest is open", LONG),
+    ("opening: read-only, since a page is damaged", LONG),
     ("opening: the marker of a finished creation goes", LONG),
     ("opening: log is kept for an archive or a feed", LONG),
     ("power cut while closing", LONG),

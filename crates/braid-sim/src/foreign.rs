@@ -99,7 +99,8 @@ fn put(device: &SimDevice, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     device.sync_directory()
 }
 
-fn read(device: &SimDevice, name: &str) -> std::io::Result<Vec<u8>> {
+/// The contents of a file.
+pub(crate) fn read(device: &SimDevice, name: &str) -> std::io::Result<Vec<u8>> {
     let file = device.open(name, OpenMode::Existing)?;
     let len = file.len()? as usize;
     let mut bytes = AlignedBuf::new(len.max(1));

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use crate::beside::{Archive, Beside};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
-use crate::foreign::Foreign;
+use crate::foreign::{self, Foreign};
 use crate::graph;
 use crate::plan::{Plan, survival};
 use crate::record::{Found, LARGE, Round, TxId};
@@ -104,11 +104,28 @@ struct History {
     kill: bool,
     /// What lies on the medium may not be what was written there, now or when somebody looks.
     decayed: bool,
+    /// Whether a page of a tree, or a block that nothing refers to, is all that decayed.
+    one_page: bool,
     /// The round in which a rule was broken.
     told: String,
     beside: Beside,
     archive: Option<Archive>,
     foreign: Foreign,
+}
+
+/// The bytes of a block of the data file.
+const BLOCK: usize = 8192;
+
+/// Identities of blocks that are pages, or were never written, are below it.
+const MAP: u64 = 1 << 62;
+
+/// What the blocks of the data file say that they are.
+fn identities(device: &SimDevice) -> Vec<u64> {
+    let bytes = foreign::read(device, "data.braid").unwrap_or_default();
+    let blocks = bytes.chunks_exact(BLOCK);
+    blocks
+        .map(|block| u64::from_le_bytes(block[8..16].try_into().expect("eight bytes")))
+        .collect()
 }
 
 /// How an opening ended.
@@ -140,6 +157,7 @@ impl History {
             outcome: Outcome::default(),
             kill: false,
             decayed: false,
+            one_page: false,
             told: String::new(),
         }
     }
@@ -236,6 +254,14 @@ impl History {
                 planted.check(&self.device, &opened)?;
                 if opened.is_err() {
                     continue;
+                }
+            }
+            if self.one_page && fault.is_none() && power.is_none() {
+                match &opened {
+                    Ok(_) => self.count("one page damaged, and the rest is open"),
+                    Err(error) => {
+                        return Err(format!("one damaged page closes all others: {error}"));
+                    }
                 }
             }
             let mut broken = Ok(());
@@ -534,7 +560,10 @@ impl History {
                 [Decay::FlippedBit, Decay::LostSector, Decay::StaleSector][self.rng.usize(..3)];
             let log = self.rng.bool();
             let pick = |name: &str| name.ends_with(".braid") != log;
-            if self.device.decay(decay, pick).is_some() {
+            let identities = identities(&self.device);
+            if let Some((_, byte)) = self.device.decay(decay, pick) {
+                let identity = identities.get(byte / BLOCK).copied().unwrap_or_default();
+                self.one_page = !log && !self.decayed && identity < MAP && byte >= 2 * BLOCK;
                 self.decayed = true;
                 // What is there and what should be are two things now.
                 self.plan.leases = false;

@@ -436,7 +436,7 @@ impl TreeLoader {
         }
         let before = store.trees.write().insert(self.tree, root);
         assert!(before.is_none(), "a loaded tree is new");
-        Tree::new(store.pool.clone(), root)
+        Tree::new(store.pool.clone(), self.tree, root)
     }
 }
 

@@ -57,6 +57,7 @@ impl Pool {
         let place = self.place(id);
         let frame = match place {
             ABSENT | UNWRITTEN => None,
+            _ if self.check_condemned(id).is_err() => None,
             _ => self.take_frame().ok(),
         };
         let Some(frame) = frame else {

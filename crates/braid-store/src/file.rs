@@ -83,7 +83,12 @@ pub(crate) struct DataFile {
     settled: AtomicBool,
     /// The first failure after which nothing more is published.
     poison: OnceLock<String>,
+    /// Leaves of the page map that could not be read, in a file that is only read.
+    pub(crate) lost_leaves: Vec<(usize, StoreError)>,
 }
+
+/// The place of a page that a lost leaf of the page map may have led to: a block that no file has.
+pub(crate) const LOST: u64 = (1 << BLOCK_BITS) - 1;
 
 fn damaged(what: &str, location: String) -> StoreError {
     StoreError::Corrupted {
@@ -118,6 +123,7 @@ impl DataFile {
             unsettled: Mutex::new(None),
             settled: AtomicBool::new(true),
             poison: OnceLock::new(),
+            lost_leaves: Vec::new(),
         }
     }
 
@@ -174,7 +180,18 @@ impl DataFile {
         place: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
+        if place == LOST {
+            return Err(self.lost_page(id));
+        }
         self.read_block(id, place, self.newest_of(id, place), buf)
+    }
+
+    fn lost_page(&self, id: PageId) -> StoreError {
+        let leaf = id as usize / LEAF_PLACES;
+        let lost = self.lost_leaves.iter().find(|(lost, _)| *lost == leaf);
+        let cause = lost.map_or_else(String::new, |(_, error)| format!(" ({error})"));
+        let what = format!("the leaf of the page map that leads to it is lost{cause}");
+        damaged(&what, format!("data.braid, page {id}"))
     }
 
     /// The newest checkpoint that what lies at a page's place can be of.

@@ -10,6 +10,7 @@ mod epochs;
 mod eviction;
 mod guards;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_rt::Mutex;
@@ -70,6 +71,9 @@ pub(crate) struct Pool {
     pub(crate) ids: Mutex<PageIds>,
     copies_max: usize,
     pub(crate) counters: PoolCounters,
+    /// Pages that stay unreadable, and why; see [`Pool::condemn`].
+    condemned: Mutex<BTreeMap<PageId, StoreError>>,
+    has_condemned: AtomicBool,
 }
 
 /// Which page ids are free.
@@ -144,6 +148,8 @@ impl Pool {
             ids: Mutex::new(PageIds { next, free }),
             copies_max: (count / 8).max(16),
             counters: PoolCounters::default(),
+            condemned: Mutex::default(),
+            has_condemned: AtomicBool::new(false),
         })
     }
 
@@ -238,6 +244,23 @@ impl Pool {
         }
     }
 
+    /// Keeps a page unreadable that is damaged and not in memory, also if a later attempt to read it were to succeed.
+    pub(crate) fn condemn(&self, id: PageId, error: &StoreError) {
+        self.condemned.lock().insert(id, error.clone());
+        self.has_condemned.store(true, Ordering::Release);
+    }
+
+    /// That a page was not condemned.
+    pub(crate) fn check_condemned(&self, id: PageId) -> Result<(), StoreError> {
+        if !self.has_condemned.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.condemned.lock().get(&id) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// Brings a page into memory. Returns without effect if another thread was faster.
     fn load(&self, id: PageId, state: &AtomicU64, word: u64) -> Result<(), StoreError> {
         let Some(empty) = state::take(state, word) else {
@@ -265,6 +288,7 @@ impl Pool {
         if place == ABSENT || place == UNWRITTEN {
             return Ok(NONE);
         }
+        self.check_condemned(id)?;
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
         *neighbours = self.read_cluster(id, place, &mut buf);

@@ -82,6 +82,7 @@ impl Pool {
         };
         // With the latch, since nobody moves the page now.
         let is_it = self.place(id) == block
+            && self.check_condemned(id).is_ok()
             && self.file.check_durable(id, block, sequence, bytes).is_ok()
             && check_page(id, bytes).is_ok();
         match is_it.then(|| self.unused_frame()).flatten() {

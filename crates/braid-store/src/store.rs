@@ -124,9 +124,29 @@ impl Store {
         device: Arc<dyn Device>,
         options: StoreOptions,
     ) -> Result<(Self, Vec<u8>), StoreError> {
-        let (file, root, places) = DataFile::open(device)?;
+        let (file, root, places) = DataFile::open(device, false)?;
         let meta = root.meta.clone();
         Ok((Self::assemble(file, options, root, &places)?, meta))
+    }
+
+    /// Opens the data file as [`Store::open`] does, to be read: a damaged leaf of the page map costs the pages
+    /// that it leads to, and nothing else. No checkpoint may be published, so the device must be one that keeps
+    /// changes to itself.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_read_only(
+        device: Arc<dyn Device>,
+        options: StoreOptions,
+    ) -> Result<(Self, Vec<u8>), StoreError> {
+        let (file, root, places) = DataFile::open(device, true)?;
+        let meta = root.meta.clone();
+        Ok((Self::assemble(file, options, root, &places)?, meta))
+    }
+
+    /// Leaves of the page map that could not be read, each with its error; only after [`Store::open_read_only`].
+    pub fn lost_map_leaves(&self) -> &[(usize, StoreError)] {
+        &self.inner.pool.file.lost_leaves
     }
 
     fn assemble(
@@ -149,16 +169,16 @@ impl Store {
     /// What allocating a page can fail with.
     pub fn tree(&self, id: u32) -> Result<Tree, StoreError> {
         if let Some(&root) = self.inner.trees.read().get(&id) {
-            return Ok(Tree::new(self.inner.pool.clone(), root));
+            return Ok(Tree::new(self.inner.pool.clone(), id, root));
         }
         let mut trees = self.inner.trees.write();
         if let Some(&root) = trees.get(&id) {
-            return Ok(Tree::new(self.inner.pool.clone(), root));
+            return Ok(Tree::new(self.inner.pool.clone(), id, root));
         }
         let page = self.inner.pool.allocate()?;
         Node(page.page()).init_leaf();
         trees.insert(id, page.id);
-        Ok(Tree::new(self.inner.pool.clone(), page.id))
+        Ok(Tree::new(self.inner.pool.clone(), id, page.id))
     }
 
     /// Frees a tree with all its pages. Nobody may use it any more. A modifying call.
@@ -168,7 +188,7 @@ impl Store {
     pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
         let root = self.inner.trees.write().remove(&id);
         match root {
-            Some(root) => Tree::new(self.inner.pool.clone(), root).free_all(),
+            Some(root) => Tree::new(self.inner.pool.clone(), id, root).free_all(),
             None => Ok(()),
         }
     }

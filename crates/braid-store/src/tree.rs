@@ -2,6 +2,7 @@
 //! merges in a second, latched pass.
 
 mod batch;
+mod damage;
 mod large;
 mod position;
 mod scan;
@@ -25,6 +26,7 @@ use self::spot::Slot;
 use self::value::Place;
 
 pub use batch::TOGETHER;
+pub use damage::DamagedRange;
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 pub use spot::Spot;
@@ -138,12 +140,14 @@ const LEVELS_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Tree {
     pool: Arc<Pool>,
+    /// The tree's number in its store.
+    id: u32,
     pub(crate) root: PageId,
 }
 
 impl Tree {
-    pub(crate) fn new(pool: Arc<Pool>, root: PageId) -> Self {
-        Self { pool, root }
+    pub(crate) fn new(pool: Arc<Pool>, id: u32, root: PageId) -> Self {
+        Self { pool, id, root }
     }
 
     /// Goes down to the leaf that the way leads to; `None` if something changed on it.
@@ -151,7 +155,9 @@ impl Tree {
     fn try_descend<'a>(&'a self, way: &impl Way<'a>) -> Result<Option<ReadPage<'a>>, StoreError> {
         let mut page = match self.pool.read_resident(self.root) {
             Some(page) => page,
-            None => self.read_existing(self.root)?,
+            None => self
+                .read_existing(self.root)
+                .map_err(|error| self.in_all(error))?,
         };
         let mut node = Node(page.page());
         for _ in 0..LEVELS_MAX {
@@ -192,6 +198,7 @@ impl Tree {
                     return Ok(None);
                 }
                 read.map(Some)
+                    .map_err(|error| self.in_child(error, parent, child))
             }
             resident => Ok(resident),
         }
@@ -430,7 +437,11 @@ impl Tree {
                 let underfull = node.is_underfull();
                 drop(leaf);
                 self.let_go(leaving, kept);
-                return if underfull { self.merge(key) } else { Ok(()) };
+                return match underfull.then(|| self.merge(key)) {
+                    // The record is gone; a damaged neighbour keeps the leaf from being merged, and nothing else.
+                    None | Some(Ok(()) | Err(StoreError::Corrupted { .. })) => Ok(()),
+                    Some(error) => error,
+                };
             }
             Change::Tombstone { version } => (version, FLAG_TOMBSTONE, &[][..]),
             Change::Put { version, value } => (version, 0, value),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::error::StoreError;
+use crate::file::LOST;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::overflow;
 use crate::page::{Page, PageId, private};
@@ -51,12 +52,17 @@ impl Store {
             damages += 1;
             damaged(error.to_string());
         }
+        for (_, error) in &pool.file.lost_leaves {
+            damages += 1;
+            damaged(error.to_string());
+        }
         let mut existing = HashSet::new();
         let mut buf = pool.file.buffer();
         let next = pool.ids.lock().next;
         for id in 1..next {
             let place = pool.file.durable_place(id);
-            if place == ABSENT {
+            // Those of a lost leaf of the map were told of, if they exist at all.
+            if place == ABSENT || place == LOST {
                 continue;
             }
             existing.insert(id);
@@ -102,7 +108,8 @@ impl Store {
         let root = self.inner.root.lock().clone();
         let checkpoint = pool.checkpoint.lock();
         let pinned = pool.file.space.lock().is_pinned();
-        if checkpoint.is_some() || pinned || self.inner.is_poisoned() {
+        let is_unknown = !pool.file.lost_leaves.is_empty();
+        if checkpoint.is_some() || pinned || is_unknown || self.inner.is_poisoned() {
             return found;
         }
         let mut users: HashMap<u64, String> = HashMap::new();

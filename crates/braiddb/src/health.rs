@@ -48,6 +48,9 @@ impl Inner {
         if self.is_closed() {
             return Health::Closed;
         }
+        if let Some(what) = self.damage.get() {
+            return Health::Damaged { what: what.clone() };
+        }
         let no_space = self.health.no_space.lock().clone();
         if let Some((number, what)) = no_space
             && number == self.log.last_number()

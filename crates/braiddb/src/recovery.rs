@@ -2,14 +2,16 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_io::{Device, DirectoryLock, LockError};
+use braid_io::{Device, DirectoryLock, LockError, OverlayDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece};
-use braid_store::{Store, StoreOptions};
+use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
+use bytes::Bytes;
 
 use crate::archive::Archiver;
 use crate::catalog::CATALOG_ID;
@@ -21,7 +23,7 @@ use crate::garbage::Retired;
 use crate::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
 use crate::publish;
-use crate::replay::{Removal, Replay};
+use crate::replay::{Removal, Replay, Replayed};
 use crate::retention::Retention;
 use crate::table::TableCore;
 use crate::trace::{Phase, call_user};
@@ -170,13 +172,17 @@ impl Database {
                 let meta = new_meta(&options);
                 create(device.clone(), lock, &options, meta, 0, |_| Ok(()))?
             }
-            false => recover(device.clone(), lock, &options, began)?,
+            false => {
+                let inner = recover_or_read_only(&device, &options, began)?;
+                *inner.lock.lock() = lock;
+                inner
+            }
         };
-        if marked && !options.read_only {
+        if marked && !inner.is_read_only() {
             braid_rt::reach("opening: the marker of a finished creation goes");
             creation::unmark(&*device).inspect_err(|_| inner.abandon())?;
         }
-        if options.background {
+        if inner.background {
             inner.start_maintenance().inspect_err(|_| inner.abandon())?;
             inner.start_archiver().inspect_err(|_| inner.abandon())?;
         }
@@ -375,17 +381,38 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
     Ok(())
 }
 
-fn recover(
-    device: Arc<dyn Device>,
-    lock: Option<DirectoryLock>,
+/// Recovers a database. One with damaged pages that recovery has to change, or without which it is not known what
+/// the database holds, is opened read-only: nothing is written to the device, so the log keeps what the damaged
+/// pages lack, and everything else can be read.
+fn recover_or_read_only(
+    device: &Arc<dyn Device>,
     options: &Builder,
     began: Instant,
 ) -> Result<Arc<Inner>> {
+    let error = match recover(device.clone(), options, began) {
+        Err(error @ Error::Corrupted { .. }) if !options.read_only => error,
+        recovered => return recovered,
+    };
+    let overlay = OverlayDevice::new(device.clone());
+    let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
+    match recover(Arc::new(overlay), &options.clone().reading(), began) {
+        Ok(inner) if inner.damage.get().is_some() => {
+            braid_rt::reach("opening: read-only, since a page is damaged");
+            Ok(inner)
+        }
+        _ => Err(error),
+    }
+}
+
+fn recover(device: Arc<dyn Device>, options: &Builder, began: Instant) -> Result<Arc<Inner>> {
     let phase = Phase::recovery();
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
     };
-    let (store, meta) = Store::open(device.clone(), store_options)?;
+    let (store, meta) = match options.read_only {
+        true => Store::open_read_only(device.clone(), store_options)?,
+        false => Store::open(device.clone(), store_options)?,
+    };
     let (mut meta, start, kept_from) = Meta::decode_all(&meta)?;
     check_fixed_options(options, &meta)?;
     let switched = switch_protocol(options, &mut meta)?;
@@ -427,7 +454,10 @@ fn recover(
     let scanned_bytes = recovered.scanned_bytes();
     let scan = braid_rt::now() - began;
     phase.scanned(scanned_bytes);
-    let replay = Replay::new(&store);
+    let replay = match options.read_only {
+        true => Replay::around_damage(&store),
+        false => Replay::new(&store),
+    };
     let transactions = AtomicU64::new(0);
     let threads = match options.background {
         true => braid_rt::thread::parallelism(),
@@ -449,7 +479,11 @@ fn recover(
         }
         Ok::<(), Error>(())
     })?;
-    let removals = replay.finish(threads)?;
+    let replayed = replay.finish(threads)?;
+    if !options.read_only {
+        // Before anything is written: without the catalog the database is opened read-only.
+        check_readable(&store.tree(CATALOG_ID)?)?;
+    }
     let discarded = recovered.discarded_pieces();
     let opened_at = recovered.cut;
     if let Some(kept_from) = kept_from
@@ -487,7 +521,7 @@ fn recover(
         opened_at,
         identity,
         recovery,
-        lock,
+        lock: None,
     };
     let inner = Arc::new(Inner::new(parts, options));
     inner
@@ -499,9 +533,18 @@ fn recover(
         .maintenance
         .replayed_bytes
         .store(scanned_bytes, Ordering::Relaxed);
-    remove_dead_tables(&inner).inspect_err(|_| inner.abandon())?;
-    retire_tombstones(&inner, removals);
-    inner.load_feeds().inspect_err(|_| inner.abandon())?;
+    let looked = remove_dead_tables(&inner).and_then(|()| inner.load_feeds());
+    match looked {
+        // What the catalog lacks can't be known.
+        Err(error @ Error::Corrupted { .. }) if options.read_only => {
+            let _ = inner.damage.set(error.to_string());
+        }
+        looked => looked.inspect_err(|_| inner.abandon())?,
+    }
+    if let Some(damage) = describe_damage(&inner, &replayed) {
+        let _ = inner.damage.set(damage);
+    }
+    retire_tombstones(&inner, replayed.removals);
     if switched {
         braid_rt::reach("opening: another protocol");
         // The new incarnation of the log follows the new protocol already; from here on so does the database,
@@ -509,6 +552,44 @@ fn recover(
         inner.checkpoint().inspect_err(|_| inner.abandon())?;
     }
     Ok(inner)
+}
+
+/// That every leaf of a tree can be read.
+fn check_readable(tree: &Tree) -> Result<()> {
+    let (mut from, mut position) = (Bound::Unbounded, None);
+    loop {
+        let lower = from.as_ref().map(|key: &Bytes| &key[..]);
+        let leaf = tree.scan_leaf(
+            position,
+            lower,
+            Bound::Unbounded,
+            Direction::Forward,
+            usize::MAX,
+        )?;
+        match leaf.next {
+            Some(next) => (from, position) = (next, leaf.position),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// What is damaged and keeps the database from being written to, for people.
+fn describe_damage(inner: &Arc<Inner>, replayed: &Replayed) -> Option<String> {
+    let names = inner.table_names_by_id().unwrap_or_default();
+    let name = |tree: u32| match names.get(&tree) {
+        Some(name) => format!("table {name:?} (tree {tree})"),
+        None if tree == CATALOG_ID => "the catalog of tables".to_owned(),
+        None => format!("the table of tree {tree}"),
+    };
+    let range = |(range, writes): &(DamagedRange, u64)| {
+        let (name, keys, cause) = (name(range.tree), range.keys(), &range.cause);
+        format!("{name}, {keys} ({writes} logged writes wait there): {cause}")
+    };
+    let leaf = |(_, error): &(usize, StoreError)| error.to_string();
+    let ranges = replayed.damage.iter().map(range);
+    let leaves = inner.store.lost_map_leaves().iter().map(leaf);
+    let all: Vec<String> = leaves.chain(ranges).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// The position from which log was kept, if there still is some.
@@ -558,7 +639,11 @@ fn remove_dead_tables(inner: &Arc<Inner>) -> Result<()> {
     for id in inner.store.tree_ids() {
         if !alive.contains(&id) {
             braid_rt::reach("opening: a tree that no table refers to");
-            inner.store.drop_tree(id)?;
+            match inner.store.drop_tree(id) {
+                // Its pages that can't be found stay in use, and nothing else is wrong with that.
+                Err(StoreError::Corrupted { .. }) => {}
+                dropped => dropped?,
+            }
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use braid_rt::Mutex;
 use hashbrown::HashTable;
 
 use braid_log::Piece;
-use braid_store::{Change, Spot, Store, Tree};
+use braid_store::{Change, DamagedRange, Spot, Store, Tree};
 
 use crate::context::hash_key;
 use crate::error::{Error, Result};
@@ -70,6 +70,16 @@ pub(crate) struct Replay<'a> {
     /// The trees of the first tables, looked up once each.
     trees: Box<[OnceLock<Tree>]>,
     removals: Mutex<Vec<Removal>>,
+    /// Whether writes to damaged pages are left out, each with an entry in `damage`.
+    goes_around_damage: bool,
+    damage: Mutex<Vec<(DamagedRange, u64)>>,
+}
+
+/// What a replay came to.
+pub(crate) struct Replayed {
+    pub(crate) removals: Vec<Removal>,
+    /// Keys that could not be reached, and how many of their writes were left out. They stay unreadable.
+    pub(crate) damage: Vec<(DamagedRange, u64)>,
 }
 
 impl<'a> Replay<'a> {
@@ -79,6 +89,17 @@ impl<'a> Replay<'a> {
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             trees: (0..256).map(|_| OnceLock::new()).collect(),
             removals: Mutex::default(),
+            goes_around_damage: false,
+            damage: Mutex::default(),
+        }
+    }
+
+    /// A replay for a database that is only read, on one thread: it leaves out the writes that lead to damaged pages,
+    /// and keeps these pages unreadable.
+    pub(crate) fn around_damage(store: &'a Store) -> Self {
+        Self {
+            goes_around_damage: true,
+            ..Self::new(store)
         }
     }
 
@@ -133,7 +154,33 @@ impl<'a> Replay<'a> {
         writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
         let mut spot = Spot::default();
         for write in &writes {
-            self.apply_one(write, &mut spot)?;
+            match self.apply_one(write, &mut spot) {
+                Err(error @ Error::Corrupted { .. }) if self.goes_around_damage => {
+                    spot = Spot::default();
+                    self.leave_out(write, error)?;
+                }
+                applied => applied?,
+            }
+        }
+        Ok(())
+    }
+
+    /// After a write failed since a page is damaged: makes sure that its key can't be read.
+    fn leave_out(&self, write: &Write, error: Error) -> Result<()> {
+        if braid_rt::mutant!("forget_left_out_writes") {
+            return Ok(());
+        }
+        let condemned = self.with_tree(write.table, |tree| Ok(tree.condemn(write.key())?))?;
+        let Some(range) = condemned else {
+            // Nothing is damaged on the way to the key, so its page would be believed as it is.
+            return self
+                .apply_one(write, &mut Spot::default())
+                .map_err(|_| error);
+        };
+        let mut damage = self.damage.lock();
+        match damage.iter_mut().find(|(known, _)| *known == range) {
+            Some((_, writes)) => *writes += 1,
+            None => damage.push((range, 1)),
         }
         Ok(())
     }
@@ -178,8 +225,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Applies what is still gathered, on several threads; returns the removals.
-    pub(crate) fn finish(self, threads: usize) -> Result<Vec<Removal>> {
+    /// Applies what is still gathered, on several threads.
+    pub(crate) fn finish(self, threads: usize) -> Result<Replayed> {
         let next = AtomicUsize::new(0);
         let work = || {
             // Relaxed: the partitions were filled before the threads.
@@ -190,6 +237,9 @@ impl<'a> Replay<'a> {
         };
         let done = braid_rt::thread::scatter(threads.max(1), |_| work());
         done.into_iter().collect::<Result<()>>()?;
-        Ok(self.removals.into_inner())
+        Ok(Replayed {
+            removals: self.removals.into_inner(),
+            damage: self.damage.into_inner(),
+        })
     }
 }

@@ -189,7 +189,7 @@ impl Filled {
                     replay.add(piece)
                 })?;
                 self.transactions = transactions.into_inner();
-                replay.finish(1)?
+                replay.finish(1)?.removals
             }
         };
         let used = inner.store.tree_ids().into_iter().chain(source.tree_ids());

@@ -138,6 +138,13 @@ pub enum Health {
         /// The first failure.
         cause: String,
     },
+    /// Pages are damaged that recovery had to change, or that say what the database holds. It was opened read-only:
+    /// what is not named can be read, and nothing is written, so the log keeps what the damaged pages lack. Save it
+    /// into a new database with [`crate::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
+    Damaged {
+        /// The tables and ranges of keys that can't be read, and why.
+        what: String,
+    },
     /// The database was closed.
     Closed,
 }

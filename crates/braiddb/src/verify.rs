@@ -77,7 +77,7 @@ impl Offline {
 
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let (lock, device) = Self::device(path)?;
-        let (store, meta) = Store::open(
+        let (store, meta) = Store::open_read_only(
             device.clone(),
             StoreOptions {
                 pool_bytes: POOL_BYTES,

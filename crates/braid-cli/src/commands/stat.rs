@@ -57,6 +57,7 @@ pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure
         Health::OutOfSpace { what } => format!("out of space: {what}"),
         Health::ArchiveFailing { error } => format!("the archive fails: {error}"),
         Health::Poisoned { cause } => format!("read-only after a failure: {cause}"),
+        Health::Damaged { what } => format!("damaged, opened read-only: {what}"),
         other => format!("{other:?}"),
     };
     let tables = db.table_names()?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use braid::{Builder, Bytes, Database, Error, Readable, Table};
 use braid_io::{Device, MemoryDevice};
+use braid_store::PAGE_SIZE;
 
 use super::Target;
 use crate::edit::{Image, Input, Outcome};
@@ -85,6 +86,9 @@ pub(super) fn damaged(script: &[u8]) -> (Image, Outcome) {
 }
 
 fn run(script: &[u8]) {
+    if script.first().is_some_and(|mode| mode & 32 != 0) {
+        return damage_one_page(&mut Input(&script[1..]));
+    }
     let (mut image, outcome) = damaged(script);
     let foreign = add_foreign(&mut image, script);
     let device = image.device();
@@ -109,6 +113,54 @@ fn run(script: &[u8]) {
             "the foreign file {:?} was changed or removed",
             file.0
         );
+    }
+}
+
+/// Damages one page of a tree, as a script says. Everything else opens, and is right.
+fn damage_one_page(script: &mut Input<'_>) {
+    let base = base();
+    let mut image = base.image.clone();
+    let file = image
+        .files
+        .iter_mut()
+        .find(|(name, _)| name == "data.braid");
+    let (_, bytes) = file.expect("a database has a data file");
+    let blocks = (bytes.len() / PAGE_SIZE) as u64;
+    let block = script.number(2) % blocks;
+    let bytes = &mut bytes[block as usize * PAGE_SIZE..][..PAGE_SIZE];
+    let identity = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+    if block < 2 || identity >= 1 << 62 {
+        // The superblocks, the page map and the root lead to everything.
+        return;
+    }
+    let at = script.number(2) as usize % PAGE_SIZE;
+    bytes[at] ^= script.byte().max(1);
+    let db = options().open_on(image.device());
+    let db = db.unwrap_or_else(|error| panic!("block {block} closes all others: {error}"));
+    let rows = base.states.last().expect("there are states");
+    let Some(table) = found(db.existing_table::<Bytes, Bytes>("rows")) else {
+        return;
+    };
+    for (key, value) in rows {
+        if let Some(read) = found(db.get(&table, &key[..]).map(Some)) {
+            assert_eq!(read.as_deref(), Some(&value[..]), "block {block}");
+        }
+    }
+    if let Some(table) = found(db.existing_table::<u64, u64>("numbers")) {
+        for i in 0..40 {
+            if let Some(read) = found(db.get(&table, &i).map(Some)) {
+                assert_eq!(read, Some(1), "block {block}");
+            }
+        }
+    }
+}
+
+/// What was found, unless it is told to be damaged.
+fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
+    match read {
+        Ok(read) => Some(read.expect("what is not damaged is there")),
+        Err(Error::Corrupted { .. }) => None,
+        Err(error) => panic!("damage is told as: {error}"),
     }
 }
 

@@ -9,14 +9,18 @@ use std::sync::atomic::Ordering;
 use braid_io::Device;
 
 use super::block::{MAP, u64_at};
-use super::{DataFile, FILE_NAME, LEAF_PLACES, Root, block_of, damaged};
+use super::{DataFile, FILE_NAME, LEAF_PLACES, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::space::{FIRST_BLOCK, Space};
 
 impl DataFile {
-    /// Opens the file; returns the state of its newest superblock and the page map.
-    pub(crate) fn open(device: Arc<dyn Device>) -> Result<(Self, Root, Vec<u64>), StoreError> {
+    /// Opens the file; returns the state of its newest superblock and the page map. With `only_read` a leaf of the
+    /// map may be damaged: its pages are lost then.
+    pub(crate) fn open(
+        device: Arc<dyn Device>,
+        only_read: bool,
+    ) -> Result<(Self, Root, Vec<u64>), StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
         let mut this = Self::assemble(device, file);
@@ -36,11 +40,21 @@ impl DataFile {
         let mut used = root.blob_blocks.clone();
         let mut buf = this.buffer();
         for (index, &block) in root.leaf_places.iter().enumerate() {
-            this.read_block(MAP | index as u64, block, root.sequence, &mut buf)?;
+            match this.read_block(MAP | index as u64, block, root.sequence, &mut buf) {
+                Err(error @ StoreError::Corrupted { .. }) if only_read => {
+                    this.lost_leaves.push((index, error));
+                    places.extend([LOST; LEAF_PLACES]);
+                    continue;
+                }
+                read => read?,
+            }
             used.push(block);
             places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
         }
         places.truncate(root.next_page as usize);
+        if places[0] == LOST {
+            places[0] = 0;
+        }
         if places[0] != 0 {
             return Err(damaged("page 0 has a place", "the page map".into()));
         }
@@ -58,7 +72,9 @@ impl DataFile {
                 .get_or_make(id as u64)
                 .store(*place, Ordering::Relaxed);
             *place = block_of(*place);
-            used.push(*place);
+            if *place != LOST {
+                used.push(*place);
+            }
         }
         let blocks = this.len_blocks()?;
         if let Some(block) = used
@@ -75,6 +91,10 @@ impl DataFile {
         used.dedup();
         if used.len() != count {
             return Err(damaged("two pages share a block", "the page map".into()));
+        }
+        if !this.lost_leaves.is_empty() {
+            // Where their pages lie is not known: no block may be taken for free.
+            used = (FIRST_BLOCK..blocks).collect();
         }
         *this.space.lock() = Space::new(used.into_iter());
         Ok((this, root, places))

@@ -40,7 +40,8 @@ impl Tree {
     ) -> Result<Option<Bytes>, StoreError> {
         let first = overflow::reference(stored);
         let mut value = Vec::new();
-        let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)?;
+        let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)
+            .map_err(|error| self.in_value(error, key))?;
         let mut waits = Waits::default();
         let unchanged = loop {
             if let Some(leaf) = self.try_descend(&ToKey(key))? {
@@ -103,7 +104,11 @@ impl Tree {
         // All that can fail comes before the change.
         match kept {
             Some(kept) => Ok(Some(kept.clone())),
-            None => keep_overflow(&self.pool, leaf.id, Node(leaf.page()), *record).map(Some),
+            None => match keep_overflow(&self.pool, leaf.id, Node(leaf.page()), *record) {
+                // Nobody needs the damaged value any more. Its pages can't be told, so they stay in use.
+                Err(StoreError::Corrupted { .. }) => Ok(None),
+                kept => kept.map(Some),
+            },
         }
     }
 

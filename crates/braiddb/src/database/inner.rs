@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     pub(crate) poison_told: PoisonTold,
     poison: OnceLock<String>,
     closed: AtomicBool,
+    /// What is damaged, in a database that was opened read-only for that.
+    pub(crate) damage: OnceLock<String>,
     /// Nothing is written to the medium, whatever happens in memory.
     opened_read_only: bool,
 }
@@ -181,6 +183,7 @@ impl Inner {
             poison_told: PoisonTold::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            damage: OnceLock::new(),
         }
     }
 
@@ -297,6 +300,10 @@ impl Inner {
                 cause: cause.clone(),
             },
             None if self.is_closed() => Error::Closed,
+            None if let Some(damage) = self.damage.get() => Error::Corrupted {
+                what: "the database is damaged and was opened read-only".into(),
+                location: damage.clone(),
+            },
             None => Error::OpenedReadOnly,
         }
     }

@@ -108,9 +108,11 @@ impl Builder {
     }
 
     /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
-    fn reading(self) -> Self {
+    pub(crate) fn reading(self) -> Self {
         Self {
             read_only: true,
+            archive: None,
+            stats_directory: None,
             background: false,
             create_if_missing: false,
             protocol: None,

@@ -1,0 +1,147 @@
+//! Damaged pages: which keys of the tree each of them concerns.
+
+use crate::error::StoreError;
+use crate::node::{KIND_INNER, Node};
+use crate::overflow;
+use crate::page::PageId;
+use crate::pool::ReadPage;
+
+use super::Tree;
+
+/// Keys of a tree whose page is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DamagedRange {
+    /// The tree's number.
+    pub tree: u32,
+    /// The first key that is concerned; `None` for the beginning of the tree.
+    pub from: Option<Vec<u8>>,
+    /// The first key after `from` that is not concerned; `None` for the end of the tree.
+    pub to: Option<Vec<u8>>,
+    /// What is damaged.
+    pub cause: String,
+}
+
+/// Keys between two bounds, for people.
+fn keys(from: Option<&[u8]>, to: Option<&[u8]>) -> String {
+    let show = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
+    match (from, to) {
+        (None, None) => "all keys".to_owned(),
+        (Some(from), None) => format!("keys from {}", show(from)),
+        (None, Some(to)) => format!("keys below {}", show(to)),
+        (Some(from), Some(to)) => format!("keys from {} up to {}", show(from), show(to)),
+    }
+}
+
+impl Tree {
+    /// Names the keys that an error of a child concerns.
+    #[cold]
+    pub(super) fn in_child(
+        &self,
+        error: StoreError,
+        parent: &ReadPage<'_>,
+        child: PageId,
+    ) -> StoreError {
+        let node = Node(parent.page());
+        let (from, to) = match (0..=node.len()).find(|&i| node.child_at(i) == child) {
+            Some(i) => node.bounds_of_child(i),
+            None => (node.lower_fence(), node.upper_fence()),
+        };
+        self.located(error, &keys(from.as_deref(), to.as_deref()))
+    }
+
+    /// As [`Tree::in_child`], for the root.
+    #[cold]
+    pub(super) fn in_all(&self, error: StoreError) -> StoreError {
+        self.located(error, &keys(None, None))
+    }
+
+    /// As [`Tree::in_child`], for a page of a large value.
+    #[cold]
+    pub(super) fn in_value(&self, error: StoreError, key: &[u8]) -> StoreError {
+        self.located(error, &format!("the value of \"{}\"", key.escape_ascii()))
+    }
+
+    fn located(&self, error: StoreError, range: &str) -> StoreError {
+        match error {
+            StoreError::Corrupted { what, location } => StoreError::Corrupted {
+                what,
+                location: format!("{location}, {range} of tree {}", self.id),
+            },
+            error => error,
+        }
+    }
+
+    /// Looks for a damaged page on the way to a key, the pages of its value included, and keeps the page that it
+    /// finds unreadable until the store is opened again: nothing that was to change there may be missing
+    /// without an error. Returns the keys that are lost with it; `None` if every page can be read.
+    ///
+    /// Nobody may change the tree meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], and what else is not damage.
+    pub fn condemn(&self, key: &[u8]) -> Result<Option<DamagedRange>, StoreError> {
+        let (mut id, mut bounds) = (self.root, (None, None));
+        for _ in 0..super::LEVELS_MAX {
+            let page = match self.read_existing(id) {
+                Ok(page) => page,
+                Err(error @ StoreError::Corrupted { .. }) => {
+                    return Ok(Some(self.condemned(id, bounds, error)));
+                }
+                Err(error) => return Err(error),
+            };
+            let node = Node(page.page());
+            if node.kind() == KIND_INNER {
+                let position = node.child_position(key);
+                bounds = node.bounds_of_child(position);
+                id = node.child_at(position);
+                continue;
+            }
+            let Ok(i) = node.search(key) else {
+                return Ok(None);
+            };
+            let record = node.leaf_record(i);
+            if !node.is_leaf() || !record.is_overflow() {
+                return Ok(None);
+            }
+            let first = overflow::reference(&node.stored_value(&record));
+            let mut value = Vec::new();
+            return match overflow::read(&self.pool, first, record.value_len, &mut value) {
+                Err(error @ StoreError::Corrupted { .. }) => {
+                    let next = [key, &[0]].concat();
+                    Ok(Some(self.condemned(
+                        first,
+                        (Some(key.to_vec()), Some(next)),
+                        error,
+                    )))
+                }
+                read => read.map(|_| None),
+            };
+        }
+        Ok(None)
+    }
+
+    fn condemned(
+        &self,
+        page: PageId,
+        (from, to): (Option<Vec<u8>>, Option<Vec<u8>>),
+        error: StoreError,
+    ) -> DamagedRange {
+        self.pool.condemn(page, &error);
+        let cause = error.to_string();
+        let tree = self.id;
+        DamagedRange {
+            tree,
+            from,
+            to,
+            cause,
+        }
+    }
+}
+
+impl DamagedRange {
+    /// The keys, for people.
+    pub fn keys(&self) -> String {
+        keys(self.from.as_deref(), self.to.as_deref())
+    }
+}
