@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use braid_io::Device;
+use braid_io::{Device, Entry};
 use braid_rt::Mutex;
 
 use crate::error::{Error, Result};
@@ -90,6 +90,21 @@ impl Copies {
             device,
             record: Mutex::new(record),
         })
+    }
+
+    /// Whether the database of an identity wrote a file: the record, finished or not, or a blank file in its place.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<bool> {
+        if entry.name != COPIES_FILE && entry.name.strip_suffix(".new") != Some(COPIES_FILE) {
+            return Ok(false);
+        }
+        let failed = |e| Error::io(format!("reading {}", entry.name), e);
+        match note::read::<FIELDS>(device, &entry.name, MAGIC).map_err(failed)? {
+            Found::Fields(fields) => Ok(Record::decode(&fields).identity == identity),
+            Found::Nothing | Found::Damaged => note::is_blank(device, &entry.name).map_err(failed),
+        }
     }
 
     /// The instance that the archive knows; 0 if there was no archive yet.

@@ -18,6 +18,7 @@ use braid_log::Log;
 use braid_store::DataFileCreation;
 
 use crate::backup::RESTORING_FILE;
+use crate::copies::Copies;
 use crate::error::{Error, Result};
 use crate::recovery::{DATA_FILE, sync_names};
 
@@ -106,7 +107,10 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
     let mut is_finished = false;
     for entry in others {
         let is_own = match entry.name == DATA_FILE {
-            false => braid_log::is_file_of(device, entry, identity)?,
+            false => {
+                braid_log::is_file_of(device, entry, identity)?
+                    || Copies::is_file_of(device, entry, identity)?
+            }
             true => match braid_store::creation_of(device, identity)? {
                 DataFileCreation::Foreign => false,
                 DataFileCreation::Unfinished => true,

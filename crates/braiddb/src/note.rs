@@ -51,6 +51,22 @@ pub(crate) fn read<const N: usize>(
     })
 }
 
+/// Whether the file of a note holds nothing: its writing was interrupted.
+///
+/// # Errors
+/// Those of the medium.
+pub(crate) fn is_blank(device: &dyn Device, name: &str) -> io::Result<bool> {
+    let file = device.open(name, OpenMode::Existing)?;
+    match file.len()? {
+        0 => return Ok(true),
+        len if len != BLOCK as u64 => return Ok(false),
+        _ => {}
+    }
+    let mut block = device.allocate(BLOCK);
+    file.read_at(&mut block[..BLOCK], 0)?;
+    Ok(block[..BLOCK].iter().all(|byte| *byte == 0))
+}
+
 /// Replaces the note `name`, durably: a crash leaves the old one or the new one.
 ///
 /// # Errors

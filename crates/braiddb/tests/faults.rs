@@ -553,6 +553,33 @@ fn opening_removes_no_statistics_of_others() {
     assert_eq!(read, b"goals per season");
 }
 
+/// A creation with an archive writes one file more.
+#[test]
+fn an_interrupted_creation_with_an_archive_is_begun_anew() {
+    let mut interrupted = 0;
+    for n in 1..60 {
+        let (device, archive) = (SimDevice::new(n), SimDevice::new(n));
+        let open = |device: &SimDevice, archive: &SimDevice| {
+            Database::builder()
+                .background_threads(false)
+                .pool_bytes(1 << 20)
+                .segment_bytes(64 << 10)
+                .archive_on(Arc::new(archive.clone()))
+                .open_on(Arc::new(device.clone()))
+        };
+        device.crash_after(n);
+        if open(&device, &archive).is_ok() {
+            continue;
+        }
+        interrupted += 1;
+        let image = device.after_crash();
+        let db = open(&image, &SimDevice::new(n));
+        let db = db.unwrap_or_else(|e| panic!("crash at step {n}: {e}"));
+        assert_eq!(fill(&db, 10, 5).0.len(), 5);
+    }
+    assert!(interrupted > 20, "{interrupted}");
+}
+
 #[test]
 fn files_of_an_open_database_are_few_and_known() {
     let device = SimDevice::new(1);
