@@ -219,6 +219,10 @@ impl Client {
                 4 if self.plan.checkpoints => self.checkpoint(),
                 5 | 6 if self.plan.named => self.named(),
                 7 if self.plan.loads => self.load(),
+                8 if self.plan.loads && self.rng.bool() => {
+                    let looked = self.beside.batches.look(&self.db);
+                    self.or_complain(looked)
+                }
                 8 if self.plan.loads => {
                     let looked = self.beside.loads.look(&self.db, &mut self.rng);
                     self.or_complain(looked)
@@ -316,8 +320,11 @@ impl Client {
     fn load(&mut self) -> Next {
         let id = self.next;
         self.next += 16;
-        let loaded = self.beside.loads.load(&self.db, id, &mut self.rng);
-        self.or_failed(loaded)
+        let done = match self.rng.u32(..3) {
+            0 => self.beside.loads.load(&self.db, id, &mut self.rng),
+            _ => self.beside.batches.add(&self.db, &mut self.rng),
+        };
+        self.or_failed(done)
     }
 
     fn look_at_leases(&mut self) -> Next {

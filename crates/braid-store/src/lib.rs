@@ -69,8 +69,8 @@ pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, DamagedRange, Direction, Found, LeafScan, OldRecord, Position, Record, RecordMeta,
-    Spot, Stamp, TOGETHER, Taken, Tree, ValueRef,
+    Change, DamagedRange, Direction, Estimate, Found, LeafScan, OldRecord, Position, Record,
+    RecordMeta, Spot, Stamp, TOGETHER, Taken, Tree, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

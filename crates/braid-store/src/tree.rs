@@ -3,6 +3,7 @@
 
 mod batch;
 mod damage;
+mod estimate;
 mod large;
 mod position;
 mod scan;
@@ -27,6 +28,7 @@ use self::value::Place;
 
 pub use batch::TOGETHER;
 pub use damage::DamagedRange;
+pub use estimate::Estimate;
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 pub use spot::Spot;

@@ -120,6 +120,7 @@ mod copies;
 mod creation;
 mod database;
 mod error;
+mod estimate;
 mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -128,6 +129,7 @@ mod garbage;
 mod health;
 mod held;
 mod horizon;
+mod ingest;
 mod locks;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -147,6 +149,8 @@ mod retention;
 mod salvage;
 mod savepoint;
 mod scan;
+#[cfg(feature = "serde")]
+mod serialized;
 mod snapshot;
 mod spots;
 mod stats;
@@ -179,11 +183,14 @@ pub use commit::{Commit, Ticket};
 pub use compact::CompactReport;
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};
+pub use estimate::Estimate;
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use recovery::{RecoveryProgress, RecoveryReport};
 pub use salvage::{Finding, SalvageReport, salvage};
 pub use savepoint::Savepoint;
 pub use scan::Range;
+#[cfg(feature = "serde")]
+pub use serialized::Serde;
 pub use snapshot::{Readable, Snapshot};
 pub use stats::{Health, Stats};
 pub use table::Table;
@@ -192,6 +199,73 @@ pub use tuples::KeyPrefix;
 pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use verify::{VerifyReport, dump, verify};
+
+/// A struct's key from those of its fields: encoded, and ordered, as the tuple of the fields in their order. Each field's
+/// type must be a [`Key`].
+///
+/// The table's key type is called as that of the tuple, `(u8, u16)` for the example, so programs that use the tuple,
+/// the command line and Python open the table, too. `#[braid(name = "...")]` gives the type another name.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// use braid::{Key, Readable};
+///
+/// #[derive(Debug, PartialEq, Key)]
+/// struct Place {
+///     floor: u8,
+///     room: u16,
+/// }
+///
+/// # let db = braid::Database::in_memory()?;
+/// let people = db.table::<Place, String>("people")?;
+/// db.transact(|tx| {
+///     tx.insert(&people, &Place { floor: 2, room: 1 }, "Grace")?;
+///     tx.insert(&people, &Place { floor: 1, room: 700 }, "Ada")
+/// })?;
+/// let first = db.snapshot().first(&people)?;
+/// assert_eq!(first, Some((Place { floor: 1, room: 700 }, "Ada".to_owned())));
+/// assert_eq!(people.type_names().0, "(u8, u16)");
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "derive")]
+pub use braiddb_derive::Key;
+
+/// A value of a type that serde serializes, in the format of [`Serde`], which says what may change in the type. The
+/// table's value type is called as the Rust type, or as `#[braid(name = "...")]` says; opening the table with another
+/// one is an error.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// use braid::Value;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Value)]
+/// #[braid(name = "book v1")]
+/// struct Book {
+///     title: String,
+///     pages: Option<u32>,
+/// }
+///
+/// # let db = braid::Database::in_memory()?;
+/// let books = db.table::<u64, Book>("books")?;
+/// let emma = Book { title: "Emma".into(), pages: None };
+/// db.transact(|tx| tx.insert(&books, &1, &emma))?;
+/// db.transact(|tx| tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b })))?;
+/// assert_eq!(db.get(&books, &1)?, Some(Book { pages: Some(474), ..emma }));
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "derive")]
+pub use braiddb_derive::Value;
+
+/// What derived implementations call.
+#[doc(hidden)]
+pub mod derive {
+    #[cfg(feature = "derive")]
+    pub use crate::serialized::{decode, encode};
+    pub use crate::tuples::{put_last, put_part, sum, take_part, tuple_name};
+}
 
 /// Compiles the examples of the book.
 #[cfg(doctest)]

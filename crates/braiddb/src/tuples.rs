@@ -43,7 +43,7 @@ impl<K: Key, Q: AsKey<K> + ?Sized> KeyPrefix<K> for Q {
 const ESCAPE: u8 = 0xff;
 
 /// Appends a part that others follow.
-fn put_part<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
+pub fn put_part<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
     part.with_key_bytes(|bytes| {
         if K::FIXED_LEN.is_some() {
             return out.extend_from_slice(bytes);
@@ -58,7 +58,8 @@ fn put_part<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
     });
 }
 
-fn put_last<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
+/// Appends the last part.
+pub fn put_last<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
     part.with_key_bytes(|bytes| out.extend_from_slice(bytes));
 }
 
@@ -70,7 +71,10 @@ fn broken() -> Error {
 }
 
 /// Takes a part that others follow off a tuple.
-fn take_part<K: Key>(bytes: &mut Bytes) -> Result<K> {
+///
+/// # Errors
+/// [`Error::Decode`].
+pub fn take_part<K: Key>(bytes: &mut Bytes) -> Result<K> {
     if let Some(len) = K::FIXED_LEN {
         if bytes.len() < len {
             return Err(broken());
@@ -95,10 +99,25 @@ fn take_part<K: Key>(bytes: &mut Bytes) -> Result<K> {
     }
 }
 
-const fn sum(first: Option<usize>, second: Option<usize>) -> Option<usize> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(first + second),
-        _ => None,
+/// The length of a tuple whose parts have these lengths, if all of them have one.
+pub const fn sum(parts: &[Option<usize>]) -> Option<usize> {
+    let mut sum = 0;
+    let mut i = 0;
+    while i < parts.len() {
+        match parts[i] {
+            Some(len) => sum += len,
+            None => return None,
+        }
+        i += 1;
+    }
+    Some(sum)
+}
+
+/// The name of a tuple's type from those of its parts; one part is no tuple.
+pub fn tuple_name(parts: &[String]) -> String {
+    match parts {
+        [part] => part.clone(),
+        parts => format!("({})", parts.join(", ")),
     }
 }
 
@@ -106,15 +125,10 @@ macro_rules! tuple {
     ($(($part:ident, $form:ident, $at:tt)),+; $last:ident, $last_form:ident, $last_at:tt) => {
         impl<$($part: Key,)+ $last: Key> Key for ($($part,)+ $last,) {
             const TYPE_NAME: &'static str = "tuple";
-            const FIXED_LEN: Option<usize> = {
-                let len = $last::FIXED_LEN;
-                $(let len = sum(len, $part::FIXED_LEN);)+
-                len
-            };
+            const FIXED_LEN: Option<usize> = sum(&[$($part::FIXED_LEN,)+ $last::FIXED_LEN]);
 
             fn type_name() -> String {
-                let parts = [$($part::type_name(),)+ $last::type_name()];
-                format!("({})", parts.join(", "))
+                tuple_name(&[$($part::type_name(),)+ $last::type_name()])
             }
 
             fn from_key_bytes(mut bytes: Bytes) -> Result<Self> {

@@ -124,6 +124,26 @@ fn run(bytes: &[u8]) {
                 let found = db.get(&table, &key[..]).expect("a read");
                 assert_eq!(found.as_deref(), state.get(&key).map(|v| &v[..]), "a read");
             }
+            10 => {
+                let mut entries = State::new();
+                for _ in 0..input.byte() % 16 {
+                    let key = key(&mut input);
+                    entries.insert(key, vec![input.byte(); 30]);
+                }
+                db.ingest(
+                    &table,
+                    entries.iter().map(|(key, value)| (&key[..], &value[..])),
+                )
+                .expect("an ingest");
+                state.extend(entries);
+            }
+            11 => {
+                let (from, to) = bounds(&mut input);
+                let is_empty = from == to;
+                let range = Bytes::from(from)..Bytes::from(to);
+                let estimate = db.estimate(&table, range).expect("an estimate");
+                assert!(!is_empty || estimate.entries == 0, "an empty range");
+            }
             _ => transaction(&db, &table, &mut input, &mut state),
         }
     }

@@ -210,6 +210,14 @@ fn look(base: &Base, device: Arc<MemoryDevice>, outcome: Outcome) -> Result<(), 
     {
         panic!("verify found nothing, reading did: {error}");
     }
+    for id in store.tree_ids() {
+        let estimate = |lower: Bound<&[u8]>| store.tree(id)?.estimate(lower, Bound::Unbounded);
+        for lower in [Bound::Unbounded, Bound::Excluded(&key(100)[..])] {
+            if let (true, Err(error)) = (damages.is_empty(), estimate(lower)) {
+                panic!("verify found nothing, an estimate did: {error}");
+            }
+        }
+    }
     // Changes go on as far as they come; none may panic.
     for id in store.tree_ids() {
         let Ok(tree) = store.tree(id) else { continue };

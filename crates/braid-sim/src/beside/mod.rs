@@ -11,6 +11,7 @@ macro_rules! ensure {
 }
 
 mod archive;
+mod batches;
 mod callbacks;
 mod copies;
 mod feed;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use braid::{Database, Error, Result};
 
 pub(crate) use archive::Archive;
+pub(crate) use batches::Batches;
 pub(crate) use callbacks::Callbacks;
 pub(crate) use copies::Copies;
 pub(crate) use feed::Consumer;
@@ -60,6 +62,7 @@ impl<T> Shared<T> {
 pub(crate) struct Beside {
     pub(crate) leases: Leases,
     pub(crate) loads: Loads,
+    pub(crate) batches: Batches,
     pub(crate) consumer: Consumer,
     pub(crate) copies: Copies,
     pub(crate) callbacks: Callbacks,
@@ -86,6 +89,11 @@ impl Beside {
         }
         if plan.loads
             && let Err(violation) = self.loads.check_opened(db)?
+        {
+            return Ok(Err(violation));
+        }
+        if plan.loads
+            && let Err(violation) = self.batches.check_opened(db)?
         {
             return Ok(Err(violation));
         }

@@ -159,7 +159,7 @@ impl Tree {
 
 /// The position of the child of an inner node in which a scan from a bound begins.
 #[inline]
-fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> usize {
+pub(super) fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direction) -> usize {
     match (from, direction) {
         (Bound::Unbounded, Direction::Forward) => 0,
         (Bound::Unbounded, Direction::Reverse) => node.len(),

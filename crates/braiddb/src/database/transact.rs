@@ -1,8 +1,11 @@
 //! Running transactions again after conflicts.
 
+use std::future::Future;
+
 use super::Database;
+use crate::commit::Ticket;
 use crate::error::Result;
-use crate::options::TransactionOptions;
+use crate::options::{Durability, TransactionOptions};
 use crate::transaction::Transaction;
 
 /// After this many conflicts in a row [`Database::transact`] gives up.
@@ -87,6 +90,109 @@ impl Database {
         self.retry_with(TransactionOptions::default(), body)
     }
 
+    /// Runs `body` in a transaction, as [`Database::transact`], in a future that waits for durability without
+    /// blocking a thread: any executor can keep many of these in flight, and one flush makes them durable together.
+    ///
+    /// `body` runs while the future is polled, and the transaction ends before the future waits, so no lock of this
+    /// transaction is held meanwhile unless the [protocol](crate::Protocol) holds locks until the flush. A lock that
+    /// another transaction holds blocks the polling thread, as in `transact`. After a conflict the future lets
+    /// the executor's other tasks run first. With [`Durability::Buffered`] or [`Durability::None`] the future
+    /// completes once the writes are visible.
+    ///
+    /// The future owns a handle of the database and can be spawned. Dropping it before it is polled leaves nothing;
+    /// dropping it later leaves a transaction that commits as if its ticket had been dropped.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use futures_lite::future;
+    /// # let db = braid::Database::in_memory()?;
+    /// let hits = db.table::<String, u64>("hits")?;
+    /// let hit = |page: &'static str| {
+    ///     let hits = hits.clone();
+    ///     db.transact_async(move |tx| tx.fetch_update(&hits, page, |n| Some(n.unwrap_or(0) + 1)))
+    /// };
+    /// let both = future::zip(hit("/"), hit("/"));
+    /// let (first, second) = future::block_on(both);
+    /// assert_eq!((first?, second?), (None, Some(1)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`], and [`Error::Poisoned`](crate::Error::Poisoned) if the log fails before the
+    /// transaction is durable.
+    pub fn transact_async<R, F>(&self, body: F) -> impl Future<Output = Result<R>> + use<R, F>
+    where
+        F: FnMut(&mut Transaction) -> Result<R>,
+    {
+        self.transact_async_with(TransactionOptions::default(), body)
+    }
+
+    /// Runs `body` in a transaction with options, as [`Database::transact_async`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::{Isolation, TransactionOptions};
+    /// let options = TransactionOptions {
+    ///     isolation: Isolation::Snapshot,
+    ///     ..TransactionOptions::default()
+    /// };
+    /// let insert = db.transact_async_with(options, |tx| tx.insert(&t, &1, "one"));
+    /// futures_lite::future::block_on(insert)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact_async`].
+    pub fn transact_async_with<R, F>(
+        &self,
+        options: TransactionOptions,
+        mut body: F,
+    ) -> impl Future<Output = Result<R>> + use<R, F>
+    where
+        F: FnMut(&mut Transaction) -> Result<R>,
+    {
+        let db = self.clone();
+        async move {
+            let mut tries = 0;
+            loop {
+                match db.try_transact(options, &mut body) {
+                    Ok((result, None)) => return Ok(result),
+                    Ok((result, Some(ticket))) => {
+                        if !braid_rt::mutant!("answer_before_the_flush") {
+                            ticket.await?;
+                        }
+                        return Ok(result);
+                    }
+                    Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
+                        tries += 1;
+                        let_others_run().await;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Runs `body` in a transaction and commits it once. The ticket is for a transaction whose durability is to be
+    /// awaited.
+    fn try_transact<R>(
+        &self,
+        options: TransactionOptions,
+        body: &mut impl FnMut(&mut Transaction) -> Result<R>,
+    ) -> Result<(R, Option<Ticket>)> {
+        let mut tx = self.begin_with(options);
+        let result = body(&mut tx)?;
+        if tx.options.durability == Durability::Immediate {
+            return Ok((result, Some(tx.commit_async()?)));
+        }
+        tx.commit()?;
+        Ok((result, None))
+    }
+
     fn retry_with<R>(
         &self,
         options: TransactionOptions,
@@ -103,4 +209,17 @@ impl Database {
             }
         }
     }
+}
+
+/// Returns to the executor once.
+async fn let_others_run() {
+    let mut is_polled = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut is_polled, true) {
+            return std::task::Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
 }

@@ -1,0 +1,228 @@
+//! Approximate size of a range of keys, from a few descents.
+//!
+//! A descent assigns each leaf an interval of `0.0..1.0`: the root is the whole, and each inner node divides its
+//! interval evenly among its children. So a position in the tree is a number, a random number leads to a leaf, and a
+//! leaf is met with a probability that is the width of its interval. The records of a sampled leaf, divided by that
+//! width, estimate the records of the whole tree without bias (Horvitz and Thompson 1952), however uneven the
+//! fan-out. The two leaves in which the range ends are counted exactly, so a range within them is not estimated at all.
+
+use std::cell::Cell;
+use std::ops::Bound;
+
+use super::position::child_towards;
+use super::scan::Direction;
+use super::{Tree, Way};
+use crate::error::StoreError;
+use crate::node::Node;
+use crate::page::PageId;
+use crate::pool::{ReadPage, Waits};
+
+/// Leaves that are sampled between the two ends of a range.
+const SAMPLES: u32 = 8;
+
+/// Approximate number of entries in a range of keys, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of the keys and of the values as they are stored.
+    pub bytes: u64,
+}
+
+/// Entries and bytes of a leaf, or of a part of one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Count {
+    fn of(node: Node<'_>, from: usize, to: usize) -> Self {
+        let mut count = Self::default();
+        for i in from..to.min(node.len()) {
+            let record = node.leaf_record(i);
+            if !record.is_tombstone() {
+                count.entries += 1;
+                count.bytes += (node.prefix_len() + record.suffix_len + record.value_len) as u64;
+            }
+        }
+        count
+    }
+}
+
+/// The part of the tree that a leaf takes.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    start: f64,
+    width: f64,
+}
+
+impl Interval {
+    const WHOLE: Self = Self {
+        start: 0.0,
+        width: 1.0,
+    };
+
+    fn child(self, child: usize, children: usize) -> Self {
+        let width = self.width / children as f64;
+        Self {
+            start: self.start + child as f64 * width,
+            width,
+        }
+    }
+
+    fn end(self) -> f64 {
+        self.start + self.width
+    }
+}
+
+/// A leaf to which a descent led.
+struct Visited {
+    leaf: PageId,
+    interval: Interval,
+    /// What `part` selected of it.
+    part: Count,
+    whole: Count,
+}
+
+/// A way down that chooses a child by the node, and records the interval of the leaf.
+struct Chosen<'c, F> {
+    choose: F,
+    interval: &'c Cell<Interval>,
+}
+
+impl<'a, F: Fn(Node<'a>, Interval) -> usize> Way<'a> for Chosen<'_, F> {
+    fn child(&self, _: ReadPage<'a>, node: Node<'a>) -> PageId {
+        let interval = self.interval.get();
+        let child = (self.choose)(node, interval).min(node.len());
+        self.interval.set(interval.child(child, node.len() + 1));
+        node.child_at(child)
+    }
+}
+
+impl Tree {
+    /// Estimates the records in a range, tombstones excluded. Exact for a range within two neighbouring leaves.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn estimate(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Estimate, StoreError> {
+        if is_empty(lower, upper) {
+            return Ok(Estimate::default());
+        }
+        let first = self.visit(
+            |node, _| child_towards(node, lower, Direction::Forward),
+            |node| (first_in(node, lower), node.len()),
+        )?;
+        let last = self.visit(
+            |node, _| child_towards(node, upper, Direction::Reverse),
+            |node| (0, behind_last_in(node, upper)),
+        )?;
+        let sum = |of: fn(&Count) -> u64| of(&first.part) + of(&last.part);
+        let (entries, bytes) = (sum(|count| count.entries), sum(|count| count.bytes));
+        if first.leaf == last.leaf && !braid_rt::mutant!("estimate_a_leaf_twice") {
+            // Both parts together are the leaf, with what is in the range counted twice.
+            return Ok(Estimate {
+                entries: entries.saturating_sub(first.whole.entries),
+                bytes: bytes.saturating_sub(first.whole.bytes),
+            });
+        }
+        let between = self.sample(first.interval.end(), last.interval.start)?;
+        Ok(Estimate {
+            entries: entries + between.entries,
+            bytes: bytes + between.bytes,
+        })
+    }
+
+    /// Estimates all leaves whose intervals begin in `start..end`.
+    fn sample(&self, start: f64, end: f64) -> Result<Count, StoreError> {
+        let step = (end - start) / f64::from(SAMPLES);
+        let (mut entries, mut bytes) = (0.0, 0.0);
+        for i in 0..SAMPLES {
+            let at = start + (f64::from(i) + 0.5) * step;
+            // Neighbouring leaves share an end up to rounding.
+            if step < f64::EPSILON || at >= end {
+                break;
+            }
+            let sampled = self.visit(
+                |node, interval| {
+                    let children = (node.len() + 1) as f64;
+                    ((at - interval.start) / interval.width * children) as usize
+                },
+                |_| (0, 0),
+            )?;
+            let weight = step / sampled.interval.width;
+            entries += sampled.whole.entries as f64 * weight;
+            bytes += sampled.whole.bytes as f64 * weight;
+        }
+        Ok(Count {
+            entries: entries as u64,
+            bytes: bytes as u64,
+        })
+    }
+
+    /// Goes down to a leaf and counts the records of a part of it, and all of them.
+    fn visit(
+        &self,
+        choose: impl Fn(Node<'_>, Interval) -> usize,
+        part: impl Fn(Node<'_>) -> (usize, usize),
+    ) -> Result<Visited, StoreError> {
+        let interval = Cell::new(Interval::WHOLE);
+        let way = Chosen {
+            choose: &choose,
+            interval: &interval,
+        };
+        let mut waits = Waits::default();
+        loop {
+            interval.set(Interval::WHOLE);
+            if let Some(leaf) = self.try_descend(&way)? {
+                let node = Node(leaf.page());
+                let (from, to) = part(node);
+                let visited = Visited {
+                    leaf: leaf.id,
+                    interval: interval.get(),
+                    part: Count::of(node, from, to),
+                    whole: Count::of(node, 0, node.len()),
+                };
+                if leaf.validate() {
+                    return Ok(visited);
+                }
+            }
+            waits.wait();
+        }
+    }
+}
+
+/// The position of the first record of a leaf that a lower bound admits.
+fn first_in(node: Node<'_>, lower: Bound<&[u8]>) -> usize {
+    match lower {
+        Bound::Unbounded => 0,
+        Bound::Included(key) => node.search(key).unwrap_or_else(|above| above),
+        Bound::Excluded(key) => node.search(key).map_or_else(|above| above, |at| at + 1),
+    }
+}
+
+/// The position after the last record of a leaf that an upper bound admits.
+fn behind_last_in(node: Node<'_>, upper: Bound<&[u8]>) -> usize {
+    match upper {
+        Bound::Unbounded => node.len(),
+        Bound::Included(key) => node.search(key).map_or_else(|above| above, |at| at + 1),
+        Bound::Excluded(key) => node.search(key).unwrap_or_else(|above| above),
+    }
+}
+
+/// Whether no key is in a range.
+fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Included(upper) | Bound::Excluded(upper),
+        ) => lower >= upper,
+    }
+}
