@@ -209,7 +209,7 @@ impl Database {
             self.handle.writers.check_none()?;
         }
         // Compares the types, too.
-        let (key, value) = (schema.key.name(), schema.value.name());
+        let (key, value) = (&*schema.key.name(), &*schema.value.name());
         let table = py.detach(|| match options == TableOptions::default() {
             true => database.create_untyped_table(name, key, value),
             false => database.create_untyped_table_with(name, key, value, options),
@@ -235,7 +235,7 @@ impl Database {
         let options = table_options(compression, time_to_live)?;
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
-        let (key, value) = (schema.key.name(), schema.value.name());
+        let (key, value) = (&*schema.key.name(), &*schema.value.name());
         let loader = py.detach(|| database.bulk_load_untyped(name, key, value, options));
         Ok(BulkLoader::new(self.handle.clone(), schema, loader.py()?))
     }

@@ -57,14 +57,15 @@ mod _braid {
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]
-    use super::types::Type;
+    use super::types::{Type, tuple_of};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
         for column in types::ColumnType::NUMBERS {
-            module.add(column.name(), Type(column))?;
+            module.add(&*column.name(), Type(column))?;
         }
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("MAX_KEY_LEN", braid::MAX_KEY_LEN)?;
         module.add("MAX_VALUE_LEN", braid::MAX_VALUE_LEN)?;
         module.add("MAX_TABLE_NAME_LEN", braid::MAX_TABLE_NAME_LEN)?;

@@ -3,11 +3,9 @@
 use std::ops::Bound as KeyBound;
 
 use braid::{Bytes, Readable};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::table::Table;
-use crate::types::ColumnType;
 
 /// The encoded bounds of a range of keys.
 pub(crate) type Bounds = (KeyBound<Vec<u8>>, KeyBound<Vec<u8>>);
@@ -31,6 +29,20 @@ impl View<'_> {
         match self {
             View::Transaction(transaction) => transaction.contains_key(table, key),
             View::Snapshot(snapshot) => snapshot.contains_key(table, key),
+        }
+    }
+
+    fn get_many(&self, table: &braid::Table, keys: &[Vec<u8>]) -> braid::Result<Vec<Option<Bytes>>> {
+        match self {
+            View::Transaction(transaction) => transaction.get_many(table, keys),
+            View::Snapshot(snapshot) => snapshot.get_many(table, keys),
+        }
+    }
+
+    fn prefetch(&self, table: &braid::Table, keys: &[Vec<u8>]) -> braid::Result<()> {
+        match self {
+            View::Transaction(transaction) => transaction.prefetch(table, keys),
+            View::Snapshot(snapshot) => snapshot.prefetch(table, keys),
         }
     }
 
@@ -94,6 +106,41 @@ pub(crate) fn contains_key<'py>(
     source.read(py, Extent::Key, |view| view.contains(&table.table, &key))
 }
 
+/// The encoded keys of an iterable.
+fn keys_of(table: &Table, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+    let keys = keys.try_iter()?;
+    keys.map(|key| Ok(table.schema.encode_key(&key?)?.to_vec()))
+        .collect()
+}
+
+/// The values of keys, in their order, with `default` for those that are not there.
+pub(crate) fn get_many<'py>(
+    source: &impl Source,
+    table: &Bound<'py, Table>,
+    keys: &Bound<'py, PyAny>,
+    default: Option<Bound<'py, PyAny>>,
+) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+    let (py, table) = (table.py(), table.get());
+    let keys = keys_of(table, keys)?;
+    let read = |view: View<'_>| view.get_many(&table.table, &keys);
+    let found = source.read(py, Extent::Range, read)?;
+    let values = found.into_iter().map(|value| match value {
+        Some(value) => table.schema.decode_value(py, value).map(Some),
+        None => Ok(default.clone()),
+    });
+    values.collect()
+}
+
+pub(crate) fn prefetch(
+    source: &impl Source,
+    table: &Bound<'_, Table>,
+    keys: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let (py, table) = (table.py(), table.get());
+    let keys = keys_of(table, keys)?;
+    source.read(py, Extent::Range, |view| view.prefetch(&table.table, &keys))
+}
+
 /// An entry as a tuple.
 pub(crate) type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
@@ -147,10 +194,5 @@ pub(crate) fn range_bounds(
 
 /// The bounds of `prefix(table, prefix)`.
 pub(crate) fn prefix_bounds(table: &Table, prefix: &Bound<'_, PyAny>) -> PyResult<Bounds> {
-    if !matches!(table.schema.key, ColumnType::Bytes | ColumnType::String) {
-        return Err(PyTypeError::new_err(
-            "only keys that are bytes or str have prefixes; take range",
-        ));
-    }
-    Ok(braid::prefix_bounds(&table.schema.encode_key(prefix)?))
+    Ok(braid::prefix_bounds(&table.schema.encode_prefix(prefix)?))
 }

@@ -1,7 +1,7 @@
 //! What a database tells about itself, as the classes of `braid.reports`.
 
 use braid::{
-    BackupInfo, BackupReport, CompactReport, Health, RecoveryReport, RestoreReport, Stats,
+    BackupInfo, BackupReport, CompactReport, Estimate, Health, RecoveryReport, RestoreReport, Stats,
 };
 use pyo3::prelude::*;
 
@@ -129,6 +129,10 @@ pub(crate) fn compact<'py>(py: Python<'py>, report: &CompactReport) -> PyResult<
         bytes_after: report.bytes_after,
         checkpoints: report.checkpoints,
     )
+}
+
+pub(crate) fn estimate<'py>(py: Python<'py>, estimate: &Estimate) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "Estimate", entries: estimate.entries, bytes: estimate.bytes)
 }
 
 pub(crate) use report;

@@ -100,6 +100,23 @@ impl Snapshot {
         reading::contains_key(self, table, key)
     }
 
+    /// The values of several keys, in their order, with `default` for those that are not there; faster than one after
+    /// the other.
+    #[pyo3(signature = (table, keys, default = None))]
+    fn get_many<'py>(
+        &self,
+        table: &Bound<'py, Table>,
+        keys: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        reading::get_many(self, table, keys, default)
+    }
+
+    /// Brings what reading or writing these keys needs into memory, all at once.
+    fn prefetch(&self, table: &Bound<'_, Table>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        reading::prefetch(self, table, keys)
+    }
+
     /// The entry with the smallest key, or None.
     fn first<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
         reading::end(self, table, false)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid::{Bytes, Compression, Readable, Transaction, TransactionOptions};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::batch::{Batch, Pairs};
 use crate::database::Handle;
@@ -15,7 +15,8 @@ use crate::errors::IntoPyResult;
 use crate::reading::{self, Bounds, Entry};
 use crate::scan::{Entries, Items, Origin};
 use crate::snapshot::Snapshot;
-use crate::types::{ColumnType, Schema, Type};
+use crate::reports;
+use crate::types::{Schema, class_of};
 
 /// A table of ordered keys with values: a MutableMapping whose every operation is a transaction of its own, and the
 /// name of the table in the methods of Transaction and Snapshot.
@@ -100,17 +101,6 @@ impl Table {
         let views = slf.py().import("braid._views")?;
         views.getattr(class)?.call1((slf,))
     }
-}
-
-/// What names a column's type in Python.
-fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_, PyAny>> {
-    Ok(match column {
-        ColumnType::Bytes => py.get_type::<PyBytes>().into_any(),
-        ColumnType::String => py.get_type::<PyString>().into_any(),
-        ColumnType::I64 => py.get_type::<PyInt>().into_any(),
-        ColumnType::F64 => py.get_type::<PyFloat>().into_any(),
-        number => Bound::new(py, Type(number))?.into_any(),
-    })
 }
 
 #[pymethods]
@@ -340,6 +330,33 @@ impl Table {
     ) -> PyResult<Entries> {
         let bounds = reading::prefix_bounds(self, prefix)?;
         self.iterate(py, bounds, Items::Entries, reverse)
+    }
+
+    /// The values of several keys, in their order, with `default` for those that are not there; faster than one after
+    /// the other, and all of one moment.
+    #[pyo3(signature = (keys, default = None))]
+    fn get_many<'py>(
+        slf: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let snapshot = Snapshot::take(slf.py(), &slf.get().handle)?;
+        reading::get_many(&snapshot, slf, keys, default)
+    }
+
+    /// Estimates the number of entries from `start` up to `stop` and their bytes, without reading all of them.
+    #[pyo3(signature = (start = None, stop = None, *, include_stop = false))]
+    fn estimate<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<&Bound<'py, PyAny>>,
+        stop: Option<&Bound<'py, PyAny>>,
+        include_stop: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let database = self.handle.open()?;
+        let bounds = reading::range_bounds(self, start, stop, include_stop)?;
+        let estimate = py.detach(|| database.estimate(&self.table, bounds)).py()?;
+        reports::estimate(py, &estimate)
     }
 
     /// The table's present name.

@@ -2,20 +2,30 @@
 //!
 //! The names are those that the Rust types have in the catalog, so both languages open each other's tables.
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
+use std::sync::{Mutex, PoisonError};
 
+use braid::derive::{put_part, sum, take_part, tuple_name};
 use braid::{AsKey, AsValue, Bytes, Key, Value};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyFloat, PyInt, PyMemoryView, PyString};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyMemoryView, PyNone, PyString, PyTuple,
+};
 
 use crate::errors::{IntoPyResult, TableTypeError};
 
 /// The type of a table's keys or values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ColumnType {
     Bytes,
     String,
+    Bool,
+    /// Of values only.
+    Unit,
+    /// Of keys only.
+    Tuple(Parts),
     U8,
     U16,
     U32,
@@ -28,6 +38,21 @@ pub(crate) enum ColumnType {
     I128,
     F32,
     F64,
+}
+
+/// The types of a tuple's parts, of which there are two or more.
+pub(crate) type Parts = &'static [ColumnType];
+
+/// A list that lives as long as the program, once for all tuples of these parts: a program has few.
+fn interned(parts: Vec<ColumnType>) -> Parts {
+    static ALL: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.iter().find(|known| **known == parts[..]) {
+        return known;
+    }
+    let parts: Parts = Vec::leak(parts);
+    all.push(parts);
+    parts
 }
 
 /// Calls a macro with all integer types.
@@ -54,26 +79,65 @@ impl ColumnType {
     ];
 
     /// The type's name in the catalog.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> Cow<'static, str> {
         macro_rules! names {
             ($($variant:ident $type:ident),*) => {
                 match self {
                     Self::Bytes => <Bytes as Key>::TYPE_NAME,
                     Self::String => <String as Key>::TYPE_NAME,
+                    Self::Bool => <bool as Key>::TYPE_NAME,
+                    Self::Unit => <() as Value>::TYPE_NAME,
+                    Self::Tuple(parts) => {
+                        let names = parts.iter().map(|part| part.name().into_owned());
+                        return tuple_name(&names.collect::<Vec<_>>()).into();
+                    }
                     Self::F32 => <f32 as Value>::TYPE_NAME,
                     Self::F64 => <f64 as Value>::TYPE_NAME,
                     $(Self::$variant => <$type as Key>::TYPE_NAME,)*
                 }
             };
         }
-        for_integers!(names)
+        Cow::Borrowed(for_integers!(names))
     }
 
-    fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+    /// The type that has a name in the catalog, if there is one in Python.
+    fn of_name(name: &str) -> Option<Self> {
+        if let Some(inner) = name.strip_prefix('(').and_then(|n| n.strip_suffix(')'))
+            && !inner.is_empty()
+        {
+            let parts: Option<Vec<_>> = parts_of(inner).map(Self::of_name).collect();
+            let parts = parts.filter(|parts| parts.len() > 1)?;
+            let is_key = parts.iter().all(|part| part.is_key());
+            return is_key.then(|| Self::Tuple(interned(parts)));
+        }
+        let others = [Self::Bytes, Self::String, Self::Bool, Self::Unit];
+        let mut all = others.into_iter().chain(Self::NUMBERS);
+        all.find(|column| column.name() == name)
     }
 
-    /// What a caller named: `bytes`, `str`, `int`, `float`, or a [`Type`].
+    /// The length of every encoded key, if all have the same.
+    fn fixed_len(self) -> Option<usize> {
+        macro_rules! lengths {
+            ($($variant:ident $type:ident),*) => {
+                match self {
+                    Self::Bytes | Self::String | Self::Unit | Self::F32 | Self::F64 => None,
+                    Self::Bool => <bool as Key>::FIXED_LEN,
+                    Self::Tuple(parts) => {
+                        sum(&parts.iter().map(|part| part.fixed_len()).collect::<Vec<_>>())
+                    }
+                    $(Self::$variant => <$type as Key>::FIXED_LEN,)*
+                }
+            };
+        }
+        for_integers!(lengths)
+    }
+
+    /// Whether it can be the type of keys.
+    fn is_key(self) -> bool {
+        !matches!(self, Self::F32 | Self::F64 | Self::Unit)
+    }
+
+    /// What a caller named: `bytes`, `str`, `int`, `bool`, `float`, `type(None)`, `tuple[...]` of these, or a [`Type`].
     pub(crate) fn of_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = argument.py();
         if let Ok(named) = argument.cast::<Type>() {
@@ -82,6 +146,8 @@ impl ColumnType {
         for (class, column) in [
             (py.get_type::<PyBytes>(), Self::Bytes),
             (py.get_type::<PyString>(), Self::String),
+            (py.get_type::<PyBool>(), Self::Bool),
+            (py.get_type::<PyNone>(), Self::Unit),
             (py.get_type::<PyInt>(), Self::I64),
             (py.get_type::<PyFloat>(), Self::F64),
         ] {
@@ -89,16 +155,31 @@ impl ColumnType {
                 return Ok(column);
             }
         }
+        if let Ok(origin) = argument.getattr("__origin__")
+            && origin.is(py.get_type::<PyTuple>())
+        {
+            return Self::tuple(argument.getattr("__args__")?.cast::<PyTuple>()?);
+        }
         Err(PyTypeError::new_err(format!(
-            "{} is no type of a table: take bytes, str, int, float, or one of braid.u8 … braid.f64",
+            "{} is no type of a table: take bytes, str, int, bool, float, type(None), a tuple of these like \
+             tuple[str, int], or one of braid.u8 … braid.f64",
             argument.repr()?
         )))
+    }
+
+    /// The tuple of parts that a caller named.
+    fn tuple(parts: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        if parts.len() < 2 {
+            return Err(PyTypeError::new_err("a tuple of a table has two parts or more"));
+        }
+        let parts = parts.iter().map(|part| Self::of_key_argument(&part));
+        Ok(Self::Tuple(interned(parts.collect::<PyResult<_>>()?)))
     }
 
     /// As [`ColumnType::of_argument`], for keys.
     pub(crate) fn of_key_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         let column = Self::of_argument(argument)?;
-        if column.is_float() {
+        if !column.is_key() {
             return Err(PyTypeError::new_err(format!(
                 "{} can't be the type of keys, only of values",
                 column.name()
@@ -108,31 +189,76 @@ impl ColumnType {
     }
 }
 
-/// A number type of a fixed width, for tables: `braid.u64`.
+/// The parts of a tuple's name without its parentheses.
+fn parts_of(names: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    names
+        .split(move |c| {
+            match c {
+                '(' | '[' => depth += 1,
+                ')' | ']' => depth -= 1,
+                _ => {}
+            }
+            c == ',' && depth == 0
+        })
+        .map(str::trim)
+}
+
+/// A type for tables that Python has no class for: a number of a fixed width, `braid.u64`, or a tuple,
+/// `braid.tuple_of(str, braid.u64)`.
 #[pyclass(frozen, eq, hash, generic, module = "braid")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Type(pub(crate) ColumnType);
 
-impl std::hash::Hash for ColumnType {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (*self as u8).hash(state);
-    }
+/// The type of keys that are tuples of these types, which may be braid's numbers; `tuple[str, int]` is the same for
+/// types that are classes.
+#[pyfunction]
+#[pyo3(signature = (*parts))]
+pub(crate) fn tuple_of(parts: &Bound<'_, PyTuple>) -> PyResult<Type> {
+    ColumnType::tuple(parts).map(Type)
+}
+
+/// What names a column's type in Python.
+pub(crate) fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match column {
+        ColumnType::Bytes => py.get_type::<PyBytes>().into_any(),
+        ColumnType::String => py.get_type::<PyString>().into_any(),
+        ColumnType::Bool => py.get_type::<PyBool>().into_any(),
+        ColumnType::Unit => py.get_type::<PyNone>().into_any(),
+        ColumnType::I64 => py.get_type::<PyInt>().into_any(),
+        ColumnType::F64 => py.get_type::<PyFloat>().into_any(),
+        other => Bound::new(py, Type(other))?.into_any(),
+    })
 }
 
 #[pymethods]
 impl Type {
     /// The name that the catalog has for it.
     #[getter]
-    fn name(&self) -> &'static str {
+    fn name(&self) -> Cow<'static, str> {
         self.0.name()
     }
 
-    fn __repr__(&self) -> String {
-        format!("braid.{}", self.0.name())
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let ColumnType::Tuple(parts) = self.0 else {
+            return Ok(format!("braid.{}", self.0.name()));
+        };
+        let mut names = Vec::new();
+        for part in parts {
+            let class = class_of(py, *part)?;
+            let name = class.getattr("__name__").or_else(|_| class.repr().map(Bound::into_any))?;
+            names.push(name.to_string());
+        }
+        Ok(format!("braid.tuple_of({})", names.join(", ")))
     }
 
-    fn __reduce__(&self) -> String {
-        self.0.name().to_owned()
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let ColumnType::Tuple(parts) = self.0 else {
+            return Ok(PyString::new(py, &self.0.name()).into_any());
+        };
+        let classes: PyResult<Vec<_>> = parts.iter().map(|part| class_of(py, *part)).collect();
+        let make = py.import("braid")?.getattr("tuple_of")?;
+        Ok(PyTuple::new(py, [make, PyTuple::new(py, classes?)?.into_any()])?.into_any())
     }
 }
 
@@ -192,6 +318,9 @@ fn wrong_type(column: ColumnType, role: Role, given: &Bound<'_, PyAny>) -> PyErr
     let wanted = match column {
         ColumnType::Bytes => "bytes",
         ColumnType::String => "str",
+        ColumnType::Bool => "bool",
+        ColumnType::Unit => "None",
+        ColumnType::Tuple(_) => "tuple",
         ColumnType::F32 | ColumnType::F64 => "float",
         _ => "int",
     };
@@ -232,6 +361,13 @@ fn encode<'a>(
                     Ok(string) => Ok(Encoded::Borrowed(string.to_str()?.as_bytes())),
                     Err(_) => Err(wrong_type(column, role, object)),
                 },
+                ColumnType::Bool => match object.cast::<PyBool>() {
+                    Ok(truth) => Ok(Encoded::short(&[u8::from(truth.is_true())])),
+                    Err(_) => Err(wrong_type(column, role, object)),
+                },
+                ColumnType::Unit if object.is_none() => Ok(Encoded::short(&[])),
+                ColumnType::Unit => Err(wrong_type(column, role, object)),
+                ColumnType::Tuple(parts) => encode_tuple(column, parts, object),
                 ColumnType::F32 => match object.extract::<f32>() {
                     Ok(number) => Ok(number.with_value_bytes(Encoded::short)),
                     Err(error) => Err(number_error(column, role, object, error)),
@@ -249,6 +385,55 @@ fn encode<'a>(
         };
     }
     for_integers!(numbers)
+}
+
+/// Appends a part of a tuple that others follow.
+fn encode_part(column: ColumnType, part: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
+    let encoded = encode(column, Role::Key, part)?;
+    match column.fixed_len() {
+        Some(_) => out.extend_from_slice(&encoded),
+        None => put_part::<Bytes>(&encoded[..], out),
+    }
+    Ok(())
+}
+
+fn encode_tuple<'a>(
+    column: ColumnType,
+    parts: Parts,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<Encoded<'a>> {
+    let tuple = object.cast::<PyTuple>();
+    let tuple = tuple.map_err(|_| wrong_type(column, Role::Key, object))?;
+    let (Some((last, others)), true) = (parts.split_last(), tuple.len() == parts.len()) else {
+        return Err(PyTypeError::new_err(format!(
+            "a key of this table has {} parts, not {}",
+            parts.len(),
+            tuple.len()
+        )));
+    };
+    let mut bytes = Vec::new();
+    for (column, part) in others.iter().zip(tuple.iter()) {
+        encode_part(*column, &part, &mut bytes)?;
+    }
+    bytes.extend_from_slice(&encode(*last, Role::Key, &tuple.get_item(others.len())?)?);
+    Ok(Encoded::Owned(bytes))
+}
+
+fn decode_tuple<'py>(
+    py: Python<'py>,
+    parts: Parts,
+    mut bytes: Bytes,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut decoded = Vec::with_capacity(parts.len());
+    for (i, column) in parts.iter().enumerate() {
+        let part = match column.fixed_len() {
+            _ if i + 1 == parts.len() => std::mem::take(&mut bytes),
+            Some(len) => bytes.split_to(len.min(bytes.len())),
+            None => take_part::<Bytes>(&mut bytes).py()?,
+        };
+        decoded.push(decode(py, *column, Role::Key, part)?);
+    }
+    Ok(PyTuple::new(py, decoded)?.into_any())
 }
 
 fn encode_bytes<'a>(role: Role, object: &'a Bound<'_, PyAny>) -> PyResult<Encoded<'a>> {
@@ -281,6 +466,12 @@ fn decode<'py>(
                     // Fails, too, with the engine's words.
                     Err(_) => Ok(PyString::new(py, &<String as Value>::from_value_bytes(bytes).py()?).into_any()),
                 },
+                ColumnType::Bool => <bool as Key>::from_key_bytes(bytes).py()?.into_bound_py_any(py),
+                ColumnType::Unit => {
+                    <() as Value>::from_value_bytes(bytes).py()?;
+                    Ok(py.None().into_bound(py))
+                }
+                ColumnType::Tuple(parts) => decode_tuple(py, parts, bytes),
                 ColumnType::F32 => f32::from_value_bytes(bytes).py()?.into_bound_py_any(py),
                 ColumnType::F64 => f64::from_value_bytes(bytes).py()?.into_bound_py_any(py),
                 $(ColumnType::$variant => match role {
@@ -298,9 +489,7 @@ impl Schema {
     /// What the catalog says, if there are Python types for it.
     pub(crate) fn of_names(key: &str, value: &str) -> PyResult<Self> {
         let find = |name: &str| {
-            let strings = [ColumnType::Bytes, ColumnType::String];
-            let mut all = strings.into_iter().chain(ColumnType::NUMBERS);
-            all.find(|column| column.name() == name).ok_or_else(|| {
+            ColumnType::of_name(name).ok_or_else(|| {
                 TableTypeError::new_err(format!("there is nothing in Python for the type {name}"))
             })
         };
@@ -323,6 +512,28 @@ impl Schema {
 
     pub(crate) fn encode_key<'a>(&self, key: &'a Bound<'_, PyAny>) -> PyResult<Encoded<'a>> {
         encode(self.key, Role::Key, key)
+    }
+
+    /// What the keys begin with that begin with these parts, or this string.
+    pub(crate) fn encode_prefix(&self, prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+        match self.key {
+            ColumnType::Bytes | ColumnType::String => Ok(self.encode_key(prefix)?.to_vec()),
+            ColumnType::Tuple(parts) => {
+                let given = prefix.cast::<PyTuple>();
+                let given = given.map_err(|_| wrong_type(self.key, Role::Key, prefix))?;
+                if given.len() >= parts.len() {
+                    return Ok(self.encode_key(prefix)?.to_vec());
+                }
+                let mut bytes = Vec::new();
+                for (column, part) in parts.iter().zip(given.iter()) {
+                    encode_part(*column, &part, &mut bytes)?;
+                }
+                Ok(bytes)
+            }
+            _ => Err(PyTypeError::new_err(
+                "only keys that are bytes, str or tuples have prefixes; take range",
+            )),
+        }
     }
 
     pub(crate) fn encode_value<'a>(&self, value: &'a Bound<'_, PyAny>) -> PyResult<Encoded<'a>> {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import math
 import pickle
 from pathlib import Path
@@ -122,6 +123,133 @@ def test_types_are_compared(db: braid.Database) -> None:
 def test_types_are_values() -> None:
     assert braid.u64 == pickle.loads(pickle.dumps(braid.u64)) == copy.deepcopy(braid.u64)
     assert len({braid.u8, braid.u16, braid.u8}) == 2
+
+
+def test_booleans_and_sets(db: braid.Database) -> None:
+    flags = db.table("flags", key=bool, value=bool)
+    flags.update({True: False, False: True})
+    assert list(flags.items()) == [(False, True), (True, False)]
+    assert (flags.key_type, flags.value_type) == (bool, bool)
+    for wrong in (1, 0, None, "x"):
+        with pytest.raises(TypeError, match="a key of this table is bool"):
+            flags.get(wrong)  # type: ignore[call-overload]
+    names = db.table("names", key=str, value=type(None))
+    names["Ada"] = None
+    assert "Ada" in names and "Grace" not in names
+    assert dict(names) == {"Ada": None}
+    assert names.get_many(["Ada", "Grace"], default=False) == [None, False]
+    assert names.value_type is type(None)
+    with pytest.raises(TypeError, match="a value of this table is None, not bool"):
+        names["Grace"] = True  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="can't be the type of keys"):
+        db.table("f", key=type(None))
+
+
+def test_types_of_rust_have_their_names(db: braid.Database) -> None:
+    kind = braid.tuple_of(str, braid.tuple_of(braid.u32, bool), bytes)
+    table = db.table("t", key=kind, value=bool)
+    assert repr(table) == '<braid.Table "t": (string, (u32, bool), bytes) -> bool>'
+    assert table.key_type == kind == pickle.loads(pickle.dumps(kind))
+    assert repr(braid.tuple_of(str, int)) == "braid.tuple_of(str, int)"
+    assert len({kind, table.key_type, braid.tuple_of(str, int)}) == 2
+    again = db.existing_table("t")
+    assert again is not None and again.key_type == kind
+    with pytest.raises(braid.TableTypeError, match=r"\(string, i64\) -> bool"):
+        db.table("t", key=tuple[str, int], value=bool)
+    wrong: list[Any] = [tuple, tuple[str], tuple[str, ...], tuple[str, float], tuple[str, None]]
+    for nonsense in wrong:
+        with pytest.raises(TypeError):
+            db.table("f", key=nonsense)
+    with pytest.raises(TypeError):
+        db.table("f", value=tuple[str, int])
+    # What Rust writes for ("a", 7u32, true), ("a\0", ...).
+    raw = db.table("raw", key=braid.tuple_of(str, braid.u32, bool), value=bytes)
+    raw["a", 7, True] = b"1"
+    raw["a\0", 0, False] = b"2"
+    ticket = db.feed("f", start="oldest") if False else None
+    assert ticket is None
+
+
+TUPLES = st.tuples(
+    st.text(alphabet="\0\1a", max_size=3),
+    st.integers(-2, 2),
+    st.booleans(),
+    st.binary(max_size=2),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(keys=st.lists(TUPLES, max_size=20))
+def test_tuples_keep_the_order_of_their_parts(
+    db: braid.Database, keys: list[tuple[str, int, bool, bytes]]
+) -> None:
+    table = db.table("t", key=tuple[str, int, bool, bytes], value=int)
+    table.clear()
+    table.update((key, n) for n, key in enumerate(keys))
+    assert list(table) == sorted(set(keys))
+    for first in {key[0] for key in keys}:
+        found = [key for key, _ in table.prefix((first,))]
+        assert found == sorted(key for key in set(keys) if key[0] == first)
+    for key in keys:
+        assert [found for found, _ in table.prefix(key)] == [
+            other for other in sorted(set(keys)) if other[:3] == key[:3]
+            and other[3].startswith(key[3])
+        ]
+        assert table[key] == len(keys) - 1 - keys[::-1].index(key)
+
+
+def test_wrong_tuples_are_type_errors(db: braid.Database) -> None:
+    table: Any = db.table("t", key=tuple[str, int], value=int)
+    for wrong in (("a",), ("a", 1, 2), ("a", "b"), (1, 1), ["a", 1], "a", None, ()):
+        with pytest.raises(TypeError):
+            table[wrong] = 1
+    with pytest.raises(TypeError):
+        table.prefix(("a", 1, 2))
+    with pytest.raises(TypeError):
+        table.prefix("a")
+    with pytest.raises(OverflowError):
+        table["a", 2**63] = 1
+    assert not table
+
+
+def test_many_keys_at_once(db: braid.Database) -> None:
+    table = db.table("t", key=int, value=str)
+    table.update((n, str(n)) for n in range(0, 1000, 2))
+    assert table.get_many([4, 5, 4]) == ["4", None, "4"]
+    assert table.get_many(iter([5]), default="?") == ["?"]
+    assert table.get_many([]) == []
+    with db.begin() as tx:
+        tx.insert(table, 5, "five")
+        tx.prefetch(table, range(100))
+        assert tx.get_many(table, range(4, 7)) == ["4", "five", "6"]
+    with db.snapshot() as snapshot:
+        table[5] = "V"
+        snapshot.prefetch(table, [5])
+        assert snapshot.get_many(table, [5, 7], default="") == ["five", ""]
+    with pytest.raises(braid.ClosedError):
+        snapshot.prefetch(table, [5])
+    for nonsense in (5, ["x"], None):
+        with pytest.raises(TypeError):
+            table.get_many(nonsense)  # type: ignore[call-overload]
+
+
+def test_estimates(db: braid.Database) -> None:
+    table = db.table("t", key=braid.u32, value=bytes)
+    assert table.estimate() == braid.Estimate(entries=0, bytes=0)
+    table.update((n, b"x" * 10) for n in range(50))
+    assert table.estimate() == braid.Estimate(entries=50, bytes=50 * 14)
+    assert table.estimate(10, 20).entries == 10
+    assert table.estimate(10, 20, include_stop=True).entries == 11
+    assert table.estimate(20, 10).entries == 0
+    table.update((n, b"x" * 10) for n in range(20_000))
+    assert 10_000 < table.estimate().entries < 30_000
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert braid.__version__ == importlib.metadata.version("braid")
+    files = importlib.metadata.files("braid") or []
+    licences = {file.name for file in files if file.name.startswith("LICENSE")}
+    assert licences == {"LICENSE-APACHE", "LICENSE-MIT"}
 
 
 def test_names(db: braid.Database) -> None:

@@ -22,6 +22,7 @@ from braid.reports import (
     BackupInfo,
     BackupReport,
     CompactReport,
+    Estimate,
     Health,
     RecoveryReport,
     RestoreReport,
@@ -91,6 +92,7 @@ __all__ = [
     "Ticket",
     "Transaction",
     "Type",
+    "__version__",
     "backup_info",
     "dump",
     "f32",
@@ -104,6 +106,7 @@ __all__ = [
     "open",
     "restore",
     "salvage",
+    "tuple_of",
     "u8",
     "u16",
     "u32",
@@ -113,6 +116,7 @@ __all__ = [
     "verify",
 ]
 
+__version__: Final[str]
 MAX_KEY_LEN: Final[int]
 MAX_VALUE_LEN: Final[int]
 MAX_TABLE_NAME_LEN: Final[int]
@@ -124,6 +128,8 @@ class Type(Generic[_T]):
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __class_getitem__(cls, key: Any) -> Any: ...
+
+def tuple_of(*parts: type[Any] | Type[Any]) -> Type[tuple[Any, ...]]: ...
 
 u8: Final[Type[int]]
 u16: Final[Type[int]]
@@ -340,7 +346,16 @@ class Table(MutableMapping[_K, _V]):
         include_stop: bool = False,
         reverse: bool = False,
     ) -> Entries[tuple[_K, _V]]: ...
-    def prefix(self, prefix: _K, *, reverse: bool = False) -> Entries[tuple[_K, _V]]: ...
+    def prefix(
+        self, prefix: _K | tuple[Any, ...], *, reverse: bool = False
+    ) -> Entries[tuple[_K, _V]]: ...
+    @overload
+    def get_many(self, keys: Iterable[_K], default: None = None) -> list[_V | None]: ...
+    @overload
+    def get_many(self, keys: Iterable[_K], default: _D) -> list[_V | _D]: ...
+    def estimate(
+        self, start: _K | None = None, stop: _K | None = None, *, include_stop: bool = False
+    ) -> Estimate: ...
     @property
     def name(self) -> str: ...
     @property
@@ -366,6 +381,15 @@ class Snapshot:
     @overload
     def get(self, table: Table[_K, _V], key: _K, default: _D) -> _V | _D: ...
     def contains_key(self, table: Table[_K, Any], key: _K) -> bool: ...
+    @overload
+    def get_many(
+        self, table: Table[_K, _V], keys: Iterable[_K], default: None = None
+    ) -> list[_V | None]: ...
+    @overload
+    def get_many(
+        self, table: Table[_K, _V], keys: Iterable[_K], default: _D
+    ) -> list[_V | _D]: ...
+    def prefetch(self, table: Table[_K, Any], keys: Iterable[_K]) -> None: ...
     def first(self, table: Table[_K, _V]) -> tuple[_K, _V] | None: ...
     def last(self, table: Table[_K, _V]) -> tuple[_K, _V] | None: ...
     def range(
@@ -378,7 +402,7 @@ class Snapshot:
         reverse: bool = False,
     ) -> Entries[tuple[_K, _V]]: ...
     def prefix(
-        self, table: Table[_K, _V], prefix: _K, *, reverse: bool = False
+        self, table: Table[_K, _V], prefix: _K | tuple[Any, ...], *, reverse: bool = False
     ) -> Entries[tuple[_K, _V]]: ...
     @property
     def number(self) -> int: ...
@@ -393,6 +417,15 @@ class Transaction:
     @overload
     def get(self, table: Table[_K, _V], key: _K, default: _D) -> _V | _D: ...
     def contains_key(self, table: Table[_K, Any], key: _K) -> bool: ...
+    @overload
+    def get_many(
+        self, table: Table[_K, _V], keys: Iterable[_K], default: None = None
+    ) -> list[_V | None]: ...
+    @overload
+    def get_many(
+        self, table: Table[_K, _V], keys: Iterable[_K], default: _D
+    ) -> list[_V | _D]: ...
+    def prefetch(self, table: Table[_K, Any], keys: Iterable[_K]) -> None: ...
     def first(self, table: Table[_K, _V]) -> tuple[_K, _V] | None: ...
     def last(self, table: Table[_K, _V]) -> tuple[_K, _V] | None: ...
     def range(
@@ -405,7 +438,7 @@ class Transaction:
         reverse: bool = False,
     ) -> Entries[tuple[_K, _V]]: ...
     def prefix(
-        self, table: Table[_K, _V], prefix: _K, *, reverse: bool = False
+        self, table: Table[_K, _V], prefix: _K | tuple[Any, ...], *, reverse: bool = False
     ) -> Entries[tuple[_K, _V]]: ...
     @overload
     def get_for_update(self, table: Table[_K, _V], key: _K, default: None = None) -> _V | None: ...

@@ -206,6 +206,16 @@ class RestoreReport:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """The approximate size of a range of keys."""
+
+    entries: int
+    """Entries."""
+    bytes: int
+    """Bytes of the keys and of the values as they are stored."""
+
+
+@dataclass(frozen=True)
 class CompactReport:
     """What compacting achieved."""
 
