@@ -60,6 +60,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::PositionLost { .. } => PositionLostError::new_err(message),
         EngineError::ForeignPosition { .. } => ForeignPositionError::new_err(message),
         EngineError::FeedMissing { .. } => FeedMissingError::new_err(message),
+        EngineError::SelfDeadlock => WouldDeadlockError::new_err(message),
         EngineError::Backup(_) => BackupError::new_err(message),
         EngineError::Decode { .. } => DecodeError::new_err(message),
         EngineError::Options { .. } => OptionError::new_err(message),

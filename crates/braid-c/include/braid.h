@@ -116,6 +116,9 @@ typedef enum {
   BRAID_BACKUP = -41,
   // The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried again.
   BRAID_ARCHIVE_FAILING = -42,
+  // A transaction cannot lock a key, because another open transaction of the same thread holds the key's lock, which keys
+  // share by their hash: the thread would wait for itself forever. Commit or abort that transaction first.
+  BRAID_SELF_DEADLOCK = -43,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.

@@ -103,6 +103,9 @@ pub enum braid_status {
     BRAID_BACKUP = -41,
     /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried again.
     BRAID_ARCHIVE_FAILING = -42,
+    /// A transaction cannot lock a key, because another open transaction of the same thread holds the key's lock, which keys
+    /// share by their hash: the thread would wait for itself forever. Commit or abort that transaction first.
+    BRAID_SELF_DEADLOCK = -43,
 }
 
 use braid_status::*;
@@ -153,6 +156,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_FEED_MISSING, c"BRAID_FEED_MISSING"),
     (BRAID_BACKUP, c"BRAID_BACKUP"),
     (BRAID_ARCHIVE_FAILING, c"BRAID_ARCHIVE_FAILING"),
+    (BRAID_SELF_DEADLOCK, c"BRAID_SELF_DEADLOCK"),
 ];
 
 /// The status of an engine's error.
@@ -189,6 +193,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::FeedMissing { .. } => BRAID_FEED_MISSING,
         Error::NumberMissing { .. } => BRAID_INVALID_ARGUMENT,
         Error::Backup(_) => BRAID_BACKUP,
+        Error::SelfDeadlock => BRAID_SELF_DEADLOCK,
         _ => BRAID_OTHER,
     }
 }
@@ -224,6 +229,7 @@ mod tests {
         let errors = [
             Error::Conflict(ConflictKind::Deadlock),
             Error::Closed,
+            Error::SelfDeadlock,
             Error::OutOfSpace { what: "".into() },
         ];
         for error in errors {

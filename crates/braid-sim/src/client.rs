@@ -181,6 +181,16 @@ pub(crate) struct Client {
     errors: u32,
 }
 
+/// A transaction that is ready to commit, or has failed.
+struct Started {
+    tx: Transaction,
+    id: TxId,
+    durability: Durability,
+    begun: u64,
+    ops: Vec<Op>,
+    body: Result<()>,
+}
+
 /// Whether the client goes on.
 enum Next {
     Go,
@@ -255,7 +265,7 @@ impl Client {
     /// What an error means for the client.
     fn failed(&mut self, error: &Error) -> Next {
         match error {
-            Error::Conflict(_) => {
+            Error::Conflict(_) | Error::SelfDeadlock => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
@@ -590,6 +600,20 @@ impl Client {
     }
 
     fn transaction(&mut self) -> Next {
+        let started = self.start();
+        if self.plan.careless && self.rng.u32(..4) == 0 {
+            // Another one of the same thread, in the midst of the first.
+            let inside = self.start();
+            if let Next::End = self.conclude(inside) {
+                started.tx.abort();
+                return Next::End;
+            }
+        }
+        self.conclude(started)
+    }
+
+    /// Begins a transaction, and does what it is to do.
+    fn start(&mut self) -> Started {
         let id = self.next;
         self.next += 16;
         let durability = match self.rng.u32(..16) {
@@ -609,6 +633,25 @@ impl Client {
         let mut tx = self.db.begin_with(options);
         let mut ops = Vec::new();
         let body = self.body(&mut tx, id, &mut ops);
+        Started {
+            tx,
+            id,
+            durability,
+            begun,
+            ops,
+            body,
+        }
+    }
+
+    fn conclude(&mut self, started: Started) -> Next {
+        let Started {
+            tx,
+            id,
+            durability,
+            begun,
+            ops,
+            body,
+        } = started;
         let mut next = Next::Go;
         let mut ticket = None;
         let mut acknowledged = false;
@@ -679,7 +722,7 @@ impl Client {
     fn commit_failed(&mut self, error: &Error) -> (Outcome, Next) {
         let next = self.failed(error);
         let known = match error {
-            Error::Conflict(_) => true,
+            Error::Conflict(_) | Error::SelfDeadlock => true,
             // Refused before it was logged, unless that is what ended the database.
             Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),
             _ => false,

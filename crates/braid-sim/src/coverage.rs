@@ -23,6 +23,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("archives lack transactions", LONG),
     ("archives restored", LONG),
     ("checkpoint: waits for the log", LONG),
+    ("a transaction waits for another one of its thread", LONG),
     ("a thread gets no processor for a while", LONG),
     ("a thread wakes for no reason", LONG),
     ("closed cleanly", LONG),

@@ -352,6 +352,7 @@ impl PooledContext {
         if state.locks_in_commit {
             inner.lock_for_commit(state)?;
         }
+        state.user.ends();
         let records = state.writes.live_len() as u32;
         let bytes = state.writes.log_payload().len();
         let mut flight = inner.log.enter(bytes)?;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use braid_store::{RecordMeta, Stamp};
 
 use crate::horizon::Registration;
-use crate::locks::Owner;
+use crate::locks::{Owner, User, next_owner};
 use crate::range_reads::RangeReads;
 use crate::redo::{self, Redo};
 use crate::savepoint::Savepoints;
@@ -27,9 +27,6 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Nor is an index of writes for more than these, unless they come.
 const INDEX_KEPT_MAX: usize = 1 << 10;
-
-/// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
-const OWNER_USES_BITS: u32 = 32;
 
 /// A table in a set of tables of 64 bits, which several may share: see [`braid_log::InFlight::writes_in`].
 pub(crate) fn footprint(table_id: u32) -> u64 {
@@ -422,6 +419,8 @@ impl ReadSet {
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) owner: Owner,
+    /// For those who wait for its locks.
+    pub(crate) user: Arc<User>,
     pub(crate) writes: WriteSet,
     pub(crate) reads: ReadSet,
     /// The stripes whose write lock this transaction holds.
@@ -443,10 +442,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// `number`: of the context, from 1.
-    pub(crate) fn new(number: u64) -> Self {
+    pub(crate) fn new(owner: Owner, user: Arc<User>) -> Self {
         Self {
-            owner: number << OWNER_USES_BITS,
+            owner,
+            user,
             writes: WriteSet::default(),
             reads: ReadSet::default(),
             locks: Vec::new(),
@@ -463,8 +462,8 @@ impl Context {
     /// Takes a new owner number, since locks are held on under the present one, which is returned.
     pub(crate) fn renew_owner(&mut self) -> Owner {
         let held = self.owner;
-        let (context, use_count) = (held >> OWNER_USES_BITS, held as u32);
-        self.owner = context << OWNER_USES_BITS | u64::from(use_count.wrapping_add(1));
+        self.owner = next_owner(held);
+        self.user.set_owner(self.owner);
         held
     }
 

@@ -83,6 +83,18 @@ pub enum Error {
     #[error("the transaction conflicts with a concurrent one: {0}; run it again")]
     Conflict(ConflictKind),
 
+    /// A transaction cannot lock a key, because another open transaction that the same thread used last holds the lock: the
+    /// thread would wait for itself forever. Keys share locks by their hash, so the two transactions need not write the
+    /// same key. Commit or abort one of them, or write through a single transaction.
+    ///
+    /// The transaction that gets this error stays open; what it wrote before is not lost. A commit that gets it has ended its
+    /// transaction without a trace. If another thread goes on with the transaction that holds the lock within 100
+    /// milliseconds, the lock is waited for.
+    #[error(
+        "cannot lock a key: another open transaction of this thread holds its lock, which keys share by their hash; commit or abort that transaction first, or write through it"
+    )]
+    SelfDeadlock,
+
     /// Bytes on disk are not what was written.
     #[error(
         "corrupted: {what} ({location}); run `braid verify`, then restore a backup or save the rest with `braid verify --repair`"

@@ -10,12 +10,20 @@
 //! - `COMMITTING` is set before the owner draws its order number, so that a transaction that validates
 //!   its reads later in the order sees a write that is on its way (Silo's phase 1, Tu et al. 2013 §4.4);
 //! - `WAITERS` sends the unlocking owner to the waiting room.
+//!
+//! A waiter looks for a cycle in the wait-for graph before it sleeps. A transaction that waits has one edge, to the owner
+//! of its stripe. A transaction that does not wait is run by a thread, and if that thread is the one that waits, or waits
+//! in another of its transactions, nobody may ever end it: the caller has two transactions open at once. Only the
+//! thread that used a transaction last is known, though, and a transaction can move: to another thread, or with its task to
+//! another worker. So such a cycle is an error only after a grace period in which no other thread used
+//! the transaction.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicU64, Condvar, Mutex, spin_loop};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, spin_loop};
 use crate::versions::VersionChain;
 
 const COMMITTING: u64 = 1;
@@ -35,8 +43,26 @@ const POOL_BYTES_PER_STRIPE: usize = 512;
 
 const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
-/// Identifies a transaction context; never 0.
+/// Identifies a transaction context and its present use; never 0.
 pub(crate) type Owner = u64;
+
+/// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
+const OWNER_USES_BITS: u32 = 32;
+
+/// The first owner number of the context of this number, from 1.
+pub(crate) fn first_owner(context: u64) -> Owner {
+    context << OWNER_USES_BITS
+}
+
+/// The context's owner number behind this one.
+pub(crate) fn next_owner(owner: Owner) -> Owner {
+    let uses = u64::from((owner as u32).wrapping_add(1));
+    first_owner(context_of(owner)) | uses
+}
+
+fn context_of(owner: Owner) -> u64 {
+    owner >> OWNER_USES_BITS
+}
 
 #[derive(Debug)]
 struct Stripe {
@@ -44,9 +70,103 @@ struct Stripe {
     versions: Mutex<VersionChain>,
 }
 
+/// How long a thread waits for a transaction that it used last itself, and that another thread may have got since.
+const GRACE: Duration = Duration::from_millis(100);
+
 /// A lock could not be taken because waiting for it would close a cycle.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Deadlock;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deadlock {
+    /// Of transactions that all wait: it is over once one of them gives way.
+    Cycle,
+    /// Through a transaction that this thread has open and could go on with only after this wait.
+    OwnThread,
+}
+
+/// Who runs a transaction context, for those who wait for its locks.
+#[derive(Debug)]
+pub(crate) struct User {
+    owner: AtomicU64,
+    /// The thread that took a lock for it last; `ENDING` from the commit on.
+    thread: AtomicU64,
+    /// How often it was used. Only its own thread writes it.
+    uses: AtomicU64,
+}
+
+const ENDING: u64 = u64::MAX;
+
+impl User {
+    /// The transaction reads.
+    #[inline(always)]
+    pub(crate) fn reads(&self) {
+        // Relaxed, as everything here: only waiters look, and theirs is a guess that the grace period makes good.
+        let uses = self.uses.load(Ordering::Relaxed);
+        self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The transaction takes a lock on this thread.
+    #[inline(always)]
+    pub(crate) fn locks(&self) {
+        let thread = braid_rt::thread::index() as u64;
+        self.thread.store(thread, Ordering::Relaxed);
+        self.reads();
+    }
+
+    /// The transaction is being committed: its locks go without anybody's help.
+    #[inline(always)]
+    pub(crate) fn ends(&self) {
+        self.thread.store(ENDING, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_owner(&self, owner: Owner) {
+        self.owner.store(owner, Ordering::Relaxed);
+    }
+}
+
+/// Contexts with their users, by the contexts' numbers.
+#[derive(Debug, Default)]
+struct Users {
+    by_context: HashMap<u64, Weak<User>>,
+    /// At this length those whose context is gone are taken out.
+    sweep_at: usize,
+}
+
+impl Users {
+    fn add(&mut self, context: u64, user: &Arc<User>) {
+        if self.by_context.len() >= self.sweep_at {
+            self.by_context.retain(|_, user| user.strong_count() > 0);
+            self.sweep_at = 2 * self.by_context.len() + 16;
+        }
+        self.by_context.insert(context, Arc::downgrade(user));
+    }
+
+    /// The thread that used an open transaction last, and how often it was used.
+    fn last_use(&self, owner: Owner) -> Option<(u64, u64)> {
+        let user = self.by_context.get(&context_of(owner))?.upgrade()?;
+        let thread = user.thread.load(Ordering::Relaxed);
+        // Locks that outlive their transaction have the owner number of before.
+        let is_open = user.owner.load(Ordering::Relaxed) == owner && thread != ENDING;
+        is_open.then(|| (thread, user.uses.load(Ordering::Relaxed)))
+    }
+}
+
+/// What a wait would lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Somebody runs who may release the lock.
+    Open,
+    Cycle,
+    /// A cycle if no other thread has got one of its transactions; how often they were used.
+    OwnThread {
+        uses: u64,
+    },
+}
+
+/// A sleeper in the wait-for graph.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    stripe: usize,
+    thread: u64,
+}
 
 /// What a lock request found.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,14 +184,46 @@ struct Waiter {
 
 type Room = Mutex<VecDeque<Arc<Waiter>>>;
 
+/// The time that a wait on a transaction of the same thread has.
+#[derive(Clone, Copy, Debug)]
+struct Grace {
+    uses: u64,
+    until: Instant,
+}
+
+impl Grace {
+    fn new(uses: u64) -> Self {
+        let until = braid_rt::now() + GRACE;
+        Self { uses, until }
+    }
+}
+
+/// Sleeps until notified, or for no reason at all; `false` if the grace is over.
+fn wait(
+    wake: &Condvar,
+    room: &mut MutexGuard<'_, VecDeque<Arc<Waiter>>>,
+    grace: Option<&Grace>,
+) -> bool {
+    #[cfg(not(all(test, loom)))]
+    if let Some(grace) = grace {
+        return !wake.wait_until(room, grace.until).timed_out();
+    }
+    // Loom's clock stands still, and nobody has two transactions there.
+    let _ = grace;
+    wake.wait(room);
+    true
+}
+
 #[derive(Debug)]
 pub(crate) struct LockTable {
     stripes: Box<[Stripe]>,
     /// Sleeping lockers, by stripe modulo `ROOMS`, in order of arrival.
     rooms: Box<[Room]>,
     /// Which stripe each sleeping owner waits for: the wait-for graph, touched only by sleepers.
-    /// Lock order: a room before this.
-    waiting: Mutex<HashMap<Owner, usize>>,
+    /// Lock order: a room before this, this before `users`.
+    waiting: Mutex<HashMap<Owner, Edge>>,
+    /// Touched by sleepers, and where a context is made.
+    users: Mutex<Users>,
 }
 
 impl LockTable {
@@ -92,7 +244,19 @@ impl LockTable {
             stripes: (0..stripes).map(|_| stripe()).collect(),
             rooms: (0..ROOMS).map(|_| Mutex::default()).collect(),
             waiting: Mutex::default(),
+            users: Mutex::default(),
         }
+    }
+
+    /// Makes the user of a new context, whose first owner number this is.
+    pub(crate) fn user(&self, owner: Owner) -> Arc<User> {
+        let user = Arc::new(User {
+            owner: AtomicU64::new(owner),
+            thread: AtomicU64::new(ENDING),
+            uses: AtomicU64::new(0),
+        });
+        self.users.lock().add(context_of(owner), &user);
+        user
     }
 
     /// The stripe of a key with this hash.
@@ -152,6 +316,7 @@ impl LockTable {
         let word = &self.stripes[stripe].word;
         let mut room = self.rooms[stripe % ROOMS].lock();
         let mut me: Option<Arc<Waiter>> = None;
+        let mut grace = None;
         let result = loop {
             let found = word.load(Ordering::Relaxed);
             if found >> OWNER_SHIFT == 0 {
@@ -176,8 +341,10 @@ impl LockTable {
                 continue;
             }
             if me.is_none() {
-                if self.would_deadlock(stripe, owner) {
-                    break Err(Deadlock);
+                match self.begin_to_wait(stripe, owner) {
+                    Outlook::Open => {}
+                    Outlook::Cycle => break Err(Deadlock::Cycle),
+                    Outlook::OwnThread { uses } => grace = Some(Grace::new(uses)),
                 }
                 let waiter = Arc::new(Waiter {
                     stripe,
@@ -187,8 +354,18 @@ impl LockTable {
                 room.push_back(waiter.clone());
                 me = Some(waiter);
             }
-            if let Some(waiter) = &me {
-                waiter.wake.wait(&mut room);
+            if let Some(waiter) = &me
+                && !wait(&waiter.wake, &mut room, grace.as_ref())
+            {
+                grace = match self.outlook(&self.waiting.lock(), stripe, owner) {
+                    Outlook::OwnThread { uses } if grace.is_some_and(|g| g.uses == uses) => {
+                        braid_rt::reach("a transaction waits for another one of its thread");
+                        break Err(Deadlock::OwnThread);
+                    }
+                    Outlook::OwnThread { uses } => Some(Grace::new(uses)),
+                    // The others see a cycle, of which this is a part, themselves.
+                    Outlook::Open | Outlook::Cycle => None,
+                };
             }
         };
         if me.is_some() {
@@ -200,22 +377,46 @@ impl LockTable {
 
     /// Registers that `owner` waits for `stripe`, unless that closes a cycle. Every cycle is closed by
     /// somebody who begins to wait, and they register one after the other, so the last one sees it.
-    fn would_deadlock(&self, stripe: usize, owner: Owner) -> bool {
+    fn begin_to_wait(&self, stripe: usize, owner: Owner) -> Outlook {
         let mut waiting = self.waiting.lock();
+        let outlook = self.outlook(&waiting, stripe, owner);
+        if outlook != Outlook::Cycle {
+            let thread = braid_rt::thread::index() as u64;
+            waiting.insert(owner, Edge { stripe, thread });
+        }
+        outlook
+    }
+
+    /// Follows the graph from a stripe that `owner` waits for on this thread.
+    fn outlook(&self, waiting: &HashMap<Owner, Edge>, stripe: usize, owner: Owner) -> Outlook {
+        let own_thread = braid_rt::thread::index() as u64;
         let mut at = stripe;
+        // Of the transactions that do not wait, on the way.
+        let mut uses = None;
         // A chain of distinct owners can't be longer than the number of waiters.
         for _ in 0..=waiting.len() {
             let holder = self.stripes[at].word.load(Ordering::Relaxed) >> OWNER_SHIFT;
             if holder == owner {
-                return true;
+                return uses.map_or(Outlook::Cycle, |uses| Outlook::OwnThread { uses });
             }
-            match waiting.get(&holder) {
-                Some(&next) => at = next,
+            if let Some(edge) = waiting.get(&holder) {
+                at = edge.stripe;
+                continue;
+            }
+            let Some((thread, used)) = self.users.lock().last_use(holder) else {
+                break;
+            };
+            let sum = uses.unwrap_or(0u64).wrapping_add(used);
+            uses = Some(sum);
+            if thread == own_thread && !braid_rt::mutant!("wait_for_oneself") {
+                return Outlook::OwnThread { uses: sum };
+            }
+            match waiting.values().find(|edge| edge.thread == thread) {
+                Some(edge) => at = edge.stripe,
                 None => break,
             }
         }
-        waiting.insert(owner, stripe);
-        false
+        Outlook::Open
     }
 
     /// Announces that the owner of a stripe is about to draw its number and to write.

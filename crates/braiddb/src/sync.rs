@@ -7,6 +7,6 @@ pub(crate) use braid_rt::thread::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 #[cfg(all(test, loom))]
-pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, spin_loop};
+pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, spin_loop};
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::{Condvar, Mutex};
+pub(crate) use braid_rt::{Condvar, Mutex, MutexGuard};

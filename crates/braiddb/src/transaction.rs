@@ -115,6 +115,7 @@ impl Transaction {
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
         let state = &mut **state;
+        state.user.reads();
         let table = state.table_index(core);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
@@ -306,7 +307,7 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
-    /// [`Error::Conflict`] on a deadlock, [`Error::TableDropped`], [`Error::ForeignTable`],
+    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::TableDropped`], [`Error::ForeignTable`],
     /// [`Error::Poisoned`].
     pub fn insert<K: Key, V: Value>(
         &mut self,
@@ -397,6 +398,7 @@ impl Transaction {
         let inner = self.inner();
         inner.check_table(core)?;
         let mut state = self.state().borrow_mut();
+        state.user.reads();
         let table = state.table_index(core);
         let slices = (
             bounds.0.as_ref().map(|b| &b[..]),

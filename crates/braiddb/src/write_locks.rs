@@ -9,9 +9,10 @@
 //! What was read under a lock must stay locked: a transaction that did so keeps to the first way. So does one under
 //! snapshot isolation, whose first committer wins because a write looks, under its lock, for what came before.
 
+use crate::catalog::CATALOG_ID;
 use crate::context::Context;
 use crate::database::Inner;
-use crate::error::{ConflictKind, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::locks::{Deadlock, Locked};
 use crate::table::TableCore;
 
@@ -55,9 +56,13 @@ impl Inner {
     fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
         self.check_writable()?;
         self.check_table(core)?;
-        let stripe = self.locks.stripe_of(hash);
-        if self.hold_stripe(state, stripe).is_err() {
-            return Err(self.conflict(ConflictKind::Deadlock));
+        // Those who change the catalog exclude each other (`catalog_change`) until their commit is durable. The locks of its
+        // keys would be shared with other tables' keys, which the caller may have locked in a transaction of its own.
+        if core.id != CATALOG_ID || braid_rt::mutant!("lock_the_catalog") {
+            let stripe = self.locks.stripe_of(hash);
+            if let Err(deadlock) = self.hold_stripe(state, stripe) {
+                return Err(self.deadlock(deadlock));
+            }
         }
         match &state.snapshot {
             Some(snapshot) => self.check_first(snapshot.number(), core, key),
@@ -68,6 +73,7 @@ impl Inner {
     /// Takes the lock of a stripe for the transaction, unless it has it.
     #[inline(always)]
     fn hold_stripe(&self, state: &mut Context, stripe: usize) -> Result<(), Deadlock> {
+        state.user.locks();
         if self.lock_stripe(stripe, state.owner)? == Locked::Now {
             state.locks.push(stripe);
         }
@@ -112,20 +118,29 @@ impl Inner {
             .collect();
         stripes.sort_unstable();
         stripes.dedup();
-        for _ in 0..ATTEMPTS {
+        for attempt in 1.. {
             let mut all = stripes.iter();
-            if all
-                .try_for_each(|&stripe| self.hold_stripe(state, stripe))
-                .is_ok()
-            {
-                return Ok(());
+            match all.try_for_each(|&stripe| self.hold_stripe(state, stripe)) {
+                Ok(()) => return Ok(()),
+                Err(Deadlock::Cycle) if attempt < ATTEMPTS && !state.reads_locked => {
+                    self.unlock_all(state);
+                }
+                Err(deadlock) => return Err(self.deadlock(deadlock)),
             }
-            if state.reads_locked {
-                break;
-            }
-            self.unlock_all(state);
         }
-        Err(self.conflict(ConflictKind::Deadlock))
+        unreachable!("the last attempt returns")
+    }
+
+    /// The error of a lock that could not be taken.
+    #[cold]
+    fn deadlock(&self, deadlock: Deadlock) -> Error {
+        match deadlock {
+            Deadlock::Cycle => self.conflict(ConflictKind::Deadlock),
+            Deadlock::OwnThread => {
+                self.counters.conflict();
+                Error::SelfDeadlock
+            }
+        }
     }
 }
 

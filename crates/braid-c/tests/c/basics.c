@@ -98,6 +98,17 @@ static void conflicts(braid_db *db, braid_table *table) {
     CHECK(value_is(&value, "2"));
     EXPECT(BRAID_CONFLICT, braid_tx_insert(b, table, S("x"), S("4")));
     OK(braid_tx_abort(b));
+
+    // This thread would wait for itself.
+    OK(braid_tx_begin(db, NULL, &a));
+    OK(braid_tx_begin(db, NULL, &b));
+    OK(braid_tx_insert(a, table, S("x"), S("5")));
+    EXPECT(BRAID_SELF_DEADLOCK, braid_tx_insert(b, table, S("x"), S("6")));
+    MESSAGE("another open transaction of this thread");
+    CHECK(!braid_status_is_retryable(BRAID_SELF_DEADLOCK));
+    OK(braid_tx_commit(a, NULL));
+    OK(braid_tx_insert(b, table, S("x"), S("6")));
+    OK(braid_tx_commit(b, NULL));
 }
 
 static void fill(braid_db *db, braid_table *table, int entries) {

@@ -25,7 +25,7 @@ use crate::garbage::Garbage;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
-use crate::locks::LockTable;
+use crate::locks::{LockTable, first_owner};
 use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::named::NamedSnapshots;
@@ -200,10 +200,10 @@ impl Inner {
 
     #[cold]
     fn new_context(self: &Arc<Self>) -> PooledContext {
-        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
+        let owner = first_owner(self.next_context.fetch_add(1, Ordering::Relaxed));
         PooledContext {
             inner: self.clone(),
-            state: crate::commit::cell(Context::new(number)),
+            state: crate::commit::cell(Context::new(owner, self.locks.user(owner))),
             ranges: Box::default(),
         }
     }
