@@ -16,6 +16,7 @@
 mod aligned;
 mod catching;
 mod device;
+mod gate;
 mod latency;
 mod layer;
 mod memory;
@@ -35,6 +36,7 @@ mod uring;
 pub use aligned::AlignedBuf;
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+pub use gate::{Gate, Held, Refused};
 pub use latency::{Latency, LatencyDevice};
 pub use layer::{Layer, LayeredDevice};
 pub use memory::MemoryDevice;
@@ -44,7 +46,7 @@ pub use open::{
 };
 pub use overlay::OverlayDevice;
 pub use posix::FileDevice;
-pub use sim::{Decay, SimDevice};
+pub use sim::{Claim, Decay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
 #[cfg(uring)]
 pub use uring::UringDevice;

@@ -34,6 +34,8 @@ pub(crate) struct Entries {
     /// Slots from here on were never used.
     used: CachePadded<AtomicUsize>,
     closed: AtomicBool,
+    /// Whether the gate stays closed for good.
+    sealed: AtomicBool,
     gate: Event,
 }
 
@@ -69,6 +71,7 @@ impl Entries {
                 .collect(),
             used: CachePadded::new(AtomicUsize::new(0)),
             closed: AtomicBool::new(false),
+            sealed: AtomicBool::new(false),
             gate: Event::default(),
         }
     }
@@ -79,16 +82,21 @@ impl Entries {
         self.counter.load(Ordering::SeqCst)
     }
 
-    /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken.
-    pub(crate) fn enter(&self, thread: usize) -> EntrySlot {
+    /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken. `None` once it is
+    /// closed for good.
+    pub(crate) fn enter(&self, thread: usize) -> Option<EntrySlot> {
         loop {
             let slot = self.take_slot(thread);
             // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
             if !self.closed.load(Ordering::SeqCst) {
-                return slot;
+                return Some(slot);
             }
             self.leave(slot);
             let listener = self.gate.listen();
+            // SeqCst: the condition of the event, as `closed`.
+            if self.sealed.load(Ordering::SeqCst) {
+                return None;
+            }
             if self.closed.load(Ordering::SeqCst) {
                 listener.wait();
             }
@@ -191,14 +199,23 @@ impl Entries {
         self.slots[..used].iter().all(is_finished)
     }
 
-    /// Closes the gate, waits until no entry is in flight, runs `f`, opens the gate.
+    /// Closes the gate for good and waits until no entry is in flight.
+    ///
+    /// The caller makes sure that nobody quiesces meanwhile.
+    pub(crate) fn seal(&self) {
+        self.quiesce(|| self.sealed.store(true, Ordering::SeqCst));
+    }
+
+    /// Closes the gate, waits until no entry is in flight, runs `f`, opens the gate unless it is closed for good.
     ///
     /// The caller makes sure that only one thread is in here.
     pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Open<'a>(&'a Entries);
         impl Drop for Open<'_> {
             fn drop(&mut self) {
-                self.0.closed.store(false, Ordering::SeqCst);
+                if !self.0.sealed.load(Ordering::SeqCst) {
+                    self.0.closed.store(false, Ordering::SeqCst);
+                }
                 self.0.gate.notify();
             }
         }
@@ -231,9 +248,9 @@ mod tests {
     fn oldest_follows_the_entries() {
         let entries = Entries::new(10, None);
         assert_eq!(entries.oldest(), FREE);
-        let a = entries.enter(3);
+        let a = entries.enter(3).unwrap();
         assert_eq!(entries.oldest(), 11);
-        let b = entries.enter(3);
+        let b = entries.enter(3).unwrap();
         assert_eq!(entries.draw(b, 2, 0, 1), (11, 12));
         assert_eq!(entries.draw(a, 1, 0, 1), (13, 13));
         assert_eq!(entries.oldest(), 11);
@@ -248,7 +265,7 @@ mod tests {
         let entries = Entries::new(7, Some(3));
         let mut before = 7;
         for lane in [0, 2, 1, 1, 0] {
-            let slot = entries.enter(lane);
+            let slot = entries.enter(lane).unwrap();
             let (first, last) = entries.draw(slot, 5, lane, 1);
             assert!(first == last && last > before && last <= entries.last_number());
             assert_eq!(last % 3, lane as u64);
@@ -267,7 +284,7 @@ mod tests {
                 let (entries, busy) = (&entries, &busy);
                 scope.spawn(move || {
                     for _ in 0..each {
-                        let slot = entries.enter(thread);
+                        let slot = entries.enter(thread).unwrap();
                         busy.fetch_add(1, Ordering::SeqCst);
                         entries.draw(slot, 1, 0, 1);
                         busy.fetch_sub(1, Ordering::SeqCst);

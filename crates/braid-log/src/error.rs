@@ -21,6 +21,9 @@ pub enum LogError {
         /// The first failure.
         cause: Arc<str>,
     },
+    /// The log was [sealed](crate::Log::seal): nothing is appended any more.
+    #[error("the log is closed")]
+    Closed,
     /// There is no room for more log. Release space with a checkpoint ([`Log::release`]), raise
     /// `max_log_bytes` or free space on the device; the next [`Log::enter`] then tries again.
     ///

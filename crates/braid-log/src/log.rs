@@ -352,7 +352,7 @@ impl Log {
     /// enter again before it has finished.
     ///
     /// # Errors
-    /// [`LogError::OutOfSpace`] or [`LogError::Poisoned`], before anything was drawn;
+    /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything was drawn;
     /// [`LogError::Io`] if the space would have to be made and that failed.
     #[inline]
     pub fn enter(&self, payload_bytes: usize) -> Result<InFlight<'_>, LogError> {
@@ -363,7 +363,11 @@ impl Log {
         };
         let reservation = core.reserve(payload_bytes + dependencies)?;
         let thread = braid_rt::thread::index();
-        let entry = core.entries.enter(thread);
+        let Some(entry) = core.entries.enter(thread) else {
+            braid_rt::reach("log: a commit comes after close");
+            core.unreserve(reservation);
+            return Err(LogError::Closed);
+        };
         let homes = &self.0.homes;
         let home = &homes[thread % homes.len()];
         Ok(InFlight::new(home, entry, reservation))
@@ -548,6 +552,14 @@ impl Log {
                 lanes,
             })
         })
+    }
+
+    /// Refuses all further entries with [`LogError::Closed`], and waits for those in flight. Nothing is appended any
+    /// more: after a [`Log::sync`] everything that ever entered is durable, or the log is poisoned.
+    pub fn seal(&self) {
+        let core = self.core();
+        let _one = core.quiescing.lock();
+        core.entries.seal();
     }
 
     /// Releases the log before `start` (I6): the caller has made durable what makes it unneeded, and will

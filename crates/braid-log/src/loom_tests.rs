@@ -43,7 +43,7 @@ fn a_frontier_lies_below_every_unfinished_entry() {
                 let (entries, finished) = (entries.clone(), finished.clone());
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
-                    let slot = entries.enter(0);
+                    let slot = entries.enter(0).unwrap();
                     let (number, _) = entries.draw(slot, 1, 0, 1);
                     finished[number as usize - 1].store(true, Relaxed);
                     entries.leave(slot);
@@ -76,7 +76,7 @@ fn nobody_passes_an_unfinished_entry_that_writes_in_the_footprint() {
             let (entries, finished) = (entries.clone(), finished.clone());
             spawn(move || {
                 for footprint in [here, elsewhere] {
-                    let slot = entries.enter(0);
+                    let slot = entries.enter(0).unwrap();
                     entries.draw(slot, 1, 0, footprint);
                     finished.store(true, Relaxed);
                     entries.leave(slot);
@@ -104,7 +104,7 @@ fn quiesce_excludes_entries() {
         let committer = {
             let (entries, inside) = (entries.clone(), inside.clone());
             spawn(move || {
-                let slot = entries.enter(0);
+                let slot = entries.enter(0).unwrap();
                 // SAFETY: exclusive if the gate works, which loom checks.
                 inside.with_mut(|value| unsafe { *value += 1 });
                 entries.leave(slot);
@@ -268,7 +268,7 @@ fn append(log: &Log, strand: usize) -> Ticket {
 fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let core = log.core();
     let reservation = core.reserve(bytes.len()).unwrap();
-    let entry = core.entries.enter(strand);
+    let entry = core.entries.enter(strand).unwrap();
     let homes = &log.inner().homes;
     let mut entry = InFlight::new(&homes[strand % homes.len()], entry, reservation);
     entry.draw(1);
@@ -364,7 +364,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         // Its ticket goes before the entry does: only leaving can wake anybody.
         let core = log.core();
         let reservation = core.reserve(1).unwrap();
-        let entry = core.entries.enter(0);
+        let entry = core.entries.enter(0).unwrap();
         let mut entry = InFlight::new(&log.inner().homes[0], entry, reservation);
         entry.draw(1);
         entry.append(&[b"x"]);

@@ -11,6 +11,7 @@
 mod lock;
 mod mutant;
 mod prefetch;
+mod process;
 pub mod simulation;
 pub mod thread;
 mod time;
@@ -23,6 +24,7 @@ pub use lock::{
 #[doc(hidden)]
 pub use mutant::is_chosen;
 pub use prefetch::prefetch;
+pub use process::Process;
 pub use simulation::{point, reach};
 pub use time::{entropy, now, sleep, wall_clock};
 pub use user::{Deliberate, call_user, panic_deliberately};

@@ -14,6 +14,7 @@ use braid_rt::{Deliberate, panic_deliberately};
 use fastrand::Rng;
 
 use crate::beside::{Beside, Checked};
+use crate::check::Violation;
 use crate::plan::Plan;
 use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, View};
 
@@ -153,6 +154,20 @@ impl Notes {
         }
     }
 
+    /// As [`Notes::finish`], after the database was closed: every ticket has an answer then.
+    pub(crate) fn finish_closed(&self) -> std::result::Result<Round, Violation> {
+        let tickets = std::mem::take(&mut self.lock().tickets);
+        let open = tickets
+            .iter()
+            .find(|(_, ticket)| ticket.try_wait().is_none());
+        if let Some((place, _)) = open {
+            let id = self.lock().round.txs[*place].id;
+            return Err(format!("I9: the ticket of {id} has no answer after close"));
+        }
+        self.lock().tickets = tickets;
+        Ok(self.finish())
+    }
+
     /// Everything that had returned before `time` is durable.
     pub(crate) fn acknowledge_before(&self, time: u64) {
         for tx in &mut self.lock().round.txs {
@@ -250,6 +265,7 @@ impl Client {
                         archived => self.or_failed(archived),
                     }
                 }
+                14 | 15 if self.plan.reopens => self.exercise(),
                 _ => self.transaction(),
             };
             if matches!(next, Next::End) {
@@ -266,6 +282,11 @@ impl Client {
     fn failed(&mut self, error: &Error) -> Next {
         match error {
             Error::Conflict(_) | Error::SelfDeadlock => {
+                braid_rt::thread::yield_now();
+                Next::Go
+            }
+            // What else there is of the database is tried, too.
+            Error::Closed if self.plan.reopens => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
@@ -356,6 +377,66 @@ impl Client {
         }
     }
 
+    /// Uses what nothing else of the plan may use, of a database that may be closed meanwhile.
+    fn exercise(&mut self) -> Next {
+        match self.rng.u32(..5) {
+            0 => {
+                let copied = self.db.backup_to(&mut Vec::new());
+                self.or_failed(copied)
+            }
+            1 => {
+                let feed = self.db.feed("left over");
+                let acknowledged = feed.and_then(|feed| {
+                    self.linger();
+                    feed.acknowledge(self.db.position())
+                });
+                self.or_failed(acknowledged)
+            }
+            2 => {
+                let changes = self.db.changes(self.db.position());
+                let next = changes.and_then(|mut changes| {
+                    let time = Duration::from_micros(self.rng.u64(1..500));
+                    changes.next_within(time)
+                });
+                match next {
+                    // Log is kept for feeds, and for nobody else.
+                    Err(Error::PositionLost { .. }) => Next::Go,
+                    next => self.or_failed(next),
+                }
+            }
+            3 => {
+                let compacted = self.db.compact();
+                self.or_failed(compacted)
+            }
+            _ => self.load_in_vain(),
+        }
+    }
+
+    /// Loads what is given up before it has a name.
+    fn load_in_vain(&mut self) -> Next {
+        let name = format!("left-{}", self.next);
+        self.next += 16;
+        let mut load = || {
+            let mut loader = self.db.bulk_load::<u64, Bytes>(&name)?;
+            for key in 0..self.rng.u64(1..600) {
+                loader.insert(&key, &[7; 300][..])?;
+                if key % 64 == 0 {
+                    braid_rt::sleep(Duration::from_micros(self.rng.u64(1..60)));
+                }
+            }
+            Ok(())
+        };
+        let loaded = load();
+        self.or_failed(loaded)
+    }
+
+    /// Lets the database be closed meanwhile, perhaps.
+    fn linger(&mut self) {
+        if self.plan.reopens && self.rng.u32(..3) == 0 {
+            braid_rt::sleep(Duration::from_micros(self.rng.u64(1..400)));
+        }
+    }
+
     fn look(&mut self, snapshot: &Snapshot) -> Next {
         let mut ops = Vec::new();
         for _ in 0..self.rng.u32(1..4) {
@@ -364,6 +445,7 @@ impl Client {
                 Err(error) => return self.failed(&error),
             }
             braid_rt::point();
+            self.linger();
         }
         let number = snapshot.number();
         self.notes.lock().round.views.push(View { number, ops });
@@ -422,7 +504,8 @@ impl Client {
         }
         let table = self.tables.values.clone();
         let reads_only = self.rng.u32(..6) == 0;
-        if !reads_only && self.rng.u32(..16) == 0 {
+        let often = if self.plan.reopens { 4 } else { 16 };
+        if !reads_only && self.rng.u32(..often) == 0 {
             self.many(tx, id, ops)?;
         }
         if id.is_multiple_of(4) {
@@ -633,6 +716,7 @@ impl Client {
         let mut tx = self.db.begin_with(options);
         let mut ops = Vec::new();
         let body = self.body(&mut tx, id, &mut ops);
+        self.linger();
         Started {
             tx,
             id,
@@ -722,7 +806,8 @@ impl Client {
     fn commit_failed(&mut self, error: &Error) -> (Outcome, Next) {
         let next = self.failed(error);
         let known = match error {
-            Error::Conflict(_) | Error::SelfDeadlock => true,
+            // Closing waits for those that are logged.
+            Error::Conflict(_) | Error::SelfDeadlock | Error::Closed => true,
             // Refused before it was logged, unless that is what ended the database.
             Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),
             _ => false,

@@ -11,7 +11,7 @@ use braid_io::{Decay, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
-use crate::beside::{Archive, Beside};
+use crate::beside::{Archive, Beside, Callbacks, OfRound};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
 use crate::foreign::{self, Foreign};
@@ -126,6 +126,25 @@ fn identities(device: &SimDevice) -> Vec<u64> {
     blocks
         .map(|block| u64::from_le_bytes(block[8..16].try_into().expect("eight bytes")))
         .collect()
+}
+
+/// How a round ended.
+enum Worked {
+    Over(Round),
+    /// The database is closed, and its clients go on with what they have of it.
+    Left(Left),
+}
+
+/// A round whose clients have handles of a closed database.
+struct Left {
+    clients: Vec<(thread::JoinHandle, Arc<Mutex<TxId>>)>,
+    notes: Notes,
+    of_round: OfRound,
+    protocol: Protocol,
+    /// Whether it was closed without an error: then all that was committed lasts.
+    cleanly: bool,
+    /// What the next opening found.
+    found: Option<Found>,
 }
 
 /// How an opening ended.
@@ -248,7 +267,8 @@ impl History {
                 (None, None) if attempt < 3 => self.foreign.plant(&self.device),
                 _ => None,
             };
-            let opened = builder.open_on(Arc::new(self.device.clone()));
+            let (device, claim) = self.device.claim();
+            let opened = builder.open_on_locked(Arc::new(device), claim);
             if let Some(planted) = planted {
                 self.count(planted.what);
                 planted.check(&self.device, &opened)?;
@@ -327,6 +347,7 @@ impl History {
 
     fn run(&mut self) -> Result<(), Violation> {
         let mut before: Option<(Round, Protocol)> = None;
+        let mut left: Option<Left> = None;
         for _ in 0..self.plan.rounds {
             let (db, tables, found) = match self.open()? {
                 Opened::Open(db, tables, found) => (db, tables, found),
@@ -336,6 +357,9 @@ impl History {
                 self.check(&round, Some(&found), protocol)?;
                 self.count("states recovered");
             }
+            if let Some(left) = &mut left {
+                left.found = Some(found.clone());
+            }
             if self.decayed {
                 self.count("opened in spite of decay");
             } else if self.archive.is_some() && self.beside.copies.ends().is_none() {
@@ -344,13 +368,23 @@ impl History {
                 self.must_work("no backup of a working database", made)?;
             }
             let protocol = self.plan.protocol;
-            let round = self.work(db, tables, found)?;
-            before = Some((round, protocol));
+            let worked = self.work(db, tables, found)?;
+            if let Some(left) = left.take() {
+                self.join(left)?;
+            }
+            match worked {
+                Worked::Over(round) => before = Some((round, protocol)),
+                Worked::Left(now) => left = Some(now),
+            }
         }
         if let Opened::Open(db, _, found) = self.open()? {
             if let Some((round, protocol)) = before {
                 self.check(&round, Some(&found), protocol)?;
                 self.count("states recovered");
+            }
+            if let Some(mut left) = left {
+                left.found = Some(found.clone());
+                self.join(left)?;
             }
             self.check_archive(&db, &found)?;
             self.enter(Phase::Closing);
@@ -384,6 +418,37 @@ impl History {
             self.count("copies of a database share an archive");
         }
         Ok(())
+    }
+
+    /// Waits for those who go on with a closed database, and checks their round against what was there when it was
+    /// opened again. Whatever they did later must not have changed that.
+    fn join(&mut self, left: Left) -> Result<(), Violation> {
+        for (client, _) in left.clients {
+            client.join().expect("the simulation ends with a panic");
+        }
+        if left.cleanly {
+            left.notes.acknowledge_all();
+        }
+        let round = left.notes.finish_closed()?;
+        self.count_commits(&round);
+        self.check(&round, left.found.as_ref(), left.protocol)?;
+        self.count("states recovered");
+        self.check_beside(left.of_round, &round)
+    }
+
+    fn count_commits(&mut self, round: &Round) {
+        let commits = round.txs.iter();
+        let commits =
+            commits.filter(|tx| matches!(tx.outcome, crate::record::Outcome::Committed(_)));
+        self.outcome.commits += commits.count() as u64;
+    }
+
+    fn check_beside(&mut self, of_round: OfRound, round: &Round) -> Result<(), Violation> {
+        let checked = self.beside.check_round(of_round, round);
+        if checked.is_err() {
+            self.told = round.to_string();
+        }
+        checked
     }
 
     /// Whether it did. If not, something must have failed: while the database was opened, in the background, so that it opened
@@ -424,10 +489,13 @@ impl History {
     }
 
     /// One round of work, up to its end, however that comes.
-    fn work(&mut self, db: Database, tables: Tables, found: Found) -> Result<Round, Violation> {
+    fn work(&mut self, db: Database, tables: Tables, found: Found) -> Result<Worked, Violation> {
         self.enter(Phase::Working);
         let notes = Notes::new(found.state);
-        let crash = self.plan.crashes && self.rng.u32(..8) > 0;
+        // Clients of the round before may still have theirs.
+        self.beside.callbacks = Callbacks::default();
+        let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
+        let crash = self.plan.crashes && self.rng.u32(..8) > 0 && !reopens;
         let time = Duration::from_micros(100 << self.rng.u32(..7));
         let power = crash.then(|| self.arm(time));
         let disturbed = self.disturb();
@@ -458,6 +526,30 @@ impl History {
             let work = move || consumer.run(&db, seed, &over);
             thread::spawn("consumer", work).expect("a task can be started")
         });
+        if reopens {
+            drop(tables);
+            // Names that its clients may still give.
+            self.next += 16 * u64::from(4 * self.plan.transactions + 4);
+            braid_rt::sleep(Duration::from_micros(50 << self.rng.u32(..7)));
+            self.enter(Phase::Closing);
+            self.device.set_capacity(None);
+            let closed = db.close();
+            // Relaxed: late is good, too.
+            over.store(true, Ordering::Relaxed);
+            if let Some(consumer) = consumer {
+                consumer.join().expect("the simulation ends with a panic");
+            }
+            self.count_faults(disturbed);
+            self.count("opened again beside old handles");
+            return Ok(Worked::Left(Left {
+                clients,
+                notes,
+                of_round: self.beside.take_round(&self.plan),
+                protocol: self.plan.protocol,
+                cleanly: closed.is_ok(),
+                found: None,
+            }));
+        }
         for (client, next) in clients {
             client.join().expect("the simulation ends with a panic");
             let next = *next.lock().expect("one writes it");
@@ -484,26 +576,25 @@ impl History {
         if let Some(power) = power {
             power.join().expect("it does not panic");
         }
+        self.count_faults(disturbed);
+        self.count_commits(&round);
+        // What the clients saw must be right whatever comes later.
+        self.check(&round, None, self.plan.protocol)?;
+        let of_round = self.beside.take_round(&self.plan);
+        self.check_beside(of_round, &round)?;
+        self.restart();
+        self.between();
+        Ok(Worked::Over(round))
+    }
+
+    /// Counts what went wrong as it was asked to, and lets nothing more go wrong.
+    fn count_faults(&mut self, disturbed: Vec<(&'static str, SimDevice, u64)>) {
         for (fault, device, before) in disturbed {
             if device.faults() > before {
                 self.count(fault);
             }
         }
         self.device.mend();
-        self.outcome.commits += round
-            .txs
-            .iter()
-            .filter(|tx| matches!(tx.outcome, crate::record::Outcome::Committed(_)))
-            .count() as u64;
-        // What the clients saw must be right whatever comes later.
-        self.check(&round, None, self.plan.protocol)?;
-        if let Err(violation) = self.beside.check_round(&self.plan, &round) {
-            self.told = round.to_string();
-            return Err(violation);
-        }
-        self.restart();
-        self.between();
-        Ok(round)
     }
 
     /// Lets something go wrong while the clients work. Returns what, where, and how much went wrong there before: not all

@@ -52,6 +52,8 @@ pub struct Plan {
     pub copies: bool,
     /// Whether the log is archived. Then nothing is loaded past it, since no archive leads beyond that.
     pub archive: bool,
+    /// Whether the database is closed and opened again while clients go on with their old handles.
+    pub reopens: bool,
     /// Whether clients do no more than what shows absences that were none: see `Client::seesaw`.
     pub seesaw: bool,
     /// One in so many steps leaves its thread without a processor for a while; 0 for none.
@@ -95,6 +97,7 @@ impl Plan {
             stalls: [0, 0, 0, 0, 0, 0, 64, 512][rng.usize(..8)],
             careless: rng.u32(..8) == 0,
             lies: false,
+            reopens: rng.u32(..8) == 0,
         };
         // Together they are too much for the pool.
         plan.loads |= plan.large && rng.bool();
@@ -112,8 +115,16 @@ impl Plan {
                 ..plan
             };
         }
+        if plan.reopens {
+            // Handles of every kind. More rounds, since one is needed to look at what the one before has left.
+            plan.rounds = plan.rounds.max(2);
+            plan.loads |= rng.u32(..3) == 0;
+            plan.copies |= rng.u32(..4) == 0;
+            plan.feed |= rng.u32(..4) == 0;
+        }
         if plan.seesaw {
             plan = Self {
+                reopens: false,
                 rounds: 1,
                 clients: 4,
                 transactions: 60,
@@ -190,6 +201,7 @@ impl Plan {
             "feed" => self.feed = parse(name, value)?,
             "copies" => self.copies = parse(name, value)?,
             "archive" => self.archive = parse(name, value)?,
+            "reopens" => self.reopens = parse(name, value)?,
             "seesaw" => self.seesaw = parse(name, value)?,
             "stalls" => self.stalls = parse(name, value)?,
             "careless" => self.careless = parse(name, value)?,
@@ -254,6 +266,7 @@ impl Plan {
         add(&|p| p.feed = false);
         add(&|p| p.copies = false);
         add(&|p| p.archive = false);
+        add(&|p| p.reopens = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
         add(&|p| p.stalls = 0);
@@ -294,6 +307,7 @@ impl fmt::Display for Plan {
             feed,
             copies,
             archive,
+            reopens,
             seesaw,
             stalls,
             careless,
@@ -305,7 +319,7 @@ impl fmt::Display for Plan {
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
              crashes={crashes},errors={errors},decay={decay},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
-             feed={feed},copies={copies},archive={archive},seesaw={seesaw},stalls={stalls},\
+             feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},stalls={stalls},\
              careless={careless},lies={lies}"
         )
     }

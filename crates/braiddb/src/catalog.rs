@@ -204,6 +204,7 @@ impl Inner {
 
     /// Looks a name up, in memory first.
     pub(crate) fn find_table(self: &Arc<Self>, name: &str) -> Result<Option<Arc<TableCore>>> {
+        self.check_open()?;
         if let Some(core) = self.tables.read().get(name) {
             return Ok(Some(core.clone()));
         }
@@ -605,6 +606,7 @@ impl Database {
     /// What a commit can fail with.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
         let inner = self.inner();
+        inner.check_open()?;
         let change = inner.catalog_change.lock();
         let Some(core) = inner.find_table_in(&change, name)? else {
             return Ok(false);
@@ -633,6 +635,7 @@ impl Database {
     /// with.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = self.inner();
+        inner.check_open()?;
         let (from_key, to_key) = (name_key(from)?, name_key(to)?);
         let change = inner.catalog_change.lock();
         let missing = || Error::TableMissing {

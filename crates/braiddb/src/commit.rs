@@ -438,6 +438,7 @@ impl Inner {
         state: &mut Context,
         options: TransactionOptions,
     ) -> Result<Precommitted> {
+        self.check_open()?;
         if options.isolation == Isolation::Serializable {
             self.validate(state, self.log.last_number() + 1)?;
         }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use braid_io::Refused;
 use braid_log::LogError;
 use braid_store::StoreError;
 
@@ -329,9 +330,17 @@ pub enum Error {
     #[error(transparent)]
     Backup(crate::backup::BackupError),
 
-    /// The database was closed.
+    /// The database was closed. A commit that fails with this wrote nothing.
     #[error("the database is closed")]
     Closed,
+
+    /// The database was opened by a parent of this process. A child made by `fork` cannot use what it inherited: the
+    /// files and the lock on them are the parent's, and so are the threads.
+    #[error(
+        "the database was opened by the parent process, and a child made by fork cannot use it; open it in the \
+         process that uses it, after the fork"
+    )]
+    Forked,
 
     /// The operating system refused an operation.
     #[error("{what}: {source}")]
@@ -359,13 +368,18 @@ impl Error {
     }
 
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
-        let what = what.into();
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::OutOfSpace { what },
-            _ => Error::Io {
-                what,
-                source: Arc::new(source),
-            },
+        Self::of_device(what.into(), Arc::new(source))
+    }
+
+    /// What a failed operation on a file means.
+    fn of_device(what: String, source: Arc<io::Error>) -> Self {
+        match (Refused::of(&source), source.kind()) {
+            (Some(Refused::Shut), _) => Error::Closed,
+            (Some(Refused::Forked), _) => Error::Forked,
+            (None, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                Error::OutOfSpace { what }
+            }
+            (None, _) => Error::Io { what, source },
         }
     }
 }
@@ -392,12 +406,8 @@ impl From<LogError> for Error {
                 option: "log",
                 reason: what,
             },
-            LogError::Io { what, source } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    Error::OutOfSpace { what }
-                }
-                _ => Error::Io { what, source },
-            },
+            LogError::Io { what, source } => Error::of_device(what, source),
+            LogError::Closed => Error::Closed,
             error => Error::Io {
                 what: "the log".into(),
                 source: Arc::new(io::Error::other(error.to_string())),
@@ -409,7 +419,7 @@ impl From<LogError> for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Io { what, source } => Error::Io { what, source },
+            StoreError::Io { what, source } => Error::of_device(what, source),
             StoreError::Corrupted { what, location } => Error::Corrupted { what, location },
             StoreError::OutOfSpace { what } => Error::OutOfSpace { what },
             StoreError::Incompatible { what } => Error::Incompatible { what },

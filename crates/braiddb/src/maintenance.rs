@@ -230,16 +230,14 @@ impl Inner {
     }
 
     /// Whether anything was committed since the newest checkpoint.
-    pub(crate) fn checkpoint_if_changed(&self) -> Result<()> {
-        if self.log.last_number() == self.maintenance.checkpointed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.checkpoint()
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.log.last_number() != self.maintenance.checkpointed.load(Ordering::Acquire)
     }
 
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.checkpoint_running.lock();
+        self.check_open()?;
         self.checkpoint_locked()
     }
 
@@ -251,6 +249,7 @@ impl Inner {
     /// Writes a checkpoint that makes the data file as short as it can.
     pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.checkpoint_running.lock();
+        self.check_open()?;
         self.checkpoint_with(Checkpoint::shrink)
     }
 

@@ -69,9 +69,7 @@ impl Database {
     /// [`Error::SnapshotExists`], [`Error::Closed`].
     pub fn create_snapshot(&self, name: &str) -> Result<Snapshot> {
         let inner = self.inner();
-        if inner.is_closed() {
-            return Err(Error::Closed);
-        }
+        inner.check_open()?;
         // Not under the lock, since taking a snapshot may wait for a flush.
         let hold = Arc::new(NamedHold {
             inner: Arc::downgrade(inner),
@@ -106,6 +104,7 @@ impl Database {
     /// [`Error::SnapshotMissing`] if there is none, also after the database was opened anew.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         let inner = self.inner();
+        inner.check_open()?;
         let hold = inner.named.0.lock().get(name).cloned();
         let hold = hold.ok_or_else(|| Error::SnapshotMissing {
             name: name.to_owned(),

@@ -88,14 +88,15 @@ impl Inner {
             });
         }
         if let Some(directory) = &publisher.directory
-            && let Err(error) = write(directory, &stats.to_prometheus())
+            && let Err(error) = self.gate.pass(|| write(directory, &stats.to_prometheus()))
         {
             crate::trace::stats_file_failed(&error);
         }
         *last = Some(now);
     }
 
-    /// The end: nobody is to take the last statistics for present ones.
+    /// Removes the file when the database is closed: the last statistics are no present ones. The caller makes sure that
+    /// nobody publishes meanwhile.
     pub(crate) fn unpublish_stats(&self) {
         if let Some(directory) = &self.publisher.directory {
             remove(directory);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_io::{Device, DirectoryLock, LockError, OverlayDevice};
+use braid_io::{Device, DirectoryLock, Gate, Held, LockError, OverlayDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece};
 use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
@@ -115,7 +115,7 @@ impl Database {
             publish::remove(path);
         }
         options.stats_directory = options.stats_file.then(|| path.to_owned());
-        let opened = Self::open_device(device, Some(lock), options);
+        let opened = Self::open_device(device, Some(Box::new(lock)), options);
         opened.map_err(|error| name_directory(path, error))
     }
 
@@ -129,16 +129,27 @@ impl Database {
         }
         let lock = DirectoryLock::acquire_shared(path).map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
-        let opened = Self::open_device(device, Some(lock), options);
+        let opened = Self::open_device(device, Some(Box::new(lock)), options);
         opened.map_err(|error| name_directory(path, error))
     }
 
+    /// Opens the database on a device, and keeps `lock` until nothing of the database touches the device any more.
     pub(crate) fn open_device(
         device: Arc<dyn Device>,
-        lock: Option<DirectoryLock>,
+        lock: Option<Held>,
         options: Builder,
     ) -> Result<Self> {
         options.validate()?;
+        let gate = Gate::new(lock);
+        let opened = Self::open_gated(&gate, gate.device(device), options);
+        if opened.is_err() {
+            // I9: what an opening that failed has left must not go on beside the next one.
+            gate.shut(|| ());
+        }
+        opened
+    }
+
+    fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<Self> {
         let began = braid_rt::now();
         let (fresh, marked) = match look_at(&*device)? {
             Contents::Database { marked } => (false, marked),
@@ -170,13 +181,9 @@ impl Database {
         let inner = match fresh {
             true => {
                 let meta = new_meta(&options);
-                create(device.clone(), lock, &options, meta, 0, |_| Ok(()))?
+                create(gate, device.clone(), &options, meta, 0, |_| Ok(()))?
             }
-            false => {
-                let inner = recover_or_read_only(&device, &options, began)?;
-                *inner.lock.lock() = lock;
-                inner
-            }
+            false => recover_or_read_only(gate, &device, &options, began)?,
         };
         if marked && !inner.is_read_only() {
             braid_rt::reach("opening: the marker of a finished creation goes");
@@ -264,6 +271,7 @@ fn retention(options: &Builder, starts: VecDeque<LogStart>) -> Retention {
 }
 
 fn open_archive(
+    gate: &Gate,
     options: &Builder,
     log: &Log,
     retention: &Retention,
@@ -277,9 +285,12 @@ fn open_archive(
             retention.set_archive(kept.filter(|_| !braid_rt::mutant!("forget_the_archive")));
             None
         }
-        Some(ArchivePlace::Directory(path)) => Some(Archiver::open(path, log, oldest, copies)?),
+        Some(ArchivePlace::Directory(path)) => {
+            Some(Archiver::open(gate, path, log, oldest, copies)?)
+        }
         Some(ArchivePlace::Device(device)) => {
-            let archiver = Archiver::open_on(device.clone(), "archive", log, oldest, copies)?;
+            let device = gate.device(device.clone());
+            let archiver = Archiver::open_on(device, "archive", log, oldest, copies)?;
             Some(archiver)
         }
     })
@@ -315,10 +326,11 @@ fn new_meta(options: &Builder) -> Meta {
     }
 }
 
-/// Creates a database whose transactions have numbers greater than `number`, with what `fill` puts into it.
+/// Creates a database whose transactions have numbers greater than `number`, with what `fill` puts into it, on a
+/// device behind its gate.
 pub(crate) fn create(
+    gate: &Gate,
     device: Arc<dyn Device>,
-    lock: Option<DirectoryLock>,
     options: &Builder,
     meta: Meta,
     number: u64,
@@ -342,7 +354,7 @@ pub(crate) fn create(
     let opened_at = log.horizon();
     let retention = retention(options, [log.quiesce(|start| start)].into());
     let copies = Copies::open(device.clone(), log.identity())?;
-    let archiver = open_archive(options, &log, &retention, &copies)?;
+    let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     let parts = Parts {
         log,
         store,
@@ -354,7 +366,7 @@ pub(crate) fn create(
         opened_at,
         identity,
         recovery,
-        lock,
+        gate: gate.clone(),
     };
     let inner = Arc::new(Inner::new(parts, options));
     fill(&inner).inspect_err(|_| inner.abandon())?;
@@ -385,17 +397,18 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
 /// the database holds, is opened read-only: nothing is written to the device, so the log keeps what the damaged
 /// pages lack, and everything else can be read.
 fn recover_or_read_only(
+    gate: &Gate,
     device: &Arc<dyn Device>,
     options: &Builder,
     began: Instant,
 ) -> Result<Arc<Inner>> {
-    let error = match recover(device.clone(), options, began) {
+    let error = match recover(gate, device.clone(), options, began) {
         Err(error @ Error::Corrupted { .. }) if !options.read_only => error,
         recovered => return recovered,
     };
     let overlay = OverlayDevice::new(device.clone());
     let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
-    match recover(Arc::new(overlay), &options.clone().reading(), began) {
+    match recover(gate, Arc::new(overlay), &options.clone().reading(), began) {
         Ok(inner) if inner.damage.get().is_some() => {
             braid_rt::reach("opening: read-only, since a page is damaged");
             Ok(inner)
@@ -404,7 +417,12 @@ fn recover_or_read_only(
     }
 }
 
-fn recover(device: Arc<dyn Device>, options: &Builder, began: Instant) -> Result<Arc<Inner>> {
+fn recover(
+    gate: &Gate,
+    device: Arc<dyn Device>,
+    options: &Builder,
+    began: Instant,
+) -> Result<Arc<Inner>> {
     let phase = Phase::recovery();
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
@@ -498,7 +516,7 @@ fn recover(device: Arc<dyn Device>, options: &Builder, began: Instant) -> Result
     let starts = kept_from.into_iter().chain([start.clone()]).collect();
     let retention = retention(options, starts);
     let copies = Copies::open(device, log.identity())?;
-    let archiver = open_archive(options, &log, &retention, &copies)?;
+    let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     let transactions = transactions.into_inner();
     phase.replayed(transactions, discarded);
     let recovery = RecoveryReport {
@@ -521,7 +539,7 @@ fn recover(device: Arc<dyn Device>, options: &Builder, began: Instant) -> Result
         opened_at,
         identity,
         recovery,
-        lock: None,
+        gate: gate.clone(),
     };
     let inner = Arc::new(Inner::new(parts, options));
     inner

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_io::{Device, DirectoryLock};
+use braid_io::{Device, DirectoryLock, Gate, Held};
 use braid_log::{Log, LogOptions, LogStart, Piece, Recovered};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
@@ -66,7 +66,10 @@ pub fn salvage(
     let options = Builder::default()
         .background_threads(false)
         .segment_bytes(1 << 20);
-    let into = || new_directory(into.as_ref()).map(|(lock, device)| (Some(lock), device));
+    let into = || {
+        let (lock, device) = new_directory(into.as_ref())?;
+        Ok((Some(Box::new(lock) as Held), device))
+    };
     let (report, db) = salvage_device(device, into, &options, sink)?;
     db.close()?;
     Ok(report)
@@ -76,7 +79,7 @@ pub fn salvage(
 /// one open.
 pub(crate) fn salvage_device(
     device: Arc<dyn Device>,
-    into: impl FnOnce() -> Result<(Option<DirectoryLock>, Arc<dyn Device>)>,
+    into: impl FnOnce() -> Result<(Option<Held>, Arc<dyn Device>)>,
     options: &Builder,
     sink: &mut dyn FnMut(Finding),
 ) -> Result<(SalvageReport, Database)> {
@@ -100,7 +103,9 @@ pub(crate) fn salvage_device(
         .map_or(start.number, |log| log.cut.max(start.number));
     let mut filled = Filled::default();
     let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), number);
-    let inner = recovery::create(new_device, lock, options, meta, number, fill)?;
+    let gate = Gate::new(lock);
+    let device = gate.device(new_device);
+    let inner = recovery::create(&gate, device, options, meta, number, fill)?;
     let db = Database::from_inner(inner);
     for note in std::mem::take(&mut filled.made_good) {
         tell(Finding::Damaged(note));

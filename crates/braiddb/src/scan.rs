@@ -334,6 +334,7 @@ impl<'a> RawRange<'a> {
 
     /// Brings one end into its next leaf, if there is one.
     fn enter(&mut self, direction: Direction) -> Result<bool> {
+        self.inner.check_open()?;
         let next = std::mem::replace(&mut self.end(direction).next, Next::Nowhere);
         let (near, far) = match direction {
             Direction::Forward => (as_slices(&self.lower), self.back.bound(&self.upper)),

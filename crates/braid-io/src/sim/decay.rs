@@ -17,7 +17,7 @@ pub enum Decay {
 impl SimDevice {
     /// Flips a bit of a file, durably. Says whether the file has that byte.
     pub fn flip_bit(&self, name: &str, byte: usize, bit: u32) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let Some(&id) = state.names.get(name) else {
             return false;
         };
@@ -35,13 +35,13 @@ impl SimDevice {
 
     /// Remembers what sectors held, so that they can become stale.
     pub fn remember_stale(&self) {
-        self.0.lock().stale.get_or_insert_default();
+        self.state.lock().stale.get_or_insert_default();
     }
 
     /// Lets a sector of a file whose name `pick` likes decay. Returns the file and the byte, or `None` if
     /// there is nothing that could.
     pub fn decay(&self, decay: Decay, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         let names = state.names.iter().filter(|(name, _)| pick(name));
         let files: Vec<(&String, usize)> = names.map(|(name, &id)| (name, id)).collect();
         let mut sectors = Vec::new();

@@ -38,13 +38,13 @@ impl SimFile {
             durable,
         };
         if !braid_rt::simulation::is_on() {
-            let mut state = device.0.lock();
+            let mut state = device.own();
             return ops.into_iter().try_for_each(|op| {
                 let number = state.begin(write(op))?;
                 state.end(number)
             });
         }
-        let mut state = device.0.lock();
+        let mut state = device.own();
         let mut begun = Vec::with_capacity(ops.len());
         let mut outcome = Ok(());
         for op in ops {
@@ -58,7 +58,7 @@ impl SimFile {
         }
         drop(state);
         device.take_time(5..60);
-        let mut state = device.0.lock();
+        let mut state = device.own();
         state.rng.shuffle(&mut begun);
         // If one was refused, the others are done all the same.
         let ended = begun.into_iter().try_for_each(|number| state.end(number));
@@ -68,12 +68,12 @@ impl SimFile {
 
 impl File for SimFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.device.0.lock().contents[self.id].current.len() as u64)
+        Ok(self.device.own().contents[self.id].current.len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.device.take_time(5..50);
-        let mut state = self.device.0.lock();
+        let mut state = self.device.own();
         state.step(Step::Write)?;
         state.grow(self.id, len as usize)?;
         let content = &mut state.contents[self.id];
@@ -86,7 +86,7 @@ impl File for SimFile {
 
     fn reserve(&self, len: u64) -> io::Result<()> {
         self.device.take_time(5..50);
-        let mut state = self.device.0.lock();
+        let mut state = self.device.own();
         state.step(Step::Write)?;
         if state.contents[self.id].current.len() < len as usize {
             state.grow(self.id, len as usize)?;
@@ -116,7 +116,7 @@ impl File for SimFile {
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
         self.device.take_time(2..20);
-        let mut state = self.device.0.lock();
+        let mut state = self.device.own();
         for op in ops {
             check_aligned(&[op.buf], op.offset)?;
             state.step(Step::Read)?;
@@ -144,12 +144,12 @@ impl File for SimFile {
         }
         let write = |op: &WriteOp<'_>| (op.offset, Blocks::of(&[op.buf]));
         let mut writes: Vec<_> = ops.iter().map(write).collect();
-        self.device.0.lock().rng.shuffle(&mut writes);
+        self.device.own().rng.shuffle(&mut writes);
         self.write_all(writes, false)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.device.0.lock();
+        let mut state = self.device.own();
         let was_on = !state.crashed;
         if let Err(error) = state.step(Step::Sync) {
             if was_on && !state.crashed && state.rng.bool() {
@@ -162,7 +162,7 @@ impl File for SimFile {
         let unsynced = state.contents[self.id].unsynced();
         drop(state);
         self.device.take_time(20..200);
-        let mut state = self.device.0.lock();
+        let mut state = self.device.own();
         if state.crashed {
             return Err(crashed());
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid_rt::Mutex;
+use braid_rt::{Mutex, MutexGuard};
 
 pub use self::decay::Decay;
 
@@ -39,11 +39,23 @@ const SPIKES: u32 = 64;
 
 /// See the module's text. Clones are the same device.
 #[derive(Clone, Debug)]
-pub struct SimDevice(
-    Arc<Mutex<State>>,
+pub struct SimDevice {
+    state: Arc<Mutex<State>>,
     /// [`State::faults`], for who must not wait for the state.
-    Arc<AtomicU64>,
-);
+    faults: Arc<AtomicU64>,
+    /// Of a handle that [`SimDevice::claim`] returned: its claim.
+    claim: Option<u64>,
+}
+
+/// The right to use a simulated device, as a lock on a directory gives it. Given up when it is dropped.
+#[derive(Debug)]
+pub struct Claim(SimDevice);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.state.lock().owner = None;
+    }
+}
 
 impl SimDevice {
     /// An empty device.
@@ -56,34 +68,65 @@ impl SimDevice {
 
     fn in_state(state: State) -> Self {
         let faults = state.faults.clone();
-        Self(Arc::new(Mutex::new(state)), faults)
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            faults,
+            claim: None,
+        }
+    }
+
+    /// The device for one opener, and its claim. After the claim is dropped, an operation through that handle, or a
+    /// file opened through it, is a panic (I9), unless the power is off.
+    ///
+    /// # Panics
+    /// If another opener has it.
+    pub fn claim(&self) -> (Self, Claim) {
+        let mut state = self.state.lock();
+        assert!(state.owner.is_none(), "the device has an owner");
+        state.claims += 1;
+        state.owner = Some(state.claims);
+        let device = Self {
+            claim: state.owner,
+            ..self.clone()
+        };
+        (device.clone(), Claim(device))
+    }
+
+    /// The state, for an operation of the claim's owner.
+    fn own(&self) -> MutexGuard<'_, State> {
+        let state = self.state.lock();
+        assert!(
+            self.claim.is_none() || self.claim == state.owner || state.crashed,
+            "I9: the device is used after its lock was released"
+        );
+        state
     }
 
     /// How many writes, syncs and name changes there were.
     pub fn steps(&self) -> u64 {
-        self.0.lock().steps
+        self.state.lock().steps
     }
 
     /// Lets the power go in the midst of the `n`-th step from now, counted from 1: it and everything
     /// after it fails.
     pub fn crash_after(&self, n: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.crash_at = Some(state.steps + n);
     }
 
     /// Lets the power go now.
     pub fn power_off(&self) {
-        self.0.lock().power_off();
+        self.state.lock().power_off();
     }
 
     /// Whether the power is off.
     pub fn has_crashed(&self) -> bool {
-        self.0.lock().crashed
+        self.state.lock().crashed
     }
 
     /// Lets the first write at or after the `n`-th step from now fail, once.
     pub fn fail_write_after(&self, n: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let at = Some(state.steps + n);
         state.failing_writes = Failing {
             at,
@@ -94,7 +137,7 @@ impl SimDevice {
     /// Lets the first sync at or after the `n`-th step from now fail, once. As on Linux, the data that it
     /// should have made durable may be lost although later syncs succeed.
     pub fn fail_sync_after(&self, n: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let at = Some(state.steps + n);
         state.failing_syncs = Failing {
             at,
@@ -104,7 +147,7 @@ impl SimDevice {
 
     /// Lets all writes and syncs from the `n`-th step from now on fail.
     pub fn break_after(&self, n: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let at = Some(state.steps + n);
         state.failing_writes = Failing { at, for_good: true };
         state.failing_syncs = state.failing_writes;
@@ -112,7 +155,7 @@ impl SimDevice {
 
     /// Lets the first read at or after the `n`-th step from now fail, once.
     pub fn fail_read_after(&self, n: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let at = Some(state.steps + n);
         state.failing_reads = Failing {
             at,
@@ -122,7 +165,7 @@ impl SimDevice {
 
     /// Works as before once more, whatever was to fail. The power stays off if it is.
     pub fn mend(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.failing_writes = Failing::default();
         state.failing_syncs = Failing::default();
         state.failing_reads = Failing::default();
@@ -131,28 +174,28 @@ impl SimDevice {
     /// How many operations have failed as was asked for, or for want of room.
     pub fn faults(&self) -> u64 {
         // Relaxed: it is looked at when those that may fail are over.
-        self.1.load(Ordering::Relaxed)
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// From now on syncs and durable writes do not do what they say, as with a cache that claims to be none.
     pub fn lie(&self) {
-        self.0.lock().lies = true;
+        self.state.lock().lies = true;
     }
 
     /// How many bytes all files together may take; `None` for any number.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.0.lock().capacity = bytes;
+        self.state.lock().capacity = bytes;
     }
 
     /// The bytes that all files together take.
     pub fn used(&self) -> u64 {
-        self.0.lock().used()
+        self.state.lock().used()
     }
 
     /// What the medium holds if the power goes now, or went before, as a new device that works.
     #[must_use]
     pub fn after_crash(&self) -> Self {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let names = state.rng.bool();
         Self::in_state(state.left(names, fastrand::Rng::bool))
     }
@@ -161,7 +204,7 @@ impl SimDevice {
     /// works. (Of writes under way, any part.)
     #[must_use]
     pub fn after_kill(&self) -> Self {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         // The system still has what was not synced, and may lose it later; here it has written it.
         Self::in_state(state.left(true, |_| true))
     }
@@ -172,22 +215,22 @@ impl SimDevice {
             return;
         }
         let time = {
-            let rng = &mut self.0.lock().rng;
+            let rng = &mut self.state.lock().rng;
             let spike = if rng.u32(..SPIKES) == 0 { 50 } else { 1 };
             Duration::from_nanos(rng.u64(micros.start * 1_000..micros.end * 1_000)) * spike
         };
         braid_rt::sleep(time);
     }
 
-    fn named(&self) -> io::Result<braid_rt::MutexGuard<'_, State>> {
+    fn named(&self) -> io::Result<MutexGuard<'_, State>> {
         self.take_time(5..50);
-        let mut state = self.0.lock();
+        let mut state = self.own();
         state.step(Step::Name)?;
         Ok(state)
     }
 
     /// For a change of names.
-    fn renamed(&self) -> io::Result<braid_rt::MutexGuard<'_, State>> {
+    fn renamed(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.named()?;
         state.name_changes += 1;
         Ok(state)
@@ -208,7 +251,7 @@ impl Device for SimDevice {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let mut state = self.0.lock();
+        let mut state = self.own();
         let id = match (state.names.get(name), mode) {
             (Some(&id), OpenMode::Existing) => id,
             (None, OpenMode::Existing) => return Err(io::ErrorKind::NotFound.into()),
@@ -243,7 +286,7 @@ impl Device for SimDevice {
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {
-        let state = self.0.lock();
+        let state = self.own();
         let entry = |(name, &id): (&String, &usize)| Entry {
             name: name.clone(),
             len: state.contents[id].current.len() as u64,
@@ -253,7 +296,7 @@ impl Device for SimDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         let (names, changes) = {
-            let state = self.0.lock();
+            let state = self.own();
             (state.names.clone(), state.name_changes)
         };
         let mut state = self.named()?;

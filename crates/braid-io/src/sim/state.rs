@@ -61,6 +61,9 @@ pub(super) struct State {
     /// What sectors held before they were last overwritten, if anybody will ask.
     pub(super) stale: Option<BTreeMap<(usize, usize), Vec<u8>>>,
     pub(super) lies: bool,
+    /// The claim of the opener that may use the device, and how many there were.
+    pub(super) owner: Option<u64>,
+    pub(super) claims: u64,
 }
 
 pub(super) fn crashed() -> io::Error {

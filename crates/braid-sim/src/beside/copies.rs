@@ -31,6 +31,25 @@ struct Made {
     broken: Option<Violation>,
 }
 
+/// The backups of a round.
+pub(crate) struct CopiesOfRound {
+    made: Vec<(u64, BTreeSet<TxId>)>,
+    broken: Option<Violation>,
+}
+
+impl CopiesOfRound {
+    /// That each backup has exactly the transactions up to its number.
+    pub(crate) fn check(self, round: &Round) -> std::result::Result<(), Violation> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        for (number, marks) in self.made {
+            exactly_up_to(round, number, &marks).map_err(|what| format!("a backup: {what}"))?;
+        }
+        Ok(())
+    }
+}
+
 /// The backups of a history.
 #[derive(Clone, Default)]
 pub(crate) struct Copies(Shared<Made>);
@@ -104,19 +123,13 @@ impl Copies {
         })
     }
 
-    /// That each backup of a round has exactly the transactions up to its number.
-    pub(crate) fn check_round(&self, round: &Round) -> std::result::Result<(), Violation> {
-        let (of_round, broken) = {
-            let mut made = self.0.lock();
-            (std::mem::take(&mut made.of_round), made.broken.take())
-        };
-        if let Some(broken) = broken {
-            return Err(broken);
+    /// Takes what was noted of the backups of a round.
+    pub(crate) fn take_round(&self) -> CopiesOfRound {
+        let mut made = self.0.lock();
+        CopiesOfRound {
+            made: std::mem::take(&mut made.of_round),
+            broken: made.broken.take(),
         }
-        for (number, marks) in of_round {
-            exactly_up_to(round, number, &marks).map_err(|what| format!("a backup: {what}"))?;
-        }
-        Ok(())
     }
 
     /// The one that goes furthest, if there are any.

@@ -26,7 +26,12 @@ struct State {
     shown: BTreeMap<u64, TxId>,
     /// The feed was acknowledged at least up to the first number, at most up to the second.
     acknowledged: (u64, u64),
-    /// What was shown in this round: everything behind the first number of each span up to the second.
+    of_round: Shown,
+}
+
+/// What was shown in a round: everything behind the first number of each span up to the second.
+#[derive(Default)]
+pub(crate) struct Shown {
     sets: Vec<(u64, TxId, Writes)>,
     spans: Vec<(u64, u64)>,
 }
@@ -99,7 +104,7 @@ impl Consumer {
         let feed = db.feed(NAME)?;
         let mut changes = feed.changes()?;
         let from = changes.position().number();
-        self.0.lock().spans.push((from, from));
+        self.0.lock().of_round.spans.push((from, from));
         let mut last = from;
         // Relaxed: late is good, too.
         while !over.load(Ordering::Relaxed) {
@@ -115,10 +120,10 @@ impl Consumer {
                     );
                     last = set.number;
                     if let Some((id, writes)) = state.show(&set) {
-                        state.sets.push((set.number, id, writes));
+                        state.of_round.sets.push((set.number, id, writes));
                     }
                 }
-                let span = state.spans.last_mut().expect("it was begun");
+                let span = state.of_round.spans.last_mut().expect("it was begun");
                 span.1 = to.number();
             }
             if rng.u32(..4) == 0 {
@@ -138,11 +143,18 @@ impl Consumer {
         state.acknowledged = (least, number.max(most));
     }
 
+    /// Takes what was shown in a round.
+    pub(crate) fn take_round(&self) -> Shown {
+        std::mem::take(&mut self.0.lock().of_round)
+    }
+
     /// What was shown in a round is what its transactions did.
-    pub(crate) fn check_round(&self, round: &Round) -> std::result::Result<(), Violation> {
-        let mut state = self.0.lock();
-        let sets = std::mem::take(&mut state.sets);
-        let spans = std::mem::take(&mut state.spans);
+    pub(crate) fn check_round(
+        &self,
+        Shown { sets, spans }: Shown,
+        round: &Round,
+    ) -> std::result::Result<(), Violation> {
+        let state = self.0.lock();
         for (number, id, writes) in sets {
             let Some(tx) = round.txs.iter().find(|tx| tx.id == id) else {
                 continue;

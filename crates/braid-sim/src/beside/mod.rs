@@ -26,8 +26,8 @@ use braid::{Database, Error, Result};
 pub(crate) use archive::Archive;
 pub(crate) use batches::Batches;
 pub(crate) use callbacks::Callbacks;
-pub(crate) use copies::Copies;
-pub(crate) use feed::Consumer;
+pub(crate) use copies::{Copies, CopiesOfRound};
+pub(crate) use feed::{Consumer, Shown};
 pub(crate) use leases::Leases;
 pub(crate) use loads::Loads;
 
@@ -107,21 +107,37 @@ impl Beside {
         self.complaint.lock().get_or_insert(violation);
     }
 
+    /// Takes what was noted during a round.
+    pub(crate) fn take_round(&self, plan: &Plan) -> OfRound {
+        OfRound {
+            shown: plan.feed.then(|| self.consumer.take_round()),
+            copies: self.copies.take_round(),
+            callbacks: self.callbacks.clone(),
+        }
+    }
+
     /// Holds what was noted during a round against what its transactions did.
     pub(crate) fn check_round(
         &self,
-        plan: &Plan,
+        of_round: OfRound,
         round: &Round,
     ) -> std::result::Result<(), Violation> {
         if let Some(complaint) = self.complaint.lock().take() {
             return Err(complaint);
         }
-        if plan.feed {
-            self.consumer.check_round(round)?;
+        if let Some(shown) = of_round.shown {
+            self.consumer.check_round(shown, round)?;
         }
-        self.callbacks.check_round()?;
-        self.copies.check_round(round)
+        of_round.callbacks.check_round()?;
+        of_round.copies.check(round)
     }
+}
+
+/// What was noted during a round.
+pub(crate) struct OfRound {
+    shown: Option<Shown>,
+    copies: CopiesOfRound,
+    callbacks: Callbacks,
 }
 
 /// Whether an error may come of the faults of a history, of a failed device or a database that has ended.

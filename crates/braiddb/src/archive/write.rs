@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_io::{Device, DirectoryLock, File, LockError, OpenMode};
+use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
 use braid_log::{Follower, Log, LogError};
 use braid_rt::Mutex;
 
@@ -65,7 +65,13 @@ fn failed(error: std::io::Error) -> Error {
 impl Archiver {
     /// The archive in a directory, which is created if it is missing, for a database whose log can be followed
     /// from number `oldest` on.
-    pub(crate) fn open(path: &Path, log: &Log, oldest: u64, copies: &Copies) -> Result<Self> {
+    pub(crate) fn open(
+        gate: &Gate,
+        path: &Path,
+        log: &Log,
+        oldest: u64,
+        copies: &Copies,
+    ) -> Result<Self> {
         let opening = |e| Error::io(format!("opening the archive {}", path.display()), e);
         braid_io::create_directory(path).map_err(opening)?;
         let lock = DirectoryLock::acquire(path).map_err(|error| match error {
@@ -75,7 +81,8 @@ impl Archiver {
             LockError::Io(error) => opening(error),
         })?;
         let name = path.display().to_string();
-        let mut archiver = Self::open_on(open_device(path)?, &name, log, oldest, copies)?;
+        let mut archiver =
+            Self::open_on(gate.device(open_device(path)?), &name, log, oldest, copies)?;
         archiver.lock = Mutex::new(Some(lock));
         Ok(archiver)
     }

@@ -156,6 +156,7 @@ impl<'a> Backup<'a> {
     /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent is of no use here or the
     /// file exists. Nothing but perhaps a file `….partial` is left then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        self.inner.check_open()?;
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref())?;
         let mut report = self.copy(parent, &mut sink)?;
@@ -170,6 +171,7 @@ impl<'a> Backup<'a> {
     /// # Errors
     /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
     pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
+        self.inner.check_open()?;
         let parent = self.read_parent()?;
         let report = self.copy(parent, writer)?;
         writer.flush().map_err(failed)?;
@@ -203,6 +205,7 @@ impl<'a> Backup<'a> {
     fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
         let pinned = {
             let _one_at_a_time = self.inner.checkpoint_running.lock();
+            self.inner.check_open()?;
             if !braid_rt::mutant!("backup_of_the_last_checkpoint") || parent.is_some() {
                 self.inner.checkpoint_locked()?;
             }

@@ -44,9 +44,7 @@ impl Inner {
     pub(crate) fn wait_for_progress(&self, number: u64, deadline: Instant) -> Result<bool> {
         loop {
             let rings = self.bell.state.lock().rings;
-            if self.is_closed() {
-                return Err(Error::Closed);
-            }
+            self.check_open()?;
             // `gsn` acknowledges ahead of the horizon: what other lanes had before is flushed for it.
             let acknowledged = self.log.acknowledged();
             if acknowledged > self.log.horizon() {

@@ -73,6 +73,7 @@ impl Database {
     /// [`Error::TableName`] for a name that is too long or empty, or what a commit can fail with.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         let inner = self.inner();
+        inner.check_open()?;
         let key = feed_key(name)?;
         let _change = inner.catalog_change.lock();
         if inner.retention.feed(name).is_none() {
@@ -111,6 +112,7 @@ impl Database {
     /// What a commit can fail with.
     pub fn drop_feed(&self, name: &str) -> Result<bool> {
         let inner = self.inner();
+        inner.check_open()?;
         let _change = inner.catalog_change.lock();
         let mut tx = inner.begin(Default::default());
         let was_there = tx.remove(&inner.catalog_table(), &feed_key(name)?)?;
@@ -157,6 +159,7 @@ impl Feed {
     /// [`Error::FeedMissing`], [`Error::ForeignPosition`], or what a commit can fail with.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
         let inner = &self.inner;
+        inner.check_open()?;
         inner.check_position(position)?;
         let _change = inner.catalog_change.lock();
         if self.position()?.number >= position.number {

@@ -236,9 +236,7 @@ impl Inner {
 
 impl Changes {
     fn open(inner: &Arc<Inner>, from: Position) -> Result<Self> {
-        if inner.is_closed() {
-            return Err(Error::Closed);
-        }
+        inner.check_open()?;
         inner.check_position(from)?;
         let number = from.number;
         let lost = || inner.position_lost(number);
@@ -283,9 +281,7 @@ impl Changes {
     }
 
     fn advance(&mut self) -> Result<Option<ChangeSet>> {
-        if self.inner.is_closed() {
-            return Err(Error::Closed);
-        }
+        self.inner.check_open()?;
         loop {
             while let Some((number, payload)) = self.ahead.pop_front() {
                 self.go_to(number);

@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use braid_io::DirectoryLock;
+use braid_io::Gate;
 use braid_log::{LockRelease, Log};
-use braid_rt::{Mutex, RwLock};
+use braid_rt::{Mutex, Process, RwLock};
 use braid_store::Store;
 
 use crate::archive::Archiver;
@@ -109,14 +109,17 @@ pub(crate) struct Inner {
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    /// I9: every operation on a file passes it; closing shuts it.
+    pub(crate) gate: Gate,
     contexts: ContextPool,
     next_context: AtomicU64,
     pub(crate) publisher: Publisher,
     pub(crate) slow_commit: Option<Duration>,
     pub(crate) poison_told: PoisonTold,
     poison: OnceLock<String>,
-    closed: AtomicBool,
+    process: Process,
+    /// The number of `process`; that of no process once the database is closed.
+    open_in: AtomicU64,
     /// What is damaged, in a database that was opened read-only for that.
     pub(crate) damage: OnceLock<String>,
     /// Nothing is written to the medium, whatever happens in memory.
@@ -135,11 +138,12 @@ pub(crate) struct Parts {
     pub(crate) opened_at: u64,
     pub(crate) identity: u64,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) lock: Option<DirectoryLock>,
+    pub(crate) gate: Gate,
 }
 
 impl Inner {
     pub(crate) fn new(parts: Parts, options: &Builder) -> Self {
+        let process = Process::current();
         Self {
             lock_release: parts.meta.protocol.lock_release(),
             wants_dependencies: parts.log.wants_dependencies(),
@@ -175,14 +179,15 @@ impl Inner {
             opened_at: parts.opened_at,
             identity: parts.identity,
             recovery: parts.recovery,
-            lock: Mutex::new(parts.lock),
+            gate: parts.gate,
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
             next_context: AtomicU64::new(1),
             publisher: Publisher::new(options),
             slow_commit: options.slow_commit,
             poison_told: PoisonTold::default(),
             poison: OnceLock::new(),
-            closed: AtomicBool::new(false),
+            process,
+            open_in: AtomicU64::new(process.number()),
             damage: OnceLock::new(),
         }
     }
@@ -258,15 +263,42 @@ impl Inner {
         if table.database != self.identity {
             return Err(table.foreign());
         }
-        if self.is_closed() {
-            return Err(Error::Closed);
-        }
+        self.check_open()?;
         table.check_alive()
     }
 
+    /// Whether the database is closed, or open in the parent of this process only.
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         // Relaxed: whoever begins while another thread closes may come before or after it.
-        self.closed.load(Ordering::Relaxed)
+        !Process::from_number(self.open_in.load(Ordering::Relaxed)).is_current()
+    }
+
+    /// Whether the database may be used, by this process.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(self.not_open());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_open(&self) -> Error {
+        match self.process.is_current() {
+            true => Error::Closed,
+            false => Error::Forked,
+        }
+    }
+
+    /// Whether a parent of this process opened the database: then its locks may be held by threads that this process
+    /// does not have, and nothing of it may be touched.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.process.is_current()
     }
 
     /// I8: after a failure that leaves the state in doubt nothing more is written.
@@ -299,7 +331,7 @@ impl Inner {
             Some(cause) => Error::Poisoned {
                 cause: cause.clone(),
             },
-            None if self.is_closed() => Error::Closed,
+            None if self.is_closed() => self.not_open(),
             None if let Some(damage) = self.damage.get() => Error::Corrupted {
                 what: "the database is damaged and was opened read-only".into(),
                 location: damage.clone(),
@@ -335,41 +367,70 @@ impl Inner {
         }
     }
 
-    /// Ends the database: flushes, makes a last checkpoint, stops the threads, unlocks the directory.
+    /// Closes the database: refuses further commits, flushes, writes a last checkpoint, stops the threads, shuts the
+    /// gate, and releases the lock on the directory.
     pub(super) fn shutdown(&self) -> Result<()> {
-        // SeqCst: whoever does not see it has its transaction in the log before that is closed, or fails
-        // to enter it.
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if self.is_inherited() {
+            return Err(Error::Forked);
+        }
+        if !self.refuse_users() {
             return Ok(());
         }
-        self.maintenance.stop();
-        self.archive_ticker.stop();
+        self.stop_threads();
         self.bell.ring();
-        self.unpublish_stats();
-        let result = self
-            .final_checkpoint()
-            .and(self.log.clone().close().map_err(Error::from));
+        // Commits that draw a number before this are in the log, and the flush takes them; others fail.
+        if !braid_rt::mutant!("accept_commits_after_close") {
+            self.log.seal();
+        }
+        let written = {
+            // A checkpoint that is under way ends first, and no other one begins.
+            let _last = self.checkpoint_running.lock();
+            self.final_checkpoint()
+        };
+        let result = written.and(self.log.clone().close().map_err(Error::from));
         self.release();
         self.tell_health();
         result
     }
 
-    /// Lets go of everything without writing anything, after opening failed half way.
+    /// Ends what an opening that failed half way has begun, without writing anything. The opener shuts the gate, unless it
+    /// tries again.
     pub(crate) fn abandon(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.release();
+        self.refuse_users();
+        self.stop_threads();
+        self.empty_pool();
     }
 
-    /// Empties the pool, whose contexts refer back to the database, and unlocks the directory.
-    fn release(&self) {
+    /// Refuses all further use. Returns whether the database was open.
+    fn refuse_users(&self) -> bool {
+        let none = Process::none().number();
+        // SeqCst: whoever does not see it has its transaction in the log before that is sealed, or fails
+        // to enter it.
+        self.open_in.swap(none, Ordering::SeqCst) != none
+    }
+
+    fn stop_threads(&self) {
+        self.maintenance.stop();
+        self.archive_ticker.stop();
+    }
+
+    /// Empties the pool, whose contexts refer back to the database.
+    fn empty_pool(&self) {
         for shard in &self.contexts {
             let contexts = std::mem::take(&mut *shard.lock());
             drop(contexts);
         }
-        if let Some(archiver) = &self.archiver {
-            archiver.release();
-        }
-        *self.lock.lock() = None;
+    }
+
+    /// Shuts the gate (I9), which releases the lock on the directory.
+    fn release(&self) {
+        self.empty_pool();
+        self.gate.shut(|| {
+            self.unpublish_stats();
+            if let Some(archiver) = &self.archiver {
+                archiver.release();
+            }
+        });
     }
 
     fn final_checkpoint(&self) -> Result<()> {
@@ -384,7 +445,10 @@ impl Inner {
         let _ = self.run_archiver();
         let noted = self.archiver.as_ref();
         let _ = noted.map(|archiver| archiver.note(&self.log, &self.copies));
-        self.checkpoint_if_changed()
+        match self.is_checkpoint_due() {
+            true => self.checkpoint_locked(),
+            false => Ok(()),
+        }
     }
 }
 

@@ -303,8 +303,9 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Poisoned`].
+    /// [`crate::Error::Poisoned`], [`crate::Error::Closed`].
     pub fn sync(&self) -> Result<()> {
+        self.inner.check_open()?;
         Ok(self.inner.log.sync()?)
     }
 
@@ -342,6 +343,7 @@ impl Database {
         if newest < number {
             return Err(crate::Error::NumberMissing { number, newest });
         }
+        self.inner.check_open()?;
         Ok(log.ticket(number).wait()?)
     }
 
@@ -393,6 +395,7 @@ impl Database {
     /// [`BackupError::ArchiveGap`](crate::BackupError::ArchiveGap) if there are transactions that neither the archive
     /// nor a backup has, because the log had released them: make a backup. Everything else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {
+        self.inner.check_open()?;
         self.inner.run_archiver()?;
         Ok(self.inner.archiver.as_ref().map(Archiver::archived))
     }

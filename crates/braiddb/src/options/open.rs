@@ -1,5 +1,6 @@
 //! Opening a database with options, which are checked first.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,34 @@ impl Builder {
     /// As [`Builder::open`].
     pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
         Database::open_device(Arc::new(CatchingDevice::new(device)), None, self)
+    }
+
+    /// Opens, and creates if need be, the database on a device of one's own, and keeps `lock` for as long as anything
+    /// of the database may touch the device: it is dropped by [`Database::close`] after the last operation, or when the
+    /// last handle is dropped, and, if opening fails, before this returns. Nothing touches the device afterwards,
+    /// whatever handles still exist, so another process or thread may open it as soon as `lock` is dropped.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// let device = Arc::new(braid::MemoryDevice::new());
+    /// let lock = Arc::new(());
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open_on_locked(device, lock.clone())?;
+    /// let snapshot = db.snapshot();
+    /// db.close()?;
+    /// assert_eq!(Arc::strong_count(&lock), 1); // although the snapshot is still there
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open_on_locked(
+        self,
+        device: Arc<dyn Device>,
+        lock: impl Any + Send + Sync,
+    ) -> Result<Database> {
+        Database::open_device(device, Some(Box::new(lock)), self)
     }
 
     /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
