@@ -4,6 +4,7 @@
 //! script, and a few of them reach any field of the image, which a fuzzer would not manage by mutating a
 //! file of a hundred kilobytes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use braid_io::{Device, MemoryDevice, OpenMode};
@@ -64,6 +65,19 @@ pub struct Outcome {
     pub mode: u8,
     /// Whether blocks or files were replaced by others, which their checksums can't tell.
     pub replaced: bool,
+    /// Whether the only edit cut a file or removed it. Then nothing may be missing without an error.
+    pub lost_file: bool,
+}
+
+/// What an edit did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Edit {
+    /// Bytes were changed, or nothing.
+    Bytes,
+    /// A block was replaced by another one.
+    Replaced,
+    /// A file was cut or removed.
+    LostFile,
 }
 
 impl Outcome {
@@ -88,6 +102,8 @@ impl Outcome {
 pub struct Image {
     /// Names and contents.
     pub files: Vec<(String, Vec<u8>)>,
+    /// Indices of the files that are removed.
+    pub removed: BTreeSet<usize>,
     /// The unit of edits.
     pub block: usize,
 }
@@ -109,6 +125,7 @@ impl Image {
         });
         Self {
             files: files.collect(),
+            removed: BTreeSet::new(),
             block,
         }
     }
@@ -119,13 +136,20 @@ impl Image {
     /// If the device fails.
     pub fn device(&self) -> Arc<MemoryDevice> {
         let device = MemoryDevice::new();
-        for (name, bytes) in &self.files {
+        for (name, bytes) in self.there() {
             let file = device
                 .open(name, OpenMode::CreateNew)
                 .expect("names differ");
             file.write_at(&[bytes], 0).expect("memory takes it");
         }
         Arc::new(device)
+    }
+
+    /// The files that are not removed.
+    pub fn there(&self) -> impl Iterator<Item = &(String, Vec<u8>)> {
+        let files = (0..).zip(&self.files);
+        let there = files.filter(|(file, _)| !self.removed.contains(file));
+        there.map(|(_, file)| file)
     }
 
     /// Bytes of all files.
@@ -157,19 +181,22 @@ impl Image {
         let mut outcome = Outcome {
             mode: script.byte(),
             replaced: false,
+            lost_file: false,
         };
+        let mut edits = Vec::new();
         while !script.is_empty() {
-            outcome.replaced |= self.edit_once(script);
+            edits.push(self.edit_once(script));
         }
+        outcome.replaced = edits.iter().any(|edit| *edit != Edit::Bytes);
+        outcome.lost_file = edits == [Edit::LostFile];
         outcome
     }
 
-    /// One edit; says whether it replaced a block or file.
-    fn edit_once(&mut self, script: &mut Input<'_>) -> bool {
+    fn edit_once(&mut self, script: &mut Input<'_>) -> Edit {
         let op = script.byte();
         let width = 1usize << (op & 3);
         let Some((file, block)) = self.place(script.number(2)) else {
-            return false;
+            return Edit::Bytes;
         };
         // Most of what matters lies at the beginning of a block.
         let near = op & 0x80 == 0;
@@ -187,7 +214,7 @@ impl Image {
             11 => {
                 // A value from elsewhere.
                 let Some((file, block)) = self.place(script.number(2)) else {
-                    return false;
+                    return Edit::Bytes;
                 };
                 let at = block + script.byte() as usize / width * width;
                 let bytes = &self.files[file].1[at..at + width];
@@ -196,23 +223,28 @@ impl Image {
             }
             12 | 13 => {
                 let Some((from_file, from)) = self.place(script.number(2)) else {
-                    return false;
+                    return Edit::Bytes;
                 };
                 let copy = self.files[from_file].1[from..from + self.block].to_vec();
                 self.files[file].1[block..block + self.block].copy_from_slice(&copy);
-                return true;
+                return Edit::Replaced;
             }
             14 => {
                 bytes[at..block + self.block].fill(0);
-                return false;
+                return Edit::Bytes;
             }
             _ if width == 8 => {
-                bytes.truncate(block);
-                return true;
+                match near {
+                    true => bytes.truncate(at),
+                    false => {
+                        self.removed.insert(file);
+                    }
+                }
+                return Edit::LostFile;
             }
             _ => !old,
         };
         self.files[file].1[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
-        false
+        Edit::Bytes
     }
 }

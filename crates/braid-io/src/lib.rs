@@ -46,7 +46,7 @@ pub use open::{
 };
 pub use overlay::OverlayDevice;
 pub use posix::FileDevice;
-pub use sim::{Claim, Decay, SimDevice};
+pub use sim::{Claim, Decay, FileCopies, FileDecay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
 #[cfg(uring)]
 pub use uring::UringDevice;

@@ -9,7 +9,7 @@ use crate::LogError;
 use crate::callbacks::Action;
 use crate::chunk::ChunkHeader;
 use crate::core::Core;
-use crate::lane::{FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos};
+use crate::lane::{FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos};
 use crate::options::BLOCK;
 use crate::segment::{SegmentHeader, segment_name};
 use crate::strand::{Slot, Taken};
@@ -75,7 +75,7 @@ impl Core {
         let mut chunks = Vec::with_capacity(self.strands.len());
         let mut start = seal.offset;
         let mut end = seal.offset;
-        let mut header = None;
+        let mut first = None;
         let mut last = 0;
         let mut flush = 0;
         let mut numbered = Vec::new();
@@ -85,7 +85,7 @@ impl Core {
             closed.extend(lane.strands().map(|index| self.strands[index].lock()));
             let bytes: u64 = closed.iter().map(|state| state.unsealed_bytes()).sum();
             if bytes > seal.segment.len - end {
-                header = Some(self.next_segment(lane, &mut seal)?);
+                first = Some(self.next_segment(lane, &mut seal)?);
                 start = 0;
                 end = BLOCK as u64;
             }
@@ -108,7 +108,7 @@ impl Core {
                     Taken::Slot(slot) => slot,
                     Taken::Nothing => break,
                     Taken::TooLarge if chunks.is_empty() => {
-                        header = Some(self.next_segment(lane, &mut seal)?);
+                        first = Some(self.next_segment(lane, &mut seal)?);
                         start = 0;
                         end = BLOCK as u64;
                         continue;
@@ -159,7 +159,7 @@ impl Core {
             group,
             segment,
             offset: start,
-            header,
+            first,
             chunks,
             end,
             last,
@@ -201,12 +201,8 @@ impl Core {
         header.seal(slot.buf.finished())
     }
 
-    /// Goes on to the next segment; returns its header, to be written with the first chunks.
-    fn next_segment(
-        &self,
-        lane: &Lane,
-        seal: &mut SealState,
-    ) -> Result<braid_io::AlignedBuf, LogError> {
+    /// Goes on to the next segment; returns what its first flush is to write besides the chunks.
+    fn next_segment(&self, lane: &Lane, seal: &mut SealState) -> Result<FirstFlush, LogError> {
         let segment = loop {
             if let Some(segment) = lane.pool.take() {
                 break segment;
@@ -233,16 +229,26 @@ impl Core {
             horizon: self.horizon(),
             len: segment.len,
             kept: self.kept.clone(),
+            successor: None,
         };
-        seal.segment = segment;
+        let device = &*self.device;
+        let before = std::mem::replace(&mut seal.segment, segment);
         seal.offset = BLOCK as u64;
-        Ok(header.encode(&*self.device))
+        let first = FirstFlush {
+            header: header.encode(device),
+            mark: (
+                before,
+                seal.header.marked(header.incarnation).encode(device),
+            ),
+        };
+        seal.header = header;
+        Ok(first)
     }
 
     fn write_group(&self, lane: &Lane, group: &mut FlushGroup) -> Result<(), LogError> {
         let mut bufs = Vec::with_capacity(group.chunks.len() + 1);
-        if let Some(header) = &group.header {
-            bufs.push(&header[..BLOCK]);
+        if let Some(first) = &group.first {
+            bufs.push(&first.header[..BLOCK]);
         }
         bufs.extend(group.chunks.iter_mut().map(|chunk| {
             let bytes = chunk.slot.chunk_bytes();
@@ -261,7 +267,17 @@ impl Core {
                     format!("writing {bytes} bytes to {name} at {}", group.offset),
                     error,
                 )
-            })
+            })?;
+        // Before the flush counts as finished: nothing in a segment is acknowledged until the segment
+        // before it tells that it was begun. The one before is still there, since no checkpoint can
+        // cover what this flush holds.
+        match &group.first {
+            Some(first) if !braid_rt::mutant!("mark_no_successor") => {
+                let (before, header) = &first.mark;
+                before.write_header(lane.index, header)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A flush is durable: lets the next one start, then acknowledges.

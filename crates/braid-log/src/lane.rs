@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::event::{Event, GroupWords};
 use crate::pool::SegmentPool;
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentHeader};
 use crate::strand::Slot;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 
@@ -25,6 +25,8 @@ const LARGE_PIECE: u64 = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct SealState {
     pub(crate) segment: Segment,
+    /// The segment's header.
+    pub(crate) header: SegmentHeader,
     pub(crate) offset: u64,
     /// Sequence number of the next chunk.
     pub(crate) chunk: u64,
@@ -41,6 +43,15 @@ pub(crate) struct SealedChunk {
     pub(crate) slot: Slot,
 }
 
+/// What the first flush of a segment writes besides its chunks.
+#[derive(Debug)]
+pub(crate) struct FirstFlush {
+    /// The header block, together with the chunks.
+    pub(crate) header: AlignedBuf,
+    /// The segment before, and its header block with the successor mark, afterwards.
+    pub(crate) mark: (Segment, AlignedBuf),
+}
+
 /// The chunks of one flush.
 #[derive(Debug)]
 pub(crate) struct FlushGroup {
@@ -48,8 +59,8 @@ pub(crate) struct FlushGroup {
     pub(crate) group: u64,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
-    /// The segment's header, if this is its first flush.
-    pub(crate) header: Option<AlignedBuf>,
+    /// What goes to the medium besides, if this is its segment's first flush.
+    pub(crate) first: Option<FirstFlush>,
     pub(crate) chunks: Vec<SealedChunk>,
     /// The place behind the chunks.
     pub(crate) end: u64,
@@ -73,7 +84,7 @@ impl FlushGroup {
                 file: file.expect("memory has room"),
             },
             offset: 0,
-            header: None,
+            first: None,
             chunks: Vec::new(),
             end: 0,
             last: group,

@@ -23,9 +23,7 @@ use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
 use crate::pool::{Quota, SegmentPool};
 use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
-use crate::segment::{
-    Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
-};
+use crate::segment::{Segment, SegmentHeader, is_unfinished_name, parse_segment_name};
 use crate::start::{LanePosition, LogStart};
 use crate::stats::LogStats;
 use crate::ticket::{Ticket, TicketHome, UnlockPoint};
@@ -63,6 +61,8 @@ pub(crate) struct LaneStart {
     /// Sequence number of the first chunk.
     pub(crate) chunk: u64,
     pub(crate) link: u32,
+    /// Where the log ended, if it is not new: the segment and its header.
+    pub(crate) before: Option<(Segment, SegmentHeader)>,
     /// Segments that recovery needs until they are released, oldest first.
     pub(crate) live: VecDeque<Segment>,
     /// Segments ready for use, in sequence from `sequence` on.
@@ -160,6 +160,7 @@ impl Log {
                 sequence: 1,
                 chunk: 1,
                 link: 0,
+                before: None,
                 live: VecDeque::new(),
                 ready: VecDeque::new(),
                 free: Vec::new(),
@@ -186,6 +187,7 @@ impl Log {
             quota.add((start.live.len() + start.ready.len() + start.free.len()) as u64);
         }
         let mut lanes = Vec::with_capacity(starts.len());
+        let mut marks = Vec::with_capacity(starts.len());
         for (index, start) in starts.into_iter().enumerate() {
             let next = start.sequence + start.ready.len() as u64;
             let pool = SegmentPool::new(index, start.live, start.ready, start.free, next);
@@ -201,7 +203,24 @@ impl Log {
                 unreachable!("a segment was made ready")
             };
             debug_assert_eq!(segment.sequence, start.sequence);
+            let header = SegmentHeader {
+                log: id,
+                lane: index as u16,
+                lanes: options.lanes as u32,
+                protocol: crate::protocol::of(options.protocol).id(),
+                sequence: segment.sequence,
+                incarnation,
+                link: start.link,
+                base,
+                first_chunk: start.chunk,
+                horizon: base,
+                len: segment.len,
+                kept: kept.clone(),
+                successor: None,
+            };
+            marks.push(start.before);
             let seal = SealState {
+                header,
                 offset: BLOCK as u64,
                 chunk: start.chunk,
                 link: start.link,
@@ -223,30 +242,15 @@ impl Log {
         device
             .sync_directory()
             .map_err(|error| LogError::io("making the log's file names durable", error))?;
-        for (index, lane) in lanes.iter().enumerate() {
+        for (index, (lane, before)) in lanes.iter().zip(marks).enumerate() {
             let seal = lane.seal.lock();
-            let header = SegmentHeader {
-                log: id,
-                lane: index as u16,
-                lanes: options.lanes as u32,
-                protocol: crate::protocol::of(options.protocol).id(),
-                sequence: seal.segment.sequence,
-                incarnation,
-                link: seal.link,
-                base,
-                first_chunk: seal.chunk,
-                horizon: base,
-                len: seal.segment.len,
-                kept: kept.clone(),
-            };
-            let block = header.encode(&*device);
-            seal.segment
-                .file
-                .write_durable_at(&[&block[..BLOCK]], 0)
-                .map_err(|error| {
-                    let name = segment_name(index, seal.segment.sequence);
-                    LogError::io(format!("writing the header of {name}"), error)
-                })?;
+            let block = seal.header.encode(&*device);
+            seal.segment.write_header(index, &block)?;
+            if let Some((before, header)) = before
+                && !braid_rt::mutant!("mark_no_successor")
+            {
+                before.write_header(index, &header.marked(incarnation).encode(&*device))?;
+            }
         }
         let lanes = lanes.into_boxed_slice();
         let parts = CoreParts {

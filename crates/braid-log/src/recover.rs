@@ -88,8 +88,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
         let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
             continue;
         };
-        // A segment has its name once it is whole, so others are none of ours.
-        if lane < lanes && entry.len >= BLOCK as u64 && entry.len.is_multiple_of(BLOCK as u64) {
+        if lane < lanes {
             let file = device
                 .open(&entry.name, OpenMode::Existing)
                 .map_err(|error| LogError::io(format!("opening {}", entry.name), error))?;
@@ -97,7 +96,9 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
                 sequence,
                 Segment {
                     sequence,
-                    len: entry.len,
+                    // A segment has its name once it is whole, so a part of a block is damage: the
+                    // header tells the length that it should have.
+                    len: entry.len - entry.len % BLOCK as u64,
                     file,
                 },
             );
@@ -119,8 +120,7 @@ pub(crate) fn oldest_start(device: &dyn Device) -> Result<LogStart, LogError> {
     };
     for (lane, segments) in segments.iter().enumerate() {
         for segment in segments.values() {
-            let name = segment_name(lane, segment.sequence);
-            let header = SegmentHeader::read(device, &*segment.file, &name)?;
+            let header = segment.header(device, lane)?;
             // A recycled or fresh file that was not begun has another header, or none.
             let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
                 continue;
@@ -688,10 +688,24 @@ fn lane_start(
 ) -> Result<LaneStart, LogError> {
     let lane = usize::from(scan.end.lane);
     let fresh = scan.end_segment + 1;
+    let Some(end) = segments.get(&scan.end_segment) else {
+        unreachable!("the scan ended in a segment")
+    };
+    if scan.end_header.successor.is_some() && !braid_rt::mutant!("keep_a_successor_mark") {
+        // The segment behind was begun while flushes before it were under way, and these were torn. It
+        // may go or become another one below, so it must not be missed.
+        braid_rt::reach("recovery: a successor mark goes");
+        let unmarked = SegmentHeader {
+            successor: None,
+            ..scan.end_header.clone()
+        };
+        end.write_header(lane, &unmarked.encode(device))?;
+    }
     let mut lane_start = LaneStart {
         sequence: fresh,
         chunk: scan.end.sequence,
         link: scan.end.link,
+        before: Some((end.clone(), scan.end_header.clone())),
         live: VecDeque::new(),
         ready: VecDeque::new(),
         free: Vec::new(),

@@ -142,6 +142,7 @@ pub(crate) struct LaneScan {
     pub(crate) streamed: Vec<Streamed>,
     /// The segment where the log ends, and the chunk that would come next.
     pub(crate) end_segment: u64,
+    pub(crate) end_header: SegmentHeader,
     pub(crate) end: Expected,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
@@ -177,27 +178,30 @@ pub(crate) fn scan_lane(
     let first = segments.get(&start.segment);
     let Some(first) = first else {
         // No crash takes it away: it goes only behind a durable checkpoint that begins later.
-        return Err(LogError::corrupted(
-            "the segment where recovery starts is missing",
-            &name,
-            0,
-        ));
+        let what = "the segment where recovery starts is missing";
+        return Err(LogError::corrupted(restore(what), &name, 0));
     };
-    let header = SegmentHeader::read(device, &*first.file, &name)?;
+    let header = first.header(device, lane)?;
     let header = header.filter(|h| {
         usize::from(h.lane) == lane
             && h.sequence == start.segment
             && h.incarnation == start.incarnation
-            && h.len == first.len
     });
     let Some(header) = header else {
         braid_rt::reach("damage: the header of the segment where recovery begins");
-        return Err(LogError::corrupted(
-            "the header is not that of the start position",
-            &name,
-            0,
-        ));
+        let what = "the header is not that of the start position";
+        return Err(LogError::corrupted(restore(what), &name, 0));
     };
+    let mut broken = wrong_length(&header, first);
+    if broken.is_none() && !is_whole_before(device, first, start, &header)? {
+        broken = Some(
+            "the chunk before the position of the checkpoint is missing: the file is an older copy"
+                .to_owned(),
+        );
+    }
+    if let Some(broken) = broken.as_ref().filter(|_| !mode.salvage) {
+        return Err(LogError::corrupted(restore(broken), &name, start.offset));
+    }
     if start.offset < BLOCK as u64
         || start.offset > first.len
         || !start.offset.is_multiple_of(BLOCK as u64)
@@ -214,6 +218,7 @@ pub(crate) fn scan_lane(
         extents: Vec::new(),
         streamed: Vec::new(),
         end_segment: start.segment,
+        end_header: header,
         end: Expected {
             lane: lane as u16,
             incarnation: start.incarnation,
@@ -224,10 +229,10 @@ pub(crate) fn scan_lane(
         bytes: 0,
         beyond: Vec::new(),
         behind: None,
-        broken: None,
+        broken: broken.map(|broken| format!("{broken} ({name})")),
         mode,
     };
-    scan.begin(&header);
+    scan.begin();
     let mut segment = first;
     let mut offset = start.offset;
     loop {
@@ -239,25 +244,34 @@ pub(crate) fn scan_lane(
             scanned => scanned?,
         }
         let sequence = segment.sequence + 1;
-        let Some(next) = segments.get(&sequence) else {
+        let next = segments.get(&sequence);
+        let header = match next {
+            Some(next) => scan.header(device, lane, next)?,
+            None => None,
+        };
+        if let Some(what) = scan.gap(next, header.as_ref()) {
+            let name = segment_name(lane, sequence);
+            if !mode.salvage {
+                return Err(LogError::corrupted(restore(&what), &name, 0));
+            }
+            scan.broken.get_or_insert(format!("{what} ({name})"));
+            break;
+        }
+        let Some(next) = next else {
             braid_rt::reach("scan: ends with the last segment");
             break;
         };
-        let Some(header) = scan.continues(device, lane, next)? else {
+        let Some(header) = header.filter(|header| scan.is_continued_by(header)) else {
             braid_rt::reach("scan: ends before a segment that does not go on");
             break;
         };
-        if mode.salvage && (header.first_chunk != scan.end.sequence || header.link != scan.end.link)
-        {
-            let name = segment_name(lane, sequence);
-            scan.broken = Some(format!("chunks before {name} are damaged"));
-            break;
-        }
         braid_rt::reach(match header.incarnation > scan.end.incarnation {
             true => "scan: on to a later incarnation",
             false => "scan: on to the next segment",
         });
-        scan.begin(&header);
+        scan.end_header = header;
+        scan.begin();
+        let header = &scan.end_header;
         scan.end.incarnation = header.incarnation;
         scan.end.sequence = header.first_chunk;
         scan.end.link = header.link;
@@ -272,12 +286,8 @@ pub(crate) fn scan_lane(
         scan.behind = scan.behind.max(behind);
     }
     for (sequence, segment) in segments.range(scan.end_segment + 1..) {
-        let name = segment_name(lane, *sequence);
-        if let Some(header) = SegmentHeader::read(device, &*segment.file, &name)?
-            && header.log == scan.id
-            && header.sequence == *sequence
-        {
-            scan.beyond.push((name, header));
+        if let Some(header) = scan.header(device, lane, segment)? {
+            scan.beyond.push((segment_name(lane, *sequence), header));
         }
     }
     if scan
@@ -292,8 +302,67 @@ pub(crate) fn scan_lane(
     Ok(scan)
 }
 
+/// Says what to do about a log file that is damaged or missing.
+fn restore(what: &str) -> String {
+    format!("{what} (restore the file, or save what is left into a new database)")
+}
+
+/// Says so if the file has another length than its header tells. No crash changes it.
+fn wrong_length(header: &SegmentHeader, segment: &Segment) -> Option<String> {
+    let (len, expected) = (segment.len, header.len);
+    let is_wrong = len != expected && !braid_rt::mutant!("believe_any_length");
+    is_wrong.then(|| format!("the file has {len} bytes of the {expected} that its header tells"))
+}
+
+/// Whether the chunk before the start position is in the segment: it was durable before the
+/// checkpoint that names the position, so a copy without it is older than the checkpoint. The chunk's
+/// contents are not needed, so its header is enough.
+fn is_whole_before(
+    device: &dyn Device,
+    segment: &Segment,
+    start: &LanePosition,
+    header: &SegmentHeader,
+) -> Result<bool, LogError> {
+    let first = BLOCK as u64;
+    if start.offset == first {
+        return Ok(header.first_chunk == start.chunk && header.link == start.link);
+    }
+    if start.offset < first
+        || start.offset > segment.len
+        || !start.offset.is_multiple_of(first)
+        || braid_rt::mutant!("believe_an_older_copy")
+    {
+        return Ok(true);
+    }
+    let name = segment_name(usize::from(header.lane), segment.sequence);
+    // Most chunks are small; one can be as large as the segment.
+    for window in [64 << 10, 1 << 20, u64::MAX] {
+        let from = start.offset.saturating_sub(window).max(first);
+        let len = (start.offset - from) as usize;
+        let mut bytes = device.allocate(len);
+        let read = segment.file.read_at(&mut bytes[..len], from);
+        read.map_err(|error| LogError::io(format!("reading {len} bytes of {name}"), error))?;
+        let is_before = |at: usize| {
+            ChunkHeader::decode(&bytes[at..]).is_some_and(|chunk| {
+                chunk.lane == header.lane
+                    && chunk.incarnation == start.incarnation
+                    && chunk.sequence + 1 == start.chunk
+            })
+        };
+        if (0..len).step_by(BLOCK).any(is_before) {
+            return Ok(true);
+        }
+        if from == first {
+            break;
+        }
+    }
+    Ok(false)
+}
+
 impl LaneScan {
-    fn begin(&mut self, header: &SegmentHeader) {
+    /// Takes in what the header of the segment at the end says.
+    fn begin(&mut self) {
+        let header = &self.end_header;
         let found = self.found.entry(header.incarnation).or_default();
         found.horizon = found.horizon.max(header.horizon);
         found.base = header.base;
@@ -304,26 +373,60 @@ impl LaneScan {
         }
     }
 
-    /// The header of the next segment, if the log goes on there: in the same incarnation behind our last
-    /// chunk, or in a later one, which began behind the last chunk that its recovery found.
-    fn continues(
+    /// The header of a segment of this lane that was begun under its name.
+    fn header(
         &self,
         device: &dyn Device,
         lane: usize,
-        next: &Segment,
+        segment: &Segment,
     ) -> Result<Option<SegmentHeader>, LogError> {
-        let name = segment_name(lane, next.sequence);
-        let header = SegmentHeader::read(device, &*next.file, &name)?;
+        let header = segment.header(device, lane)?;
         Ok(header.filter(|h| {
-            h.log == self.id
-                && usize::from(h.lane) == lane
-                && h.sequence == next.sequence
-                && h.len == next.len
-                && (h.incarnation > self.end.incarnation
-                    || (h.incarnation == self.end.incarnation
-                        && h.first_chunk == self.end.sequence
-                        && h.link == self.end.link))
+            h.log == self.id && usize::from(h.lane) == lane && h.sequence == segment.sequence
         }))
+    }
+
+    /// Why log is missing behind the end, if it is: in the segment that follows, whose header this is.
+    fn gap(&self, next: Option<&Segment>, header: Option<&SegmentHeader>) -> Option<String> {
+        // The mark was written after the header, whatever became of the chunks before it.
+        let mark = self
+            .end_header
+            .successor
+            .filter(|_| !braid_rt::mutant!("believe_a_missing_segment"));
+        if let Some(mark) = mark
+            && header.is_none_or(|header| header.incarnation < mark)
+        {
+            braid_rt::reach("damage: a segment that was begun is missing");
+            return Some(match next {
+                None => "the segment is missing, and the one before it tells that it was begun",
+                Some(_) => {
+                    "the segment was begun, as the one before it tells, and its header is missing or older"
+                }
+            }.to_owned());
+        }
+        let (header, next) = header.zip(next)?;
+        let wrong_length = wrong_length(header, next);
+        if wrong_length.is_some() {
+            braid_rt::reach("damage: a segment of another length");
+            return wrong_length;
+        }
+        // A later incarnation began behind the last chunk that its recovery had found, and made durable.
+        let is_later = header.incarnation > self.end.incarnation;
+        let fits = header.first_chunk == self.end.sequence && header.link == self.end.link;
+        if is_later && !fits && !braid_rt::mutant!("believe_a_later_incarnation") {
+            braid_rt::reach("damage: chunks before a later incarnation are missing");
+            return Some("chunks before the segment are damaged or missing".to_owned());
+        }
+        None
+    }
+
+    /// Whether the log goes on in a segment: in the same incarnation behind our last chunk, or in a
+    /// later one.
+    fn is_continued_by(&self, header: &SegmentHeader) -> bool {
+        header.incarnation > self.end.incarnation
+            || (header.incarnation == self.end.incarnation
+                && header.first_chunk == self.end.sequence
+                && header.link == self.end.link)
     }
 
     fn segment(

@@ -19,6 +19,16 @@
 //! | 88.. | for each lane: what of it counts of the incarnation before, see [`SegmentHeader::kept`] |
 //!
 //! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new one.
+//!
+//! The next 512 bytes are the *successor mark*. The lane writes it after the header of the next
+//! segment is durable, and before anything in that segment is acknowledged. A marked segment whose
+//! successor is missing, or has an older header, has lost log: no crash explains it.
+//!
+//! | bytes | field of the successor mark |
+//! |---|---|
+//! | 512..520 | magic |
+//! | 520..524 | incarnation of the next segment |
+//! | 524..528 | CRC-32C of the bytes 16..44 (log, sequence and incarnation of this segment) and 512..524 |
 
 use std::sync::Arc;
 
@@ -31,6 +41,11 @@ use crate::options::{BLOCK, LogOptions};
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
 const FORMAT: u32 = 2;
 const HEADER_BYTES: usize = 88;
+
+/// Where the successor mark lies, in a sector of its own.
+const MARK_AT: usize = 512;
+const MARK_BYTES: usize = 16;
+const MARK_MAGIC: &[u8; 8] = b"BRAIDNXT";
 
 /// The name of a segment file.
 pub(crate) fn segment_name(lane: usize, sequence: u64) -> String {
@@ -67,8 +82,33 @@ fn parse_name(name: &str, suffix: &str) -> Option<(usize, u64)> {
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) sequence: u64,
+    /// Length in bytes, rounded down to the block.
     pub(crate) len: u64,
     pub(crate) file: Arc<dyn File>,
+}
+
+impl Segment {
+    /// Reads the segment's header; `None` if it is none that is valid.
+    pub(crate) fn header(
+        &self,
+        device: &dyn Device,
+        lane: usize,
+    ) -> Result<Option<SegmentHeader>, LogError> {
+        if self.len < BLOCK as u64 {
+            return Ok(None);
+        }
+        let name = segment_name(lane, self.sequence);
+        SegmentHeader::read(device, &*self.file, &name)
+    }
+
+    /// Writes a header block, durably.
+    pub(crate) fn write_header(&self, lane: usize, block: &[u8]) -> Result<(), LogError> {
+        let written = self.file.write_durable_at(&[&block[..BLOCK]], 0);
+        written.map_err(|error| {
+            let name = segment_name(lane, self.sequence);
+            LogError::io(format!("writing the header of {name}"), error)
+        })
+    }
 }
 
 /// What the first block of a segment says.
@@ -88,9 +128,19 @@ pub(crate) struct SegmentHeader {
     /// For each lane, the last number (of a flush or of a transaction, as its protocol has it) that counts
     /// of the incarnation before.
     pub(crate) kept: Vec<u64>,
+    /// The incarnation of the next segment, once that was begun: the successor mark.
+    pub(crate) successor: Option<u32>,
 }
 
 impl SegmentHeader {
+    /// The same with a successor mark.
+    pub(crate) fn marked(&self, incarnation: u32) -> Self {
+        Self {
+            successor: Some(incarnation),
+            ..self.clone()
+        }
+    }
+
     /// The header block.
     pub(crate) fn encode(&self, device: &dyn Device) -> AlignedBuf {
         let mut block = device.allocate(BLOCK);
@@ -112,6 +162,12 @@ impl SegmentHeader {
         }
         let crc = checksum(&block, self.kept.len());
         block[84..88].copy_from_slice(&crc.to_le_bytes());
+        if let Some(incarnation) = self.successor {
+            block[MARK_AT..MARK_AT + 8].copy_from_slice(MARK_MAGIC);
+            block[MARK_AT + 8..MARK_AT + 12].copy_from_slice(&incarnation.to_le_bytes());
+            let crc = mark_checksum(&block);
+            block[MARK_AT + 12..MARK_AT + MARK_BYTES].copy_from_slice(&crc.to_le_bytes());
+        }
         block
     }
 
@@ -144,6 +200,7 @@ impl SegmentHeader {
                 .step_by(8)
                 .map(|at| get_u64(block, at))
                 .collect(),
+            successor: successor(block),
         };
         let numbers = [
             header.sequence,
@@ -167,6 +224,20 @@ impl SegmentHeader {
             .map_err(|error| LogError::io(format!("reading the header of {name}"), error))?;
         Ok(Self::decode(&block))
     }
+}
+
+/// What the successor mark says, if the block has one that belongs to its header.
+fn successor(block: &[u8]) -> Option<u32> {
+    let mark = block.get(MARK_AT..MARK_AT + MARK_BYTES)?;
+    let is_mark = &mark[..8] == MARK_MAGIC && get_u32(mark, 12) == mark_checksum(block);
+    is_mark.then(|| get_u32(mark, 8))
+}
+
+fn mark_checksum(block: &[u8]) -> u32 {
+    crc32c::crc32c_append(
+        crc32c::crc32c(&block[16..44]),
+        &block[MARK_AT..MARK_AT + 12],
+    )
 }
 
 pub(crate) fn checksum(block: &[u8], lanes: usize) -> u32 {
@@ -219,6 +290,7 @@ mod tests {
             horizon: 70,
             len: 1 << 20,
             kept: vec![5, 6, 7, 8],
+            successor: Some(4),
         };
         let mut block = header.encode(&MemoryDevice::new());
         assert_eq!(SegmentHeader::decode(&block).as_ref(), Some(&header));
@@ -231,5 +303,24 @@ mod tests {
             );
             block[at] ^= 4;
         }
+        // A mark that does not belong to the header counts for nothing, and the header without it.
+        let unmarked = SegmentHeader {
+            successor: None,
+            ..header
+        };
+        for at in MARK_AT..MARK_AT + MARK_BYTES {
+            block[at] ^= 4;
+            assert_eq!(SegmentHeader::decode(&block).as_ref(), Some(&unmarked));
+            block[at] ^= 4;
+        }
+        let mut later = SegmentHeader {
+            sequence: 6,
+            ..unmarked
+        };
+        let encoded = later.encode(&MemoryDevice::new());
+        block[..MARK_AT].copy_from_slice(&encoded[..MARK_AT]);
+        assert_eq!(SegmentHeader::decode(&block).as_ref(), Some(&later));
+        later.successor = Some(4);
+        assert_ne!(SegmentHeader::decode(&block), Some(later));
     }
 }

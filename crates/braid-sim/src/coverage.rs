@@ -18,6 +18,9 @@ const LONGER: u64 = 100_000;
 pub const HAPPENS: &[(&str, u64)] = &[
     ("a callback panics", LONG),
     ("a closure panics", LONG),
+    ("a log file cut", LONG),
+    ("a log file removed", LONG),
+    ("a log file replaced by an earlier copy", LONG),
     ("a part of the order lost", LONG),
     ("a tail of the order lost", LONG),
     ("archives lack transactions", LONG),
@@ -32,6 +35,12 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("damage: a chunk behind the end names what is missing", LONG),
     (
         "damage: a segment behind the end shows that log is missing",
+        LONGER,
+    ),
+    ("damage: a segment of another length", LONGER),
+    ("damage: a segment that was begun is missing", LONG),
+    (
+        "damage: chunks before a later incarnation are missing",
         LONGER,
     ),
     ("damage: acknowledged numbers are missing", LONG),
@@ -69,6 +78,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("lost sector in the log", LONG),
     ("number of strands changed", LONG),
     ("opened again beside old handles", LONG),
+    ("opened in spite of a tampered log file", LONG),
     ("opened in spite of decay", LONG),
     ("opening: a removal from a table that is dropped", LONG),
     ("opening: a tombstone to be purged", LONG),
@@ -91,6 +101,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("recovery: a large piece that does not count", LONGER),
     ("recovery: a segment behind the end", LONGER),
     ("recovery: a segment goes", LONG),
+    ("recovery: a successor mark goes", LONGER),
     ("recovery: an old segment is kept for use", LONG),
     ("recovery: an unfinished segment goes", LONG),
     ("recovery: begins in an older incarnation", LONG),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid::{BackupError, Database, Error, Protocol};
-use braid_io::{Decay, SimDevice};
+use braid_io::{Decay, FileCopies, FileDecay, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
@@ -106,6 +106,10 @@ struct History {
     decayed: bool,
     /// Whether a page of a tree, or a block that nothing refers to, is all that decayed.
     one_page: bool,
+    /// A log file was tampered with: opening may refuse, but what it finds must be whole.
+    tampered: bool,
+    /// The files when no process had the database last.
+    copies: FileCopies,
     /// The round in which a rule was broken.
     told: String,
     beside: Beside,
@@ -157,6 +161,9 @@ enum Opened {
 impl History {
     fn new(mut plan: Plan) -> Self {
         plan.loads &= !plan.archive;
+        if plan.decay {
+            plan.tamper = false;
+        }
         let device = SimDevice::new(plan.seed);
         if plan.decay {
             device.remember_stale();
@@ -177,6 +184,8 @@ impl History {
             kill: false,
             decayed: false,
             one_page: false,
+            tampered: false,
+            copies: FileCopies::default(),
             told: String::new(),
         }
     }
@@ -263,8 +272,10 @@ impl History {
             if let Some(archive) = &mut self.archive {
                 builder = archive.ask_for(builder, self.plan.feed, &mut self.rng);
             }
+            // The comparison of files reads whole blocks.
+            let are_blocks = !self.outcome.counts.contains_key("a log file cut");
             let planted = match (&power, fault) {
-                (None, None) if attempt < 3 => self.foreign.plant(&self.device),
+                (None, None) if attempt < 3 && are_blocks => self.foreign.plant(&self.device),
                 _ => None,
             };
             let (device, claim) = self.device.claim();
@@ -314,6 +325,9 @@ impl History {
             let error = match opened {
                 Ok((db, tables, found)) => {
                     self.device.mend();
+                    if std::mem::take(&mut self.tampered) {
+                        self.count("opened in spite of a tampered log file");
+                    }
                     return Ok(Opened::Open(db, tables, found));
                 }
                 Err(error) => error,
@@ -327,7 +341,7 @@ impl History {
                 }
                 continue;
             }
-            if self.decayed {
+            if self.decayed || self.tampered {
                 return match error {
                     // A stale sector may make a stale page whole, which only its contents tell, if anything.
                     Error::Corrupted { .. }
@@ -641,10 +655,34 @@ impl History {
         disturbed
     }
 
+    /// Cuts, removes or replaces a log file.
+    fn tamper(&mut self) {
+        let older = std::mem::replace(&mut self.copies, self.device.copy_files());
+        let decay = [FileDecay::Cut, FileDecay::Gone, FileDecay::Older][self.rng.usize(..3)];
+        let pick = |name: &str| name.ends_with(".seg");
+        if self.device.decay_file(decay, &older, pick).is_none() {
+            return;
+        }
+        // Twice in a history would be too much: what shows the second loss may be lost by the first. And
+        // log that is kept for others may be what is lost.
+        self.plan.tamper = false;
+        self.plan.feed = false;
+        self.archive = None;
+        self.tampered = true;
+        self.count(match decay {
+            FileDecay::Cut => "a log file cut",
+            FileDecay::Gone => "a log file removed",
+            FileDecay::Older => "a log file replaced by an earlier copy",
+        });
+    }
+
     /// What may happen while no process has the database.
     fn between(&mut self) {
         if let Some(archive) = &mut self.archive {
             archive.copy_database(&self.device, &mut self.rng);
+        }
+        if self.plan.tamper {
+            self.tamper();
         }
         if self.plan.decay && self.rng.bool() {
             let decay =

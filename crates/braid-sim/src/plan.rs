@@ -36,6 +36,9 @@ pub struct Plan {
     pub errors: bool,
     /// Whether sectors may decay between two rounds.
     pub decay: bool,
+    /// Whether a log file is cut, removed or replaced by an earlier copy between two rounds, once. Either
+    /// nothing is lost by that, or the next opening refuses.
+    pub tamper: bool,
     /// Whether transactions take back some of their writes.
     pub savepoints: bool,
     /// Whether the table is compressed.
@@ -85,6 +88,8 @@ impl Plan {
             crashes: rng.u32(..12) > 0,
             errors: rng.u32(..3) == 0,
             decay: rng.u32(..8) == 0,
+            // Drawn apart, so that the other fields of a seed stay what they were.
+            tamper: Rng::with_seed(seed ^ 0x7a_3be2).u32(..8) == 0,
             savepoints: rng.u32(..4) == 0,
             compressed: rng.u32(..6) == 0,
             leases: rng.u32(..8) == 0,
@@ -193,6 +198,7 @@ impl Plan {
             "crashes" => self.crashes = parse(name, value)?,
             "errors" => self.errors = parse(name, value)?,
             "decay" => self.decay = parse(name, value)?,
+            "tamper" => self.tamper = parse(name, value)?,
             "savepoints" => self.savepoints = parse(name, value)?,
             "compressed" => self.compressed = parse(name, value)?,
             "leases" => self.leases = parse(name, value)?,
@@ -258,6 +264,7 @@ impl Plan {
         add(&|p| p.transactions = (p.transactions - 1).max(1));
         add(&|p| p.keys = (p.keys / 2).max(2));
         add(&|p| p.decay = false);
+        add(&|p| p.tamper = false);
         add(&|p| p.savepoints = false);
         add(&|p| p.compressed = false);
         add(&|p| p.leases = false);
@@ -299,6 +306,7 @@ impl fmt::Display for Plan {
             crashes,
             errors,
             decay,
+            tamper,
             savepoints,
             compressed,
             leases,
@@ -317,7 +325,7 @@ impl fmt::Display for Plan {
             f,
             "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
-             crashes={crashes},errors={errors},decay={decay},\
+             crashes={crashes},errors={errors},decay={decay},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},stalls={stalls},\
              careless={careless},lies={lies}"

@@ -207,6 +207,10 @@ fn look(base: &Base, device: Arc<dyn Device>, outcome: Outcome) -> Result<(), Er
         !outcome.must_be_noticed() || base.states.contains(&found),
         "damage was taken for data"
     );
+    assert!(
+        !outcome.lost_file || base.states.last() == Some(&found),
+        "a lost file went unnoticed"
+    );
     for i in 0..60u8 {
         let mut tx = db.begin();
         tx.insert(&table, &[b'k', i][..], &[1; 300][..])?;

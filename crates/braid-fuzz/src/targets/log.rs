@@ -155,6 +155,9 @@ fn look(
         let is_true = |(number, piece): (&u64, _)| base.pieces.get(number) == Some(piece);
         assert!(pieces.iter().all(is_true), "damage was taken for a piece");
     }
+    if outcome.lost_file {
+        assert!(pieces == base.pieces, "a lost file went unnoticed");
+    }
     // What recovery took in, it goes on from.
     let log = recovered.into_log()?;
     let ticket = log.append(&[b"later"])?;

@@ -65,9 +65,12 @@ fn run(script: &[u8]) {
         &options(),
         &mut |finding| findings.push(finding),
     );
-    let unchanged = Image::of(&*device, image.block).files == image.files;
+    let unchanged = Image::of(&*device, image.block)
+        .files
+        .iter()
+        .eq(image.there());
     assert!(unchanged, "the damaged one is only read");
-    let is_whole = image.files == base().image.files;
+    let is_whole = image.there().eq(&base().image.files);
     drop((image, device));
     let (report, db) = match saved {
         Ok(saved) => saved,

@@ -50,6 +50,7 @@ fn run_node(bytes: &[u8]) {
     let pages = &base().image.files[0].1.as_chunks::<PAGE_SIZE>().0[2..];
     let page = pages[usize::from(block) % pages.len()];
     let mut image = Image {
+        removed: Default::default(),
         files: vec![("page".into(), page.to_vec())],
         block: PAGE_SIZE,
     };

@@ -1,5 +1,8 @@
 //! A medium that does not keep what was written to it.
 
+use std::collections::BTreeMap;
+
+use super::blocks::Blocks;
 use super::content::Content;
 use super::{BLOCK, SECTOR, SimDevice};
 
@@ -14,7 +17,74 @@ pub enum Decay {
     StaleSector,
 }
 
+/// How a whole file is not the one that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDecay {
+    /// The file has another length: any shorter one, or a few bytes more.
+    Cut,
+    /// The file is gone.
+    Gone,
+    /// The file is an earlier copy of itself.
+    Older,
+}
+
+/// Copies of files; see [`SimDevice::copy_files`].
+#[derive(Clone, Debug, Default)]
+pub struct FileCopies(BTreeMap<String, Blocks>);
+
 impl SimDevice {
+    /// Copies all files, to put some of them back later.
+    #[must_use]
+    pub fn copy_files(&self) -> FileCopies {
+        let state = self.state.lock();
+        let names = state.names.iter();
+        let copies = names.map(|(name, &id)| (name.clone(), state.contents[id].current.clone()));
+        FileCopies(copies.collect())
+    }
+
+    /// Replaces, cuts or removes a file whose name `pick` accepts, durably. Returns its name, or `None` if
+    /// no file can decay that way.
+    pub fn decay_file(
+        &self,
+        decay: FileDecay,
+        copies: &FileCopies,
+        pick: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let state = &mut *self.state.lock();
+        let older = |name: &String, id: usize| {
+            let copy = copies.0.get(name)?;
+            let current = &state.contents[id].current;
+            let is_same = copy.len() == current.len()
+                && copy
+                    .sectors()
+                    .all(|sector| copy.get(sector.clone()) == current.get(sector));
+            (!is_same).then(|| copy.clone())
+        };
+        let names = state.names.iter().filter(|(name, _)| pick(name));
+        let mut files: Vec<(String, usize, Option<Blocks>)> = names
+            .map(|(name, &id)| (name.clone(), id, older(name, id)))
+            .filter(|(_, _, older)| decay != FileDecay::Older || older.is_some())
+            .collect();
+        if files.is_empty() {
+            return None;
+        }
+        let (name, id, older) = files.swap_remove(state.rng.usize(..files.len()));
+        let mut bytes = state.contents[id].current.clone();
+        match decay {
+            FileDecay::Cut if state.rng.u32(..4) == 0 => {
+                bytes.set_len(bytes.len() + state.rng.usize(1..BLOCK));
+            }
+            FileDecay::Cut => bytes.set_len(state.rng.usize(..bytes.len().max(1))),
+            FileDecay::Gone => {
+                state.names.remove(&name);
+                state.durable_names.remove(&name);
+            }
+            FileDecay::Older => bytes = older?,
+        }
+        state.contents[id] = Content::of(bytes);
+        Some(name)
+    }
+
     /// Flips a bit of a file, durably. Says whether the file has that byte.
     pub fn flip_bit(&self, name: &str, byte: usize, bit: u32) -> bool {
         let mut state = self.state.lock();

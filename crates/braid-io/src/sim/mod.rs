@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use braid_rt::{Mutex, MutexGuard};
 
-pub use self::decay::Decay;
+pub use self::decay::{Decay, FileCopies, FileDecay};
 
 use self::content::Content;
 use self::file::SimFile;

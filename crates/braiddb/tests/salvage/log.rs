@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use braid::{Builder, Error, Protocol, Readable, Table, Transaction, salvage};
+use braid::{Builder, Error, Protocol, Readable, Table, Transaction, salvage, verify};
 
 use crate::victim::*;
 
@@ -70,6 +70,53 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
             assert_eq!(saved.contents.get(place), Some(value));
         }
     }
+}
+
+/// Each log file is cut or removed: opening says which, `verify` counts it, and salvage keeps what came before.
+#[test]
+fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
+    let victim = Victim::new(&["books", "boats"]);
+    let whole = files(&victim.dir());
+    let mut told = 0;
+    for path in log_files(&victim) {
+        let bytes = &whole[&path];
+        for len in [None, Some(0), Some(4096), Some(bytes.len() / 2 + 100)] {
+            match len {
+                None => fs::remove_file(&path).unwrap(),
+                Some(len) => fs::write(&path, &bytes[..len]).unwrap(),
+            }
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let opened = builder().open_read_only(victim.dir());
+            let opened = opened.map(|db| contents_of(&db));
+            match &opened {
+                Err(Error::Corrupted { what, location }) => {
+                    assert!(
+                        location.contains(name) && what.contains("restore"),
+                        "{opened:?}"
+                    );
+                    let mut lines = Vec::new();
+                    let report = verify(victim.dir(), &mut |line| lines.push(line)).unwrap();
+                    assert!(report.damages == 1 && lines[0].contains(name), "{lines:?}");
+                    told += 1;
+                    // Without what is lost, and nothing but that.
+                    let saved = victim.salvage();
+                    assert!(
+                        saved.losses().join(" ").contains("log"),
+                        "{:?}",
+                        saved.losses()
+                    );
+                    for (place, value) in &victim.checkpointed {
+                        let newer = victim.contents.get(place) != Some(value);
+                        assert!(newer || saved.contents.get(place) == Some(value));
+                    }
+                }
+                // It held nothing that the database needs.
+                found => assert_eq!(found.as_ref().unwrap(), &victim.contents, "{name}, {len:?}"),
+            }
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+    assert!(told >= 4, "{told}");
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! Log files that are cut, removed or replaced by earlier copies: recovery finds everything, or refuses
+//! with an error that names the file.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_io::{Device, MemoryDevice, OpenMode};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use common::{payload, pieces, small, try_recover};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+const BLOCK: usize = 4096;
+
+fn files(device: &Arc<dyn Device>) -> Files {
+    let entries = device.list().unwrap().into_iter();
+    let read = entries.map(|entry| {
+        let file = device.open(&entry.name, OpenMode::Existing).unwrap();
+        let mut bytes = vec![0; entry.len as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        (entry.name, bytes)
+    });
+    read.collect()
+}
+
+fn device(files: &Files) -> Arc<dyn Device> {
+    let device = MemoryDevice::new();
+    for (name, bytes) in files {
+        let file = device.open(name, OpenMode::CreateNew).unwrap();
+        file.write_at(&[bytes], 0).unwrap();
+    }
+    Arc::new(device)
+}
+
+fn name(sequence: u64) -> String {
+    format!("log-00-{sequence:08}.seg")
+}
+
+fn options(protocol: ProtocolKind) -> LogOptions {
+    LogOptions {
+        protocol,
+        strands: 1,
+        lanes: 1,
+        ..small(FlushMode::Callers)
+    }
+}
+
+/// Appends transactions, each alone in its chunk.
+fn append(log: &Log, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        let ticket = log.append(&[&payload(number, 500)]).unwrap();
+        ticket.wait().unwrap();
+    }
+}
+
+/// A log of 40 chunks, which take three segments and a few blocks of a fourth.
+fn log(protocol: ProtocolKind) -> (Files, LogOptions, LogStart) {
+    let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let options = options(protocol);
+    let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    append(&log, 1..=40);
+    (files(&medium), options, start)
+}
+
+/// The sequence numbers of segments that hold log, and so are not there to be used next.
+fn begun(files: &Files) -> Vec<u64> {
+    let begun = files.iter().filter(|(_, bytes)| bytes[..8] != [0; 8]);
+    begun
+        .map(|(name, _)| name[7..15].parse().unwrap())
+        .collect()
+}
+
+fn refused(files: &Files, options: &LogOptions, start: &LogStart, file: &str) {
+    match try_recover(&device(files), options, start) {
+        Err(LogError::Corrupted { file: named, .. }) => assert_eq!(named, file),
+        other => panic!("{file}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_cut_file_is_told() {
+    for &protocol in ProtocolKind::ALL {
+        let (whole, options, start) = log(protocol);
+        let begun = begun(&whole);
+        assert!(begun.len() >= 3);
+        for &sequence in &begun {
+            let name = name(sequence);
+            let len = whole[&name].len();
+            for cut in [
+                0,
+                1,
+                100,
+                BLOCK - 1,
+                BLOCK,
+                BLOCK + 1,
+                len / 2 + 100,
+                len - 1,
+            ] {
+                let mut files = whole.clone();
+                files.get_mut(&name).unwrap().truncate(cut);
+                refused(&files, &options, &start, &name);
+            }
+            // A byte too many takes nothing away.
+            let mut files = whole.clone();
+            files.get_mut(&name).unwrap().push(7);
+            let recovered = try_recover(&device(&files), &options, &start).unwrap();
+            assert_eq!(pieces(&recovered).len(), 40, "{protocol}, {name}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
+    for &protocol in ProtocolKind::ALL {
+        let (whole, options, start) = log(protocol);
+        for sequence in begun(&whole) {
+            let mut files = whole.clone();
+            let name = name(sequence);
+            files.remove(&name);
+            refused(&files, &options, &start, &name);
+            let Ok((saved, notes)) = Log::salvage(device(&files), options.clone(), &start) else {
+                assert_eq!(sequence, 1, "nothing lies before the first");
+                continue;
+            };
+            let chunks = (options.segment_bytes / BLOCK as u64 - 1) * (sequence - 1);
+            assert_eq!(pieces(&saved).len() as u64, chunks, "{protocol}, {name}");
+            assert!(notes[0].contains(&name), "{notes:?}");
+        }
+    }
+}
+
+/// The file as it was before it was used for what it holds: zeroes, or what another segment held.
+#[test]
+fn a_file_from_before_it_was_begun_is_told() {
+    let (whole, options, start) = log(ProtocolKind::Glsn);
+    let begun = begun(&whole);
+    let last = *begun.last().unwrap();
+    let mut files = whole.clone();
+    files.get_mut(&name(last)).unwrap().fill(0);
+    refused(&files, &options, &start, &name(last));
+    let other = whole[&name(last - 1)].clone();
+    files.insert(name(last), other);
+    refused(&files, &options, &start, &name(last));
+}
+
+/// The file as it was when it held less: told by a position of a checkpoint, or a later opening.
+#[test]
+fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
+    let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let options = options(ProtocolKind::Glsn);
+    let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    append(&log, 1..=3);
+    let earlier = files(&medium);
+    append(&log, 4..=6);
+    let checkpoint = log.quiesce(|start| start);
+    append(&log, 7..=8);
+    drop(log);
+    let older = |now: &Files| {
+        let mut files = now.clone();
+        files.insert(name(1), earlier[&name(1)].clone());
+        files
+    };
+    let now = files(&medium);
+    refused(&older(&now), &options, &checkpoint, &name(1));
+    let (_, notes) = Log::salvage(device(&older(&now)), options.clone(), &checkpoint).unwrap();
+    assert!(notes[0].contains("older copy"), "{notes:?}");
+    // What came behind the last checkpoint or opening is shown by nothing else, as docs/durability.md says.
+    let recovered = try_recover(&device(&older(&now)), &options, &start).unwrap();
+    assert_eq!(recovered.cut, 3);
+    let recovered = try_recover(&medium, &options, &start).unwrap();
+    let log = recovered.into_log().unwrap();
+    append(&log, 9..=9);
+    drop(log);
+    refused(&older(&files(&medium)), &options, &start, &name(2));
+}
+
+/// Flushes that are under way together end in any order: the first one of a segment may be durable, and the
+/// last one of the segment before torn. That is no damage.
+#[test]
+fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
+    let (whole, options, start) = log(ProtocolKind::Glsn);
+    let chunks = options.segment_bytes as usize / BLOCK - 1;
+    let mut files = whole.clone();
+    // The last chunk of the first segment was in flight when the next one was begun, whose header
+    // says what was durable then.
+    let first = files.get_mut(&name(1)).unwrap();
+    first[chunks * BLOCK..].fill(0);
+    let second = files.get_mut(&name(2)).unwrap();
+    second[512..].fill(0);
+    second[64..72].copy_from_slice(&(chunks as u64 - 2).to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&second[..84]), &second[88..96]);
+    second[84..88].copy_from_slice(&crc.to_le_bytes());
+    files.retain(|file, _| *file <= name(2));
+    let medium = device(&files);
+    let recovered = try_recover(&medium, &options, &start).unwrap();
+    assert_eq!(recovered.cut as usize, chunks - 1);
+    // The next opening needs a segment of another size in its place, and ends at any step.
+    let larger = LogOptions {
+        segment_bytes: 2 * options.segment_bytes,
+        ..options.clone()
+    };
+    for step in 1..12 {
+        let medium = sim_of(&files);
+        medium.crash_after(step);
+        let sim: Arc<dyn Device> = Arc::new(medium.clone());
+        let opened = try_recover(&sim, &larger, &start).and_then(|found| found.into_log());
+        drop(opened);
+        for after in [medium.after_crash(), medium.after_kill()] {
+            let after: Arc<dyn Device> = Arc::new(after);
+            let again = try_recover(&after, &options, &start)
+                .unwrap_or_else(|error| panic!("step {step}: {error}"));
+            assert_eq!(again.cut as usize, chunks - 1, "step {step}");
+        }
+    }
+}
+
+fn sim_of(files: &Files) -> braid_io::SimDevice {
+    let medium = braid_io::SimDevice::new(1);
+    for (name, bytes) in files {
+        let file = medium.open(name, OpenMode::CreateNew).unwrap();
+        let mut aligned = medium.allocate(bytes.len());
+        aligned.copy_from_slice(bytes);
+        file.write_at(&[&aligned], 0).unwrap();
+        file.sync().unwrap();
+    }
+    medium.sync_directory().unwrap();
+    medium
+}
