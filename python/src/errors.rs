@@ -65,12 +65,21 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::Decode { .. } => DecodeError::new_err(message),
         EngineError::Options { .. } => OptionError::new_err(message),
         EngineError::Closed => ClosedError::new_err(message),
-        EngineError::Io { source, .. } => match source.raw_os_error() {
+        EngineError::Io { source, .. } => match system_error(source) {
             Some(errno) => IoError::new_err((errno, message)),
             None => IoError::new_err(message),
         },
         _ => Error::new_err(message),
     }
+}
+
+/// The system's number of an error, which may be wrapped in one that names the file.
+fn system_error(error: &std::io::Error) -> Option<i32> {
+    let wrapped = || {
+        let inner = error.get_ref()?.source()?;
+        inner.downcast_ref::<std::io::Error>()?.raw_os_error()
+    };
+    error.raw_os_error().or_else(wrapped)
 }
 
 fn kind_name(kind: ConflictKind) -> &'static str {

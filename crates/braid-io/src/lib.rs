@@ -16,6 +16,7 @@
 mod aligned;
 mod catching;
 mod device;
+mod directory;
 mod gate;
 mod latency;
 mod layer;
@@ -36,13 +37,15 @@ mod uring;
 pub use aligned::AlignedBuf;
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+pub use directory::{DEFAULT_FILE_MODE, create_file};
 pub use gate::{Gate, Held, Refused};
 pub use latency::{Latency, LatencyDevice};
 pub use layer::{Layer, LayeredDevice};
 pub use memory::MemoryDevice;
 pub use open::{
-    DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory, open_directory,
-    open_directory_read_only,
+    DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory,
+    create_directory_with_mode, lock_holder, open_directory, open_directory_read_only,
+    open_directory_with_mode,
 };
 pub use overlay::OverlayDevice;
 pub use posix::FileDevice;

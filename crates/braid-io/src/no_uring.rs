@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::Device;
 
-pub(crate) fn open(_: &Path) -> io::Result<Arc<dyn Device>> {
+pub(crate) fn open(_: &Path, _: u32) -> io::Result<Arc<dyn Device>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
         "there is no io_uring for this system and processor",

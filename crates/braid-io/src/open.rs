@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
+use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named};
 use crate::{Device, FileDevice, MemoryDevice, OverlayDevice, uring};
 
 /// The name of the lock file in a locked directory.
@@ -62,15 +63,27 @@ impl fmt::Display for DeviceChoice {
 /// `NotFound`, `NotADirectory`, `Unsupported` if io_uring was asked for and is not allowed, or what the
 /// medium refuses.
 pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<dyn Device>> {
+    open_directory_with_mode(directory, choice, DEFAULT_FILE_MODE)
+}
+
+/// As [`open_directory`]; files that are created get these permissions, as in `chmod(2)`, where the system has such.
+///
+/// # Errors
+/// As [`open_directory`].
+pub fn open_directory_with_mode(
+    directory: &Path,
+    choice: DeviceChoice,
+    mode: u32,
+) -> io::Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
-        DeviceChoice::File => Ok(Arc::new(FileDevice::new(directory)?)),
-        DeviceChoice::Uring => uring::open(directory),
-        DeviceChoice::Auto => match uring::open(directory) {
+        DeviceChoice::File => Ok(Arc::new(FileDevice::with_mode(directory, mode)?)),
+        DeviceChoice::Uring => uring::open(directory, mode),
+        DeviceChoice::Auto => match uring::open(directory, mode) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| eprintln!("braid: using plain file access ({error})"));
-                Ok(Arc::new(FileDevice::new(directory)?))
+                Ok(Arc::new(FileDevice::with_mode(directory, mode)?))
             }
             opened => opened,
         },
@@ -94,6 +107,15 @@ pub fn open_directory_read_only(directory: &Path) -> io::Result<Arc<dyn Device>>
 /// # Errors
 /// `NotADirectory`, `AlreadyExists` if it is a file, or what the medium refuses.
 pub fn create_directory(path: &Path) -> io::Result<()> {
+    create_directory_with_mode(path, DEFAULT_FILE_MODE)
+}
+
+/// As [`create_directory`]; who may read a file with the permissions `mode` may look into the directories that are
+/// created.
+///
+/// # Errors
+/// As [`create_directory`].
+pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
     let above = match path.parent() {
         None => return Ok(()),
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -101,17 +123,83 @@ pub fn create_directory(path: &Path) -> io::Result<()> {
     };
     if !path.try_exists()? {
         // The lowest one that exists, too: see above.
-        create_directory(above)?;
-        match fs::create_dir(path) {
+        create_directory_with_mode(above, mode)?;
+        match make_directory(path, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-            created => created?,
+            created => created.map_err(|error| named("create", path, error))?,
         }
     }
     match fs::File::open(above).and_then(|directory| directory.sync_all()) {
         // Who may not look into it can't do more.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        synced => synced,
+        synced => synced.map_err(|error| named("sync", above, error)),
     }
+}
+
+#[cfg(unix)]
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+
+    // For its owner first, then for whom it is meant, whatever the umask says.
+    let owner = directory_mode(DEFAULT_FILE_MODE);
+    fs::DirBuilder::new().mode(owner).create(path)?;
+    match directory_mode(mode) {
+        mode if mode == owner => Ok(()),
+        mode => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+    }
+}
+
+#[cfg(not(unix))]
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    let _ = directory_mode(mode);
+    fs::create_dir(path)
+}
+
+/// Opens the lock file of a directory, which is created if it is missing.
+fn open_lock(path: &Path, mode: u32) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+        options.mode(mode).custom_flags(flags.cast_signed());
+    }
+    let _ = mode;
+    options
+        .open(path)
+        .map_err(|error| named("open", path, error))
+}
+
+/// The process that holds the lock of a directory, where the system tells: Linux does.
+pub fn lock_holder(directory: &Path) -> Option<u32> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let file = fs::metadata(directory.join(LOCK_FILE_NAME)).ok()?;
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        holder(&locks, file.ino())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = directory;
+        None
+    }
+}
+
+/// The only process that `/proc/locks` names for an inode: devices have other numbers there on some file systems.
+#[cfg(target_os = "linux")]
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    let mut holders = locks.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, process, file, ..] = fields[..] else {
+            return None;
+        };
+        let is_it = file.rsplit(':').next()?.parse() == Ok(inode);
+        is_it.then(|| process.parse().ok().filter(|&process| process > 0))?
+    });
+    let first = holders.next()?;
+    holders.all(|other| other == first).then_some(first)
 }
 
 /// Why a directory could not be locked.
@@ -121,7 +209,7 @@ pub enum LockError {
     #[error("the directory is locked")]
     Held,
     /// The lock file can't be made or locked.
-    #[error("the lock file: {0}")]
+    #[error("cannot lock the directory: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -144,15 +232,22 @@ impl DirectoryLock {
     /// # Errors
     /// [`LockError`].
     pub fn acquire(directory: &Path) -> Result<Self, LockError> {
+        Self::acquire_with_mode(directory, DEFAULT_FILE_MODE)
+    }
+
+    /// As [`DirectoryLock::acquire`]; if the lock file is created, it gets these permissions, less those that the umask
+    /// takes away.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn acquire_with_mode(directory: &Path, mode: u32) -> Result<Self, LockError> {
         let path = directory.canonicalize()?;
         let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
         let held = held.get_or_insert_default();
         if held.contains_key(&path) {
             return Err(LockError::Held);
         }
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(path.join(LOCK_FILE_NAME))?;
+        let file = open_lock(&path.join(LOCK_FILE_NAME), mode)?;
         locked(file.try_lock())?;
         held.insert(path.clone(), 0);
         let file = Some(file);
@@ -177,7 +272,7 @@ impl DirectoryLock {
                 Some(file)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(named("open", &path.join(LOCK_FILE_NAME), error).into()),
         };
         *held.entry(path.clone()).or_default() += 1;
         Ok(Self { path, file })
@@ -211,6 +306,24 @@ impl Drop for DirectoryLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_holder_of_a_lock_is_told() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 00:1b:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 22 fd:00:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 23 fd:00:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ 33 fd:00:88 0 EOF\n\
+                     4: FLOCK  ADVISORY  READ 34 fd:00:88 0 EOF\n";
+        assert_eq!(holder(locks, 77), Some(22));
+        assert_eq!(holder(locks, 88), None, "two share it");
+        assert_eq!(holder(locks, 99), None);
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirectoryLock::acquire(dir.path()).unwrap();
+        assert_eq!(lock_holder(dir.path()), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(lock_holder(dir.path()), None);
+    }
 
     #[test]
     fn a_lock_that_was_given_back_is_free_whoever_has_its_file() {

@@ -7,11 +7,12 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::directory::{DEFAULT_FILE_MODE, Directory, named};
 #[cfg(windows)]
 use crate::positioned::Positioned;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
@@ -25,11 +26,15 @@ const BLOCK: usize = 4096;
 /// forced unit access, or a write and a flush of the device), and a write and `fdatasync` elsewhere, also
 /// where a sandbox or an emulator does not have that call. On Windows, which has no call to make names durable,
 /// [`Device::sync_directory`] leaves that to the journal of the file system.
+///
+/// Symbolic links in the directory are not followed. An error names the file and what was to be done with it.
 #[derive(Debug)]
 pub struct FileDevice {
-    directory: PathBuf,
+    directory: Directory,
     direct: bool,
     read_only: bool,
+    /// The permissions of files that are created.
+    mode: u32,
 }
 
 impl FileDevice {
@@ -38,11 +43,20 @@ impl FileDevice {
     /// # Errors
     /// `NotFound` or `NotADirectory`.
     pub fn new(directory: &Path) -> io::Result<Self> {
-        check_is_directory(directory)?;
+        Self::with_mode(directory, DEFAULT_FILE_MODE)
+    }
+
+    /// As [`FileDevice::new`]; files that are created get these permissions, as in `chmod(2)`.
+    ///
+    /// # Errors
+    /// `NotFound` or `NotADirectory`.
+    pub fn with_mode(directory: &Path, mode: u32) -> io::Result<Self> {
+        let directory = Directory::open(directory)?;
         Ok(Self {
-            directory: directory.to_owned(),
-            direct: supports_direct_io(directory),
+            direct: supports_direct_io(&directory),
+            directory,
             read_only: false,
+            mode,
         })
     }
 
@@ -52,11 +66,11 @@ impl FileDevice {
     /// # Errors
     /// `NotFound` or `NotADirectory`.
     pub fn read_only(directory: &Path) -> io::Result<Self> {
-        check_is_directory(directory)?;
         Ok(Self {
-            directory: directory.to_owned(),
+            directory: Directory::open(directory)?,
             direct: false,
             read_only: true,
+            mode: DEFAULT_FILE_MODE,
         })
     }
 
@@ -67,18 +81,18 @@ impl FileDevice {
     }
 
     pub(crate) fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<PosixFile> {
-        if mode == OpenMode::CreateNew {
-            self.check_writable()?;
-        }
-        if self.read_only {
-            let file = fs::File::open(self.path(name)?)?;
-            return Ok(PosixFile { file });
-        }
-        let mut options = options(self.direct);
-        options.create_new(mode == OpenMode::CreateNew);
-        Ok(PosixFile {
-            file: options.open(self.path(name)?)?,
-        })
+        let file = match mode {
+            OpenMode::CreateNew => {
+                self.check_writable()?;
+                self.directory.create_file(name, self.mode, self.direct)?
+            }
+            OpenMode::Existing => {
+                let (read_only, direct) = (self.read_only, self.direct);
+                self.directory.open_file(name, read_only, direct)?
+            }
+        };
+        let path = self.directory.path_of(name).into();
+        Ok(PosixFile { file, path })
     }
 
     fn check_writable(&self) -> io::Result<()> {
@@ -87,36 +101,6 @@ impl FileDevice {
             false => Ok(()),
         }
     }
-
-    fn path(&self, name: &str) -> io::Result<PathBuf> {
-        let has_separator = name.contains(['/', '\0']) || name.contains(std::path::is_separator);
-        if name.is_empty() || has_separator || name == "." || name == ".." {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a plain file name",
-            ));
-        }
-        Ok(self.directory.join(name))
-    }
-}
-
-fn check_is_directory(directory: &Path) -> io::Result<()> {
-    match fs::metadata(directory)?.is_dir() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    }
-}
-
-fn options(direct: bool) -> fs::OpenOptions {
-    let mut options = fs::OpenOptions::new();
-    options.read(true).write(true);
-    #[cfg(target_os = "linux")]
-    if direct {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(libc::O_DIRECT);
-    }
-    let _ = direct;
-    options
 }
 
 /// The file that a directory is probed with. One name for all: what a process leaves that ends in the midst
@@ -125,17 +109,18 @@ const PROBE: &str = ".braid-probe";
 
 /// Whether files of the directory can be opened with and written by direct I/O: some file systems refuse
 /// the flag, others only the first write.
-fn supports_direct_io(directory: &Path) -> bool {
-    let probe = directory.join(PROBE);
-    let supported = options(true)
-        .create(true)
-        .truncate(true)
-        .open(&probe)
-        .is_ok_and(|file| {
-            let written = file.write_all_at(&AlignedBuf::new(BLOCK), 0);
-            cfg!(target_os = "linux") && written.map_or_else(|error| is_full(&error), |()| true)
-        });
-    let _ = fs::remove_file(&probe);
+fn supports_direct_io(directory: &Directory) -> bool {
+    let create = || directory.create_file(PROBE, DEFAULT_FILE_MODE, true);
+    let probe = create().or_else(|error| match error.kind() {
+        // A link that somebody put there is removed, too, and not followed.
+        io::ErrorKind::AlreadyExists => directory.remove(PROBE).and_then(|()| create()),
+        _ => Err(error),
+    });
+    let supported = probe.is_ok_and(|file| {
+        let written = file.write_all_at(&AlignedBuf::new(BLOCK), 0);
+        cfg!(target_os = "linux") && written.map_or_else(|error| is_full(&error), |()| true)
+    });
+    let _ = directory.remove(PROBE);
     supported
 }
 
@@ -166,35 +151,20 @@ impl Device for FileDevice {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.check_writable()?;
-        fs::remove_file(self.path(name)?)
+        self.directory.remove(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.check_writable()?;
-        fs::rename(self.path(from)?, self.path(to)?)
+        self.directory.rename(from, to)
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            if let (true, Ok(name)) = (metadata.is_file(), entry.file_name().into_string()) {
-                entries.push(Entry {
-                    name,
-                    len: metadata.len(),
-                });
-            }
-        }
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        self.directory.list()
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        match cfg!(windows) {
-            true => check_is_directory(&self.directory),
-            false => fs::File::open(&self.directory)?.sync_all(),
-        }
+        self.directory.sync()
     }
 }
 
@@ -202,6 +172,7 @@ impl Device for FileDevice {
 #[derive(Debug)]
 pub(crate) struct PosixFile {
     file: fs::File,
+    path: Arc<Path>,
 }
 
 pub(crate) fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
@@ -220,6 +191,11 @@ impl PosixFile {
     #[cfg(uring)]
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Names the file in an error.
+    pub(crate) fn named(&self, what: &'static str) -> impl FnOnce(io::Error) -> io::Error + '_ {
+        move |error| named(what, &self.path, error)
     }
 
     /// Writes all buffers, continuing after short writes.
@@ -302,11 +278,13 @@ fn write_vectored(
 
 impl File for PosixFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        let metadata = self.file.metadata();
+        Ok(metadata.map_err(self.named("look at"))?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
+        let changed = self.file.set_len(len);
+        changed.map_err(self.named("change the length of"))
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
@@ -315,7 +293,7 @@ impl File for PosixFile {
             use rustix::fs::FallocateFlags;
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.named("extend")(error.into())),
             }
         }
         let _ = len;
@@ -327,7 +305,8 @@ impl File for PosixFile {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(zeroes.len() as u64);
-            self.write_all(&[&zeroes[..len as usize]], at, false)?;
+            let written = self.write_all(&[&zeroes[..len as usize]], at, false);
+            written.map_err(self.named("write"))?;
             at += len;
         }
         Ok(())
@@ -342,7 +321,7 @@ impl File for PosixFile {
             match rustix::fs::fallocate(&self.file, flags, range.start, len) {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.named("free space of")(error.into())),
             }
         }
         let end = range.end.min(self.len()?);
@@ -355,19 +334,22 @@ impl File for PosixFile {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         check_aligned(&[buf], offset)?;
-        self.file.read_exact_at(buf, offset)
+        let read = self.file.read_exact_at(buf, offset);
+        read.map_err(self.named("read"))
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.write_all(bufs, offset, false)
+        let written = self.write_all(bufs, offset, false);
+        written.map_err(self.named("write"))
     }
 
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.write_all(bufs, offset, true)
+        let written = self.write_all(bufs, offset, true);
+        written.map_err(self.named("write"))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().map_err(self.named("sync"))
     }
 }
 
@@ -381,8 +363,9 @@ mod tests {
     fn a_durable_write_needs_no_special_call() {
         let mut path = std::env::temp_dir();
         path.push(format!("braid-posix-test-{}", std::process::id()));
-        let mut options = options(false);
-        let file = options.create_new(true).open(&path).unwrap();
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = options.open(&path).unwrap();
         fs::remove_file(&path).unwrap();
         for durable in [false, true] {
             let bufs = [io::IoSlice::new(b"abc"), io::IoSlice::new(b"defg")];

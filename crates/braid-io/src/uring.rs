@@ -16,6 +16,7 @@ use std::sync::Arc;
 use braid_rt::Mutex;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use crate::directory::DEFAULT_FILE_MODE;
 use crate::posix::{PosixFile, check_aligned};
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, WriteOp};
 
@@ -163,7 +164,15 @@ impl UringDevice {
     /// `NotFound`, `NotADirectory`; `Unsupported` if the kernel or a sandbox does not allow io_uring, or
     /// the file system no direct I/O.
     pub fn new(directory: &Path) -> io::Result<Self> {
-        let names = FileDevice::new(directory)?;
+        Self::with_mode(directory, DEFAULT_FILE_MODE)
+    }
+
+    /// As [`UringDevice::new`]; files that are created get these permissions, as in `chmod(2)`.
+    ///
+    /// # Errors
+    /// As [`UringDevice::new`].
+    pub fn with_mode(directory: &Path, mode: u32) -> io::Result<Self> {
+        let names = FileDevice::with_mode(directory, mode)?;
         let unsupported = |what: String| io::Error::new(io::ErrorKind::Unsupported, what);
         if !names.is_direct() {
             return Err(unsupported("the file system does not do direct I/O".into()));
@@ -224,8 +233,8 @@ impl Device for UringDevice {
 }
 
 /// The device as an opened directory has it.
-pub(crate) fn open(directory: &Path) -> io::Result<Arc<dyn Device>> {
-    Ok(Arc::new(UringDevice::new(directory)?))
+pub(crate) fn open(directory: &Path, mode: u32) -> io::Result<Arc<dyn Device>> {
+    Ok(Arc::new(UringDevice::with_mode(directory, mode)?))
 }
 
 struct UringFile {
@@ -295,10 +304,11 @@ impl File for UringFile {
             });
         }
         // SAFETY: the buffers are borrowed mutably for this call.
-        unsafe {
+        let done = unsafe {
             self.rings
                 .run(self.file.as_fd().as_raw_fd(), &mut operations)
-        }
+        };
+        done.map_err(self.file.named("read"))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
@@ -316,9 +326,10 @@ impl File for UringFile {
             });
         }
         // SAFETY: the buffers are borrowed for this call, and a write only reads from them.
-        unsafe {
+        let done = unsafe {
             self.rings
                 .run(self.file.as_fd().as_raw_fd(), &mut operations)
-        }
+        };
+        done.map_err(self.file.named("write"))
     }
 }

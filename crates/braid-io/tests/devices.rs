@@ -178,3 +178,74 @@ fn a_directory_is_created_with_all_above_it() {
     std::fs::write(&file, "").unwrap();
     assert!(create_directory(&file.join("d")).is_err());
 }
+
+/// What somebody put in the way is neither followed nor written to.
+#[test]
+#[cfg(unix)]
+fn no_symbolic_link_is_followed() {
+    use std::os::unix::fs::symlink;
+
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (place, letter) = (directory.path().join("db"), directory.path().join("letter"));
+    std::fs::write(&letter, "Dear engine").unwrap();
+    std::fs::create_dir(&place).unwrap();
+    for name in [".braid-probe", "old", "new", "LOCK", "copy"] {
+        symlink(&letter, place.join(name)).unwrap();
+    }
+    let device = open_directory(&place, DeviceChoice::File).unwrap();
+    assert!(!place.join(".braid-probe").exists());
+    assert_eq!(device.list().unwrap(), []);
+    let opened = device.open("old", OpenMode::Existing).unwrap_err();
+    assert!(opened.to_string().contains("old"), "{opened}");
+    let created = device.open("new", OpenMode::CreateNew).unwrap_err();
+    assert_eq!(created.kind(), ErrorKind::AlreadyExists);
+    assert!(matches!(
+        DirectoryLock::acquire(&place),
+        Err(LockError::Io(_))
+    ));
+    // A file that is made anew takes the link's place.
+    let mut copy = braid_io::create_file(&place.join("copy"), 0o600).unwrap();
+    std::io::Write::write_all(&mut copy, b"copy").unwrap();
+    assert!(!place.join("copy").is_symlink());
+    assert_eq!(std::fs::read_to_string(&letter).unwrap(), "Dear engine");
+}
+
+/// An error says which file, and what was to be done with it; its kind is the system's.
+#[test]
+fn errors_name_the_file() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let device = open_directory(directory.path(), DeviceChoice::Auto).unwrap();
+    let path = directory.path().join("a").display().to_string();
+    let error = device.open("a", OpenMode::Existing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot open {path}: ")),
+        "{error}"
+    );
+    let error = device.remove("a").unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot remove {path}: ")),
+        "{error}"
+    );
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    let mut buf = device.allocate(device.block_size());
+    let error = file.read_at(&mut buf, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot read {path}: ")),
+        "{error}"
+    );
+    let mut op = [braid_io::ReadOp {
+        buf: &mut buf,
+        offset: 0,
+    }];
+    let error = file.read_batch(&mut op).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    assert!(error.to_string().contains(&path), "{error}");
+}

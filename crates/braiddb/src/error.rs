@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::Refused;
@@ -133,10 +133,12 @@ pub enum Error {
     },
 
     /// Another process, or another handle of this process, has the database open.
-    #[error("{} is in use by another process or handle; close it first", path.display())]
+    #[error("cannot open {}: it is in use by {}; close it there first", path.display(), holder_name(*holder))]
     Locked {
-        /// The database's directory.
+        /// The directory of the database, or of the archive.
         path: PathBuf,
+        /// The process that has it open, where the system tells.
+        holder: Option<u32>,
     },
 
     /// The directory exists but holds no Braid database.
@@ -367,6 +369,14 @@ impl Error {
         matches!(self, Error::Conflict(_))
     }
 
+    /// That a directory is locked, with who locked it.
+    pub(crate) fn locked(path: &Path) -> Self {
+        Error::Locked {
+            path: path.to_owned(),
+            holder: braid_io::lock_holder(path),
+        }
+    }
+
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::of_device(what.into(), Arc::new(source))
     }
@@ -381,6 +391,15 @@ impl Error {
             }
             (None, _) => Error::Io { what, source },
         }
+    }
+}
+
+/// The process that has a directory open, in words.
+fn holder_name(holder: Option<u32>) -> String {
+    match holder {
+        Some(process) if process == std::process::id() => "another handle of this process".into(),
+        Some(process) => format!("process {process}"),
+        None => "another process or handle".into(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! operations and never synced; a failure to write it touches nothing else.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Publisher {
     directory: Option<PathBuf>,
+    file_mode: u32,
     #[cfg(feature = "metrics")]
     label: Option<String>,
     /// When they went there last.
@@ -36,6 +37,7 @@ impl Publisher {
     pub(crate) fn new(options: &Builder) -> Self {
         Self {
             directory: options.stats_directory.clone(),
+            file_mode: options.file_mode,
             #[cfg(feature = "metrics")]
             label: options.metrics_label.clone(),
             last: Mutex::default(),
@@ -52,9 +54,9 @@ impl Publisher {
 }
 
 /// Replaces the file at once, so that a reader finds the old or the new one.
-fn write(directory: &Path, text: &str) -> io::Result<()> {
+fn write(directory: &Path, mode: u32, text: &str) -> io::Result<()> {
     let unfinished = directory.join(UNFINISHED);
-    fs::write(&unfinished, text)?;
+    braid_io::create_file(&unfinished, mode)?.write_all(text.as_bytes())?;
     fs::rename(unfinished, directory.join(STATS_FILE))
 }
 
@@ -88,7 +90,9 @@ impl Inner {
             });
         }
         if let Some(directory) = &publisher.directory
-            && let Err(error) = self.gate.pass(|| write(directory, &stats.to_prometheus()))
+            && let Err(error) = self
+                .gate
+                .pass(|| write(directory, publisher.file_mode, &stats.to_prometheus()))
         {
             crate::trace::stats_file_failed(&error);
         }

@@ -107,10 +107,13 @@ impl Database {
                 });
             }
             // What will be acknowledged is worth nothing in a directory whose name is lost.
-            braid_io::create_directory(path).map_err(opening)?;
+            braid_io::create_directory_with_mode(path, options.file_mode).map_err(opening)?;
         }
-        let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
-        let device = braid_io::open_directory(path, options.device).map_err(opening)?;
+        let mode = options.file_mode;
+        let lock = DirectoryLock::acquire_with_mode(path, mode);
+        let lock = lock.map_err(|error| locking(path, error))?;
+        let device = braid_io::open_directory_with_mode(path, options.device, mode);
+        let device = device.map_err(opening)?;
         if is_database {
             publish::remove(path);
         }
@@ -213,9 +216,7 @@ fn opening(path: &Path, error: io::Error) -> Error {
 
 fn locking(path: &Path, error: LockError) -> Error {
     match error {
-        LockError::Held => Error::Locked {
-            path: path.to_owned(),
-        },
+        LockError::Held => Error::locked(path),
         LockError::Io(error) => opening(path, error),
     }
 }
@@ -286,7 +287,8 @@ fn open_archive(
             None
         }
         Some(ArchivePlace::Directory(path)) => {
-            Some(Archiver::open(gate, path, log, oldest, copies)?)
+            let mode = options.file_mode;
+            Some(Archiver::open(gate, path, mode, log, oldest, copies)?)
         }
         Some(ArchivePlace::Device(device)) => {
             let device = gate.device(device.clone());

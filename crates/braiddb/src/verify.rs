@@ -65,9 +65,7 @@ impl Offline {
 
     pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
         let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-            LockError::Held => Error::Locked {
-                path: path.to_owned(),
-            },
+            LockError::Held => Error::locked(path),
             LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
         })?;
         let device = braid_io::open_directory(path, DeviceChoice::Auto)

@@ -60,8 +60,8 @@ fn parse_name(name: &str) -> Option<u64> {
 }
 
 /// The device over an archive's directory.
-pub(super) fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
-    braid_io::open_directory(path, DeviceChoice::File)
+pub(super) fn open_device(path: &Path, mode: u32) -> Result<Arc<dyn Device>> {
+    braid_io::open_directory_with_mode(path, DeviceChoice::File, mode)
         .map_err(|e| Error::io(format!("opening the archive {}", path.display()), e))
 }
 

@@ -68,21 +68,20 @@ impl Archiver {
     pub(crate) fn open(
         gate: &Gate,
         path: &Path,
+        mode: u32,
         log: &Log,
         oldest: u64,
         copies: &Copies,
     ) -> Result<Self> {
         let opening = |e| Error::io(format!("opening the archive {}", path.display()), e);
-        braid_io::create_directory(path).map_err(opening)?;
-        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-            LockError::Held => Error::Locked {
-                path: path.to_owned(),
-            },
+        braid_io::create_directory_with_mode(path, mode).map_err(opening)?;
+        let lock = DirectoryLock::acquire_with_mode(path, mode).map_err(|error| match error {
+            LockError::Held => Error::locked(path),
             LockError::Io(error) => opening(error),
         })?;
         let name = path.display().to_string();
-        let mut archiver =
-            Self::open_on(gate.device(open_device(path)?), &name, log, oldest, copies)?;
+        let device = gate.device(open_device(path, mode)?);
+        let mut archiver = Self::open_on(device, &name, log, oldest, copies)?;
         archiver.lock = Mutex::new(Some(lock));
         Ok(archiver)
     }

@@ -158,7 +158,7 @@ impl<'a> Backup<'a> {
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.inner.check_open()?;
         let parent = self.read_parent()?;
-        let mut sink = sink::FileSink::create(path.as_ref())?;
+        let mut sink = sink::FileSink::create(path.as_ref(), self.inner.file_mode)?;
         let mut report = self.copy(parent, &mut sink)?;
         report.path = Some(sink.finish(report.number)?);
         self.note(&report);

@@ -97,6 +97,7 @@ pub struct Restore<'a> {
     until: Until,
     progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
     device: DeviceChoice,
+    file_mode: u32,
     pool_bytes: usize,
 }
 
@@ -124,6 +125,7 @@ impl<'a> Restore<'a> {
             until: Until::End,
             progress: None,
             device: DeviceChoice::Auto,
+            file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 64 << 20,
         }
     }
@@ -171,6 +173,12 @@ impl<'a> Restore<'a> {
         self
     }
 
+    /// The permissions of the database's files, see [`crate::Builder::file_mode`]. Default: `0o600`.
+    pub fn file_mode(mut self, mode: u32) -> Self {
+        self.file_mode = mode;
+        self
+    }
+
     /// How the medium is accessed.
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
@@ -202,14 +210,16 @@ impl<'a> Restore<'a> {
             }
             .into());
         }
-        braid_io::create_directory(path).map_err(opening)?;
-        let _lock = DirectoryLock::acquire(path).map_err(|error| match error {
-            LockError::Held => Error::Locked {
-                path: path.to_owned(),
-            },
-            LockError::Io(error) => opening(error),
-        })?;
-        let device = braid_io::open_directory(path, self.device).map_err(opening)?;
+        braid_io::create_directory_with_mode(path, self.file_mode).map_err(opening)?;
+        let _lock =
+            DirectoryLock::acquire_with_mode(path, self.file_mode).map_err(
+                |error| match error {
+                    LockError::Held => Error::locked(path),
+                    LockError::Io(error) => opening(error),
+                },
+            )?;
+        let device = braid_io::open_directory_with_mode(path, self.device, self.file_mode)
+            .map_err(opening)?;
         self.run_on(device)
     }
 

@@ -18,7 +18,7 @@ pub(super) struct FileSink {
 
 impl FileSink {
     /// Begins a file at `path`, or in it, if it is a directory.
-    pub(super) fn create(path: &Path) -> Result<Self> {
+    pub(super) fn create(path: &Path, mode: u32) -> Result<Self> {
         let opening = |error| Error::io(format!("creating the backup {}", path.display()), error);
         let (directory, path) = match fs::metadata(path) {
             Ok(found) if found.is_dir() => (path.to_owned(), None),
@@ -37,7 +37,7 @@ impl FileSink {
         name.push(".partial");
         let partial = directory.join(name);
         // What an interrupted one left is worth nothing.
-        let file = File::create(&partial).map_err(opening)?;
+        let file = braid_io::create_file(&partial, mode).map_err(opening)?;
         Ok(Self {
             file,
             partial,

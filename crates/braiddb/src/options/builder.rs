@@ -39,6 +39,7 @@ pub struct Builder {
     pub(crate) lanes: Option<usize>,
     pub(crate) epoch: Duration,
     pub(crate) device: DeviceChoice,
+    pub(crate) file_mode: u32,
     pub(crate) pool_bytes: usize,
     pub(crate) segment_bytes: u64,
     pub(crate) checkpoint_log_bytes: u64,
@@ -80,6 +81,7 @@ impl Default for Builder {
             lanes: None,
             epoch: LogOptions::default().epoch,
             device: DeviceChoice::Auto,
+            file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 256 << 20,
             segment_bytes: 32 << 20,
             checkpoint_log_bytes: 256 << 20,
@@ -185,6 +187,15 @@ impl Builder {
     /// ```
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
+        self
+    }
+
+    /// The permissions of the files that are created: those of the database, its archive, its backups and its
+    /// statistics. They are given as in `chmod(2)` and independent of the umask. Directories that are created can be
+    /// searched by whoever may read the files. Existing files keep their permissions. Default: `0o600`, for the owner
+    /// only. Without effect on Windows.
+    pub fn file_mode(mut self, mode: u32) -> Self {
+        self.file_mode = mode;
         self
     }
 

@@ -199,6 +199,12 @@ impl Builder {
         check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
         let interval_fits = !self.archive_interval.is_zero();
         check(interval_fits, "archive_interval", "more than zero")?;
+        let mode_fits = self.file_mode & 0o600 == 0o600 && self.file_mode & !0o666 == 0;
+        check(
+            mode_fits,
+            "file_mode",
+            "0o600, and reading or writing (no executing) for group and others",
+        )?;
         let flushes = self.flushes_in_flight.unwrap_or(1);
         let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
         check(flushes_fit, "flushes_in_flight", "from 1 to 16")

@@ -10,7 +10,7 @@ fn assert_locked(trial: &mut Trial<'_>) {
     let what = trial.what();
     let error = trial.open().map(drop).unwrap_err();
     assert!(
-        matches!(&error, Error::Locked { path } if path == trial.dir),
+        matches!(&error, Error::Locked { path, .. } if path == trial.dir),
         "{what}: {error}"
     );
     let error = braid::verify(trial.dir, &mut |_| {}).map(drop).unwrap_err();

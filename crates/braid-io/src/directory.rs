@@ -1,0 +1,279 @@
+//! A directory of the file system, and what is done with its names.
+//!
+//! On Unix, names are looked up in the directory that was opened, whatever becomes of its path, and no symbolic link is
+//! followed. Files are created with the permissions that are asked for, and only where nothing has their name. Every
+//! error says what was to be done, and with which file.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Entry;
+
+/// The permissions of files that are created, unless others are asked for: their owner may read and write them.
+pub const DEFAULT_FILE_MODE: u32 = 0o600;
+
+/// The permissions of a directory whose files have the permissions `mode`: who may read the files may look them up.
+pub(crate) fn directory_mode(mode: u32) -> u32 {
+    mode | (mode & 0o444) >> 2
+}
+
+/// An error of the system, with what was to be done and the file.
+#[derive(Debug)]
+struct Named {
+    what: &'static str,
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, path, error } = self;
+        write!(f, "cannot {what} {}: {error}", path.display())
+    }
+}
+
+impl std::error::Error for Named {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Says in an error what was to be done, and with which file; its kind stays.
+pub(crate) fn named(what: &'static str, path: &Path, error: io::Error) -> io::Error {
+    let (kind, path) = (error.kind(), path.to_owned());
+    io::Error::new(kind, Named { what, path, error })
+}
+
+/// Creates a file with these permissions, as in `chmod(2)`, for writing. Whatever has its name is removed before: a
+/// symbolic link is not followed.
+///
+/// # Errors
+/// The system's.
+pub fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
+    let not_a_file = || io::Error::from(io::ErrorKind::InvalidInput);
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(not_a_file)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let directory = Directory::open(directory)?;
+    match directory.create_file(name, mode, false) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            directory.remove(name)?;
+            directory.create_file(name, mode, false)
+        }
+        created => created,
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    #[cfg(unix)]
+    handle: fs::File,
+}
+
+impl Directory {
+    /// The path of a file in it.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn checked(name: &str) -> io::Result<&str> {
+        let has_separator = name.contains(['/', '\0']) || name.contains(std::path::is_separator);
+        if name.is_empty() || has_separator || name == "." || name == ".." {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a plain file name",
+            ));
+        }
+        Ok(name)
+    }
+
+    fn named(&self, what: &'static str, name: &str, error: impl Into<io::Error>) -> io::Error {
+        named(what, &self.path_of(name), error.into())
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode};
+
+    use super::*;
+
+    fn direct_flag(direct: bool) -> OFlags {
+        #[cfg(target_os = "linux")]
+        if direct {
+            return OFlags::DIRECT;
+        }
+        let _ = direct;
+        OFlags::empty()
+    }
+
+    impl Directory {
+        pub(crate) fn open(path: &Path) -> io::Result<Self> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let handle = rustix::fs::open(path, flags, Mode::empty());
+            let handle = handle.map_err(|error| named("open", path, error.into()))?;
+            Ok(Self {
+                path: path.to_owned(),
+                handle: handle.into(),
+            })
+        }
+
+        pub(crate) fn open_file(
+            &self,
+            name: &str,
+            read_only: bool,
+            direct: bool,
+        ) -> io::Result<fs::File> {
+            let access = match read_only {
+                true => OFlags::RDONLY,
+                false => OFlags::RDWR,
+            };
+            let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | direct_flag(direct);
+            let name = Self::checked(name)?;
+            match rustix::fs::openat(&self.handle, name, flags, Mode::empty()) {
+                Ok(file) => Ok(file.into()),
+                Err(error) => Err(self.named("open", name, error)),
+            }
+        }
+
+        pub(crate) fn create_file(
+            &self,
+            name: &str,
+            mode: u32,
+            direct: bool,
+        ) -> io::Result<fs::File> {
+            let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let flags = OFlags::RDWR | new | OFlags::CLOEXEC | direct_flag(direct);
+            let name = Self::checked(name)?;
+            // For its owner first, then for whom it is meant, whatever the umask says.
+            let owner = Mode::from_raw_mode(DEFAULT_FILE_MODE as RawMode);
+            let created = rustix::fs::openat(&self.handle, name, flags, owner).and_then(|file| {
+                if mode != DEFAULT_FILE_MODE {
+                    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode as RawMode))?;
+                }
+                Ok(file.into())
+            });
+            created.map_err(|error| self.named("create", name, error))
+        }
+
+        pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+            let name = Self::checked(name)?;
+            rustix::fs::unlinkat(&self.handle, name, AtFlags::empty())
+                .map_err(|error| self.named("remove", name, error))
+        }
+
+        pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            let (from, to) = (Self::checked(from)?, Self::checked(to)?);
+            rustix::fs::renameat(&self.handle, from, &self.handle, to)
+                .map_err(|error| self.named("rename", from, error))
+        }
+
+        pub(crate) fn list(&self) -> io::Result<Vec<Entry>> {
+            let failed = |error: rustix::io::Errno| named("list", &self.path, error.into());
+            let mut entries = Vec::new();
+            for entry in Dir::read_from(&self.handle).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let Ok(name) = entry.file_name().to_str() else {
+                    continue;
+                };
+                let found = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW);
+                let found = match found {
+                    // Removed meanwhile.
+                    Err(rustix::io::Errno::NOENT) => continue,
+                    found => found.map_err(|error| self.named("look at", name, error))?,
+                };
+                if FileType::from_raw_mode(found.st_mode).is_file() {
+                    entries.push(Entry {
+                        name: name.to_owned(),
+                        len: u64::try_from(found.st_size).unwrap_or(0),
+                    });
+                }
+            }
+            entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            Ok(entries)
+        }
+
+        pub(crate) fn sync(&self) -> io::Result<()> {
+            let synced = self.handle.sync_all();
+            synced.map_err(|error| named("sync", &self.path, error))
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod system {
+    use super::*;
+
+    impl Directory {
+        pub(crate) fn open(path: &Path) -> io::Result<Self> {
+            let directory = Self {
+                path: path.to_owned(),
+            };
+            directory.sync()?;
+            Ok(directory)
+        }
+
+        pub(crate) fn open_file(
+            &self,
+            name: &str,
+            read_only: bool,
+            _: bool,
+        ) -> io::Result<fs::File> {
+            let mut options = fs::OpenOptions::new();
+            let options = options.read(true).write(!read_only);
+            let opened = options.open(self.path_of(Self::checked(name)?));
+            opened.map_err(|error| self.named("open", name, error))
+        }
+
+        pub(crate) fn create_file(&self, name: &str, _: u32, _: bool) -> io::Result<fs::File> {
+            let mut options = fs::OpenOptions::new();
+            let options = options.read(true).write(true).create_new(true);
+            let created = options.open(self.path_of(Self::checked(name)?));
+            created.map_err(|error| self.named("create", name, error))
+        }
+
+        pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+            let removed = fs::remove_file(self.path_of(Self::checked(name)?));
+            removed.map_err(|error| self.named("remove", name, error))
+        }
+
+        pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            let to = self.path_of(Self::checked(to)?);
+            let renamed = fs::rename(self.path_of(Self::checked(from)?), to);
+            renamed.map_err(|error| self.named("rename", from, error))
+        }
+
+        pub(crate) fn list(&self) -> io::Result<Vec<Entry>> {
+            let failed = |error| named("list", &self.path, error);
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(&self.path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let metadata = entry.metadata().map_err(failed)?;
+                if let (true, Ok(name)) = (metadata.is_file(), entry.file_name().into_string()) {
+                    entries.push(Entry {
+                        name,
+                        len: metadata.len(),
+                    });
+                }
+            }
+            entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            Ok(entries)
+        }
+
+        /// Names are durable by the journal of the file system, which no call waits for here.
+        pub(crate) fn sync(&self) -> io::Result<()> {
+            let is_directory = fs::metadata(&self.path).map(|found| found.is_dir());
+            match is_directory.map_err(|error| named("look at", &self.path, error))? {
+                true => Ok(()),
+                false => Err(io::ErrorKind::NotADirectory.into()),
+            }
+        }
+    }
+}
