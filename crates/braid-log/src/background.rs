@@ -21,23 +21,16 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
     }
     let started = (0..core.lanes.len())
         .map(|index| {
-            let core = Arc::clone(core);
-            thread::spawn(&format!("braid-log-{index}"), move || {
-                flush_loop(&core, &core.lanes[index]);
+            let name = format!("braid-log-{index}");
+            spawn(core, &name, move |core| {
+                flush_loop(core, &core.lanes[index])
             })
         })
         .chain(std::iter::once_with(|| {
-            let core = Arc::clone(core);
-            thread::spawn("braid-log-prep", move || prepare_loop(&core))
+            spawn(core, "braid-log-prep", prepare_loop)
         }))
-        .chain(core.protocol.has_epochs().then(|| {
-            let core = Arc::clone(core);
-            thread::spawn("braid-log-epoch", move || epoch_loop(&core))
-        }))
-        .chain((core.options.group_size > 0).then(|| {
-            let core = Arc::clone(core);
-            thread::spawn("braid-log-group", move || group_loop(&core))
-        }));
+        .chain((core.protocol.has_epochs()).then(|| spawn(core, "braid-log-epoch", epoch_loop)))
+        .chain((core.options.group_size > 0).then(|| spawn(core, "braid-log-group", group_loop)));
     for thread in started {
         match thread {
             Ok(thread) => threads.push(thread),
@@ -48,6 +41,19 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
         }
     }
     Ok(threads)
+}
+
+/// Starts a thread. If it panics, it stops the log, which could not be relied on without it.
+fn spawn(
+    core: &Arc<Core>,
+    name: &str,
+    work: impl FnOnce(&Core) + Send + 'static,
+) -> io::Result<JoinHandle> {
+    let (own, watched, cause) = (Arc::clone(core), Arc::clone(core), name.to_owned());
+    let died = move |panic: &str| {
+        watched.set_poison(&format!("the thread {cause} panicked: {panic}"));
+    };
+    thread::spawn_watched(name, move || work(&own), died)
 }
 
 /// Stops the threads and waits for them. The flushers flush what is there first.
@@ -136,5 +142,30 @@ impl Ticker {
     fn stop(&self) {
         *self.stopped.lock() = true;
         self.wake.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::resume_unwind;
+
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::{Log, LogError};
+
+    #[test]
+    fn a_thread_that_dies_stops_the_log() {
+        let log = Log::create(Arc::new(MemoryDevice::new()), LogOptions::default()).unwrap();
+        let ticket = log.append(&[b"x"]).unwrap();
+        ticket.wait().unwrap();
+        let died = spawn(log.core(), "braid-log-test", |_| {
+            resume_unwind(Box::new("out of order"))
+        });
+        assert!(died.unwrap().join().is_err());
+        let error = log.append(&[b"y"]).unwrap_err();
+        let told = "the thread braid-log-test panicked: out of order";
+        assert!(matches!(error, LogError::Poisoned { cause } if *cause == *told));
+        assert_eq!(log.horizon(), 1);
     }
 }

@@ -218,7 +218,15 @@ impl Core {
         })
     }
 
-    /// I8: stops the log after a failed write. Everybody who waits learns the cause.
+    /// Whether the log has stopped.
+    #[inline]
+    pub(crate) fn is_poisoned(&self) -> bool {
+        // SeqCst: see `poison`.
+        self.poisoned.load(Ordering::SeqCst)
+    }
+
+    /// I8: stops the log after a failed write, or a failure that leaves the state in memory in doubt. Every
+    /// waiter gets the cause.
     pub(crate) fn set_poison(&self, cause: &str) {
         if braid_rt::mutant!("go_on_after_failure") {
             return;

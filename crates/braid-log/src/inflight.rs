@@ -14,7 +14,8 @@ use crate::ticket::{Ticket, TicketHome};
 ///
 /// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
-/// gives drawn numbers up.
+/// gives drawn numbers up. If its piece was appended, its writes may be applied in part: then dropping it
+/// stops the log, see [`InFlight::fail`].
 #[derive(Debug)]
 pub struct InFlight<'a> {
     home: &'a Arc<TicketHome>,
@@ -24,6 +25,8 @@ pub struct InFlight<'a> {
     /// The flush group that takes the piece; 0 while nothing is appended.
     group: u64,
     appended: bool,
+    /// Whether what was appended are writes, which must be applied.
+    has_writes: bool,
     /// What the piece names as dependencies.
     dependencies: Vec<u64>,
     reservation: Reservation,
@@ -46,6 +49,7 @@ impl<'a> InFlight<'a> {
             numbers: None,
             group: 0,
             appended: false,
+            has_writes: false,
             dependencies: Vec::new(),
             reservation,
             footprint: u64::MAX,
@@ -112,6 +116,7 @@ impl<'a> InFlight<'a> {
     /// [`Log::enter`](crate::Log::enter) was told.
     #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
+        self.has_writes = true;
         if self.dependencies.is_empty() {
             return self.put(PieceKind::Data, payload);
         }
@@ -266,6 +271,25 @@ impl<'a> InFlight<'a> {
         ticket
     }
 
+    /// The transaction's piece is appended, but its writes could not be applied, or only a part of them: stops
+    /// the log (I8).
+    ///
+    /// The log flushes what was appended so far, which no failure can take back. Then, before this transaction
+    /// releases its commit slot, the log is poisoned: so the horizon, every acknowledgement and every
+    /// [checkpoint position](crate::Log::quiesce) that is used stay before this transaction's numbers.
+    #[cold]
+    pub fn fail(mut self, cause: &str) {
+        let core = &self.home.core;
+        for lane in &core.lanes {
+            core.lead(lane);
+        }
+        core.publish();
+        if !braid_rt::mutant!("forget_failed_writes") {
+            core.set_poison(cause);
+        }
+        self.leave();
+    }
+
     /// Gives up what was drawn and not appended, and the commit slot.
     #[inline]
     fn leave(&mut self) {
@@ -284,6 +308,11 @@ impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.has_left {
+            if self.has_writes {
+                self.home
+                    .core
+                    .set_poison("a transaction ended before its writes were applied");
+            }
             self.leave();
         }
     }

@@ -611,7 +611,19 @@ impl Log {
         Ok(())
     }
 
-    /// The cause, if a failed write has stopped the log.
+    /// Stops the log (I8): nothing is acknowledged any more, and no flush begins. Every waiter gets the cause; of
+    /// several causes the first counts.
+    pub fn poison(&self, cause: &str) {
+        self.core().set_poison(cause);
+    }
+
+    /// Whether the log has stopped.
+    #[inline]
+    pub fn is_poisoned(&self) -> bool {
+        self.core().is_poisoned()
+    }
+
+    /// The cause, if the log has stopped: a failed write, or what [`Log::poison`] was told.
     pub fn poisoned(&self) -> Option<String> {
         match self.core().poison() {
             Some(LogError::Poisoned { cause }) => Some(cause.to_string()),

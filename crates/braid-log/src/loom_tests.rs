@@ -361,14 +361,14 @@ fn who_leaves_flushes_for_who_waits_for_all() {
             let log = log.clone();
             spawn(move || log.sync().unwrap())
         };
-        // Its ticket goes before the entry does: only leaving can wake anybody.
+        // Its ticket asks for nothing: only leaving can wake anybody.
         let core = log.core();
         let reservation = core.reserve(1).unwrap();
         let entry = core.entries.enter(0).unwrap();
         let mut entry = InFlight::new(&log.inner().homes[0], entry, reservation);
         entry.draw(1);
         entry.append(&[b"x"]);
-        drop(entry);
+        entry.finish().detach();
         waiting.join().unwrap();
         log.sync().unwrap();
         assert_eq!(log.horizon(), 1);

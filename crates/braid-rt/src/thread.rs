@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::simulation;
+use crate::user::message;
 
 /// A thread that somebody may wait for.
 #[derive(Debug)]
@@ -27,6 +29,26 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHa
     }
     let builder = std::thread::Builder::new().name(name.to_owned());
     Ok(JoinHandle(Handle::Thread(builder.spawn(f)?)))
+}
+
+/// Starts a thread that something depends on. If `f` panics, `died` is called on the thread with the panic's
+/// message, before the thread ends.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_watched(
+    name: &str,
+    f: impl FnOnce() + Send + 'static,
+    died: impl FnOnce(&str) + Send + 'static,
+) -> io::Result<JoinHandle> {
+    // Unwind safe: whoever depends on the thread learns in `died` that its state is in doubt.
+    let watched = AssertUnwindSafe(f);
+    spawn(name, move || {
+        if let Err(panic) = catch_unwind(watched) {
+            died(&message(&*panic));
+            resume_unwind(panic);
+        }
+    })
 }
 
 impl JoinHandle {

@@ -32,7 +32,13 @@ pub(crate) struct Tables {
     marks: Table<u64, Bytes>,
     /// Entries with a time to live, see [`crate::beside`].
     leases: Option<Table<u64, Bytes>>,
+    /// More than the pool has room for: to read it puts all else out of memory.
+    ballast: Option<Table<u8, Bytes>>,
 }
+
+/// Values in the ballast, and the bytes of each: 1.5 times the pool in all.
+const BALLAST: u8 = 24;
+const BALLAST_BYTES: usize = 64_000;
 
 impl Tables {
     pub(crate) fn open(db: &Database, plan: &Plan) -> Result<Self> {
@@ -53,6 +59,7 @@ impl Tables {
             values: db.table_with("values", options)?,
             marks: db.table("marks")?,
             leases: leases.transpose()?,
+            ballast: plan.tight.then(|| db.table("ballast")).transpose()?,
         })
     }
 
@@ -65,6 +72,7 @@ impl Tables {
             values: values.ok_or_else(|| missing("values"))?,
             marks: marks.ok_or_else(|| missing("marks"))?,
             leases: None,
+            ballast: None,
         })
     }
 
@@ -80,11 +88,15 @@ impl Tables {
 
     /// All that there is.
     pub(crate) fn found(&self, db: &Database) -> Result<Found> {
-        let snapshot = db.snapshot();
-        let state = scan(&snapshot, &self.values, 0, u8::MAX)?;
+        self.found_in(&db.snapshot())
+    }
+
+    /// All that a snapshot shows.
+    pub(crate) fn found_in(&self, snapshot: &Snapshot) -> Result<Found> {
+        let state = scan(snapshot, &self.values, 0, u8::MAX)?;
         Ok(Found {
             state: state.into_iter().collect::<State>(),
-            marks: self.marks(&snapshot)?,
+            marks: self.marks(snapshot)?,
         })
     }
 }
@@ -168,6 +180,11 @@ impl Notes {
         Ok(self.finish())
     }
 
+    /// Notes what a snapshot showed.
+    pub(crate) fn view(&self, view: View) {
+        self.lock().round.views.push(view);
+    }
+
     /// Everything that had returned before `time` is durable.
     pub(crate) fn acknowledge_before(&self, time: u64) {
         for tx in &mut self.lock().round.txs {
@@ -201,6 +218,8 @@ struct Started {
     tx: Transaction,
     id: TxId,
     durability: Durability,
+    /// Whether the database had failed before.
+    was_poisoned: bool,
     begun: u64,
     ops: Vec<Op>,
     body: Result<()>,
@@ -240,6 +259,8 @@ impl Client {
         for _ in 0..self.plan.transactions {
             let next = match self.rng.u32(..32) {
                 0..3 => self.view(),
+                24 | 25 => self.peek(),
+                16..24 if self.plan.tight => self.stir(),
                 3 => self.sync(),
                 4 if self.plan.checkpoints => self.checkpoint(),
                 5 | 6 if self.plan.named => self.named(),
@@ -290,8 +311,10 @@ impl Client {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
-            Error::Poisoned { .. } | Error::Closed => Next::End,
-            Error::OutOfSpace { .. }
+            Error::Closed => Next::End,
+            // A failed database shows what is durable for as long as it is open.
+            Error::Poisoned { .. }
+            | Error::OutOfSpace { .. }
             | Error::Io { .. }
             | Error::Corrupted { .. }
             | Error::Decode { .. } => {
@@ -328,6 +351,51 @@ impl Client {
     fn view(&mut self) -> Next {
         let snapshot = self.db.snapshot();
         self.look(&snapshot)
+    }
+
+    /// Reads some of the ballast, and makes it if it is not there.
+    fn stir(&mut self) -> Next {
+        let Some(table) = self.tables.ballast.clone() else {
+            return Next::Go;
+        };
+        let stirred = (0..6).try_for_each(|_| {
+            let key = self.rng.u8(..BALLAST);
+            if self.db.get_with(&table, &key, |bytes| bytes.is_some())? {
+                return Ok(());
+            }
+            let mut tx = self.db.begin();
+            tx.set_durability(Durability::None);
+            tx.insert(&table, &key, &vec![key; BALLAST_BYTES][..])?;
+            tx.commit().map(drop)
+        });
+        self.or_failed(stirred)
+    }
+
+    /// Reads single keys as they are at the horizon, which tells of what if it stays where it is.
+    fn peek(&mut self) -> Next {
+        let number = self.db.durable_horizon();
+        let key = self.key();
+        let seen = match self.db.get(&self.tables.values, &key) {
+            Ok(seen) => seen,
+            Err(error) => return self.failed(&error),
+        };
+        if self.db.durable_horizon() == number {
+            let ops = vec![Op::Get(key, seen.map(|bytes| decode(&bytes)))];
+            self.notes.view(View { number, ops });
+        }
+        Next::Go
+    }
+
+    /// Whether the database has failed. Then it accepts nothing any more, and goes on to show what is durable.
+    fn is_poisoned(&self) -> bool {
+        matches!(self.db.health(), Health::Poisoned { .. })
+    }
+
+    /// Complains of what a failed database did.
+    fn accepted(&mut self, what: &str) -> Next {
+        let violation = format!("I8: {what} after a failure");
+        self.beside.complain(violation);
+        Next::End
     }
 
     /// Looks at a snapshot that others may look at, too, for as long as it has its name.
@@ -368,7 +436,9 @@ impl Client {
     }
 
     fn copy(&mut self) -> Next {
+        let was_poisoned = self.is_poisoned();
         match self.beside.copies.make(&self.db, &mut self.rng) {
+            Ok(_) if was_poisoned => self.accepted("a backup"),
             Ok(view) => {
                 self.notes.lock().round.views.push(view);
                 Next::Go
@@ -465,7 +535,9 @@ impl Client {
 
     fn checkpoint(&mut self) -> Next {
         let time = self.notes.now();
+        let was_poisoned = self.is_poisoned();
         match self.db.checkpoint() {
+            Ok(()) if was_poisoned => self.accepted("a checkpoint"),
             Ok(()) => {
                 self.notes.acknowledge_before(time);
                 Next::Go
@@ -712,15 +784,21 @@ impl Client {
             },
             durability,
         };
+        let was_poisoned = self.is_poisoned();
+        let horizon = self.db.durable_horizon();
         let begun = self.notes.now();
         let mut tx = self.db.begin_with(options);
         let mut ops = Vec::new();
         let body = self.body(&mut tx, id, &mut ops);
+        if was_poisoned {
+            self.seen_after_failure(horizon, &ops);
+        }
         self.linger();
         Started {
             tx,
             id,
             durability,
+            was_poisoned,
             begun,
             ops,
             body,
@@ -732,6 +810,7 @@ impl Client {
             tx,
             id,
             durability,
+            was_poisoned,
             begun,
             ops,
             body,
@@ -761,6 +840,17 @@ impl Client {
                 Err(error) => (outcome, next) = self.commit_failed(&error),
             },
         }
+        if was_poisoned && outcome != Outcome::Aborted {
+            let wrote = ops
+                .iter()
+                .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)));
+            match outcome {
+                Outcome::Committed(_) if wrote => return self.accepted("a commit"),
+                Outcome::Committed(_) => {}
+                // It was refused before it was logged.
+                _ => outcome = Outcome::Aborted,
+            }
+        }
         let ended = self.notes.now();
         let place = {
             let mut notes = self.notes.lock();
@@ -780,6 +870,17 @@ impl Client {
             return self.settle(place, ticket);
         }
         next
+    }
+
+    /// What a transaction was shown that began after a failure is the state at the horizon, whether it commits or not.
+    fn seen_after_failure(&self, number: u64, ops: &[Op]) {
+        let reads = ops
+            .iter()
+            .take_while(|op| matches!(op, Op::Get(..) | Op::Scan(..)));
+        let ops: Vec<Op> = reads.cloned().collect();
+        if self.db.durable_horizon() == number {
+            self.notes.view(View { number, ops });
+        }
     }
 
     /// Waits for a ticket, or looks at it later.

@@ -1,23 +1,23 @@
 //! One history: rounds of opening, working, and crashing, each checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use braid::{BackupError, Database, Error, Protocol};
+use braid::{BackupError, Database, Error, Health, Protocol};
 use braid_io::{Decay, FileCopies, FileDecay, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
-use crate::beside::{Archive, Beside, Callbacks, OfRound};
+use crate::beside::{Archive, Beside, Callbacks, OfRound, exactly_up_to};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
 use crate::foreign::{self, Foreign};
 use crate::graph;
 use crate::plan::{Plan, survival};
-use crate::record::{Found, LARGE, Round, TxId};
+use crate::record::{Found, LARGE, Round, TxId, View, whole};
 
 /// Steps of the scheduler after which a history counts as one that does not end. Some with stalls take a million: who
 /// waits for a lock spins here, and all that spin go on taking steps while its holder has no processor.
@@ -574,6 +574,11 @@ impl History {
         if let Some(consumer) = consumer {
             consumer.join().expect("the simulation ends with a panic");
         }
+        let mut shown = Vec::new();
+        if matches!(db.health(), Health::Poisoned { .. }) {
+            self.count("worked on after a failure");
+            shown = self.look_after_failure(&db, &tables, &notes);
+        }
         self.enter(Phase::Closing);
         self.device.set_capacity(None);
         if self.rng.u32(..3) > 0 {
@@ -596,6 +601,12 @@ impl History {
         self.check(&round, None, self.plan.protocol)?;
         let of_round = self.beside.take_round(&self.plan);
         self.check_beside(of_round, &round)?;
+        for (number, marks) in shown {
+            if let Err(what) = exactly_up_to(&round, number, &marks) {
+                self.told = round.to_string();
+                return Err(format!("after a failure: {what}"));
+            }
+        }
         self.restart();
         self.between();
         Ok(Worked::Over(round))
@@ -607,8 +618,36 @@ impl History {
             if device.faults() > before {
                 self.count(fault);
             }
+            device.mend();
         }
         self.device.mend();
+    }
+
+    /// Looks at all that a failed database shows. Returns the transactions that were there, and up to which number.
+    fn look_after_failure(
+        &mut self,
+        db: &Database,
+        tables: &Tables,
+        notes: &Notes,
+    ) -> Vec<(u64, BTreeSet<TxId>)> {
+        let mut shown = Vec::new();
+        for _ in 0..2 {
+            let snapshot = db.snapshot();
+            let number = snapshot.number();
+            // A device that goes on failing shows nothing, which is no violation.
+            if let Ok(found) = tables.found_in(&snapshot) {
+                let ops = vec![whole(found.state)];
+                notes.view(View { number, ops });
+                shown.push((number, found.marks));
+                self.count("seen whole after a failure");
+            }
+            if self.rng.bool() {
+                // What failed before may work now.
+                self.device.mend();
+                self.device.set_capacity(None);
+            }
+        }
+        shown
     }
 
     /// Lets something go wrong while the clients work. Returns what, where, and how much went wrong there before: not all
@@ -627,6 +666,10 @@ impl History {
         {
             expect("write error in the archive", &archive);
             archive.fail_write_after(self.rng.u64(1..10));
+        }
+        if self.plan.tight && self.rng.u32(..3) > 0 {
+            expect("reads fail at random", &self.device);
+            self.device.fail_reads_at_random(self.rng.u32(8..200));
         }
         match self.rng.u32(..8) {
             0 => {

@@ -59,6 +59,9 @@ pub struct Plan {
     pub reopens: bool,
     /// Whether clients do no more than what shows absences that were none: see `Client::seesaw`.
     pub seesaw: bool,
+    /// Whether there are more values than the pool has room for, so that commits load pages and evict others, and
+    /// the device fails at that.
+    pub tight: bool,
     /// One in so many steps leaves its thread without a processor for a while; 0 for none.
     pub stalls: u32,
     /// Whether clients do what programs do by mistake: callbacks, closures and the health listener panic.
@@ -101,6 +104,7 @@ impl Plan {
             seesaw: rng.u32(..16) == 0,
             stalls: [0, 0, 0, 0, 0, 0, 64, 512][rng.usize(..8)],
             careless: rng.u32(..8) == 0,
+            tight: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
         };
@@ -139,6 +143,17 @@ impl Plan {
                 large: false,
                 crashes: false,
                 errors: false,
+                ..plan
+            };
+        } else if rng.u32(..10) == 0 {
+            plan = Self {
+                clients: plan.clients.max(2),
+                transactions: plan.transactions + 20,
+                keys: plan.keys.max(8),
+                large: true,
+                checkpoints: true,
+                errors: true,
+                tight: true,
                 ..plan
             };
         }
@@ -208,6 +223,7 @@ impl Plan {
             "copies" => self.copies = parse(name, value)?,
             "archive" => self.archive = parse(name, value)?,
             "reopens" => self.reopens = parse(name, value)?,
+            "tight" => self.tight = parse(name, value)?,
             "seesaw" => self.seesaw = parse(name, value)?,
             "stalls" => self.stalls = parse(name, value)?,
             "careless" => self.careless = parse(name, value)?,
@@ -276,6 +292,7 @@ impl Plan {
         add(&|p| p.reopens = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
+        add(&|p| p.tight = false);
         add(&|p| p.stalls = 0);
         add(&|p| p.errors = false);
         add(&|p| p.large = false);
@@ -317,6 +334,7 @@ impl fmt::Display for Plan {
             archive,
             reopens,
             seesaw,
+            tight,
             stalls,
             careless,
             lies,
@@ -327,7 +345,7 @@ impl fmt::Display for Plan {
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
              crashes={crashes},errors={errors},decay={decay},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
-             feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},stalls={stalls},\
+             feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},lies={lies}"
         )
     }

@@ -128,6 +128,20 @@ impl fmt::Display for Version {
     }
 }
 
+/// Every version that was seen, with its key; `None` where it was seen that there is none.
+pub(crate) fn seen(ops: &[Op]) -> impl Iterator<Item = (Key, Option<&Version>)> {
+    ops.iter().flat_map(|op| {
+        let (point, range) = match op {
+            Op::Get(key, seen) => (Some((*key, seen.as_ref())), None),
+            Op::Scan(_, _, seen) => (None, Some(seen)),
+            _ => (None, None),
+        };
+        let range = range.into_iter().flatten();
+        let range = range.map(|(key, version)| (*key, Some(version)));
+        point.into_iter().chain(range)
+    })
+}
+
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -168,16 +182,7 @@ impl Tx {
 
     /// Every version that it saw, with its key; `None` where it saw that there is none.
     pub fn seen(&self) -> impl Iterator<Item = (Key, Option<&Version>)> {
-        self.ops.iter().flat_map(|op| {
-            let (point, range) = match op {
-                Op::Get(key, seen) => (Some((*key, seen.as_ref())), None),
-                Op::Scan(_, _, seen) => (None, Some(seen)),
-                _ => (None, None),
-            };
-            let range = range.into_iter().flatten();
-            let range = range.map(|(key, version)| (*key, Some(version)));
-            point.into_iter().chain(range)
-        })
+        seen(&self.ops)
     }
 
     /// The keys that it saw to be absent, before it wrote any.
@@ -213,6 +218,11 @@ pub struct View {
     pub number: u64,
     /// Reads only.
     pub ops: Vec<Op>,
+}
+
+/// A read of the whole table.
+pub(crate) fn whole(state: State) -> Op {
+    Op::Scan(0, u8::MAX, state.into_iter().collect())
 }
 
 /// What is there after a crash.

@@ -58,6 +58,7 @@ impl Pool {
         let frame = match place {
             ABSENT | UNWRITTEN => None,
             _ if self.check_condemned(id).is_err() => None,
+            place if self.file.is_in_doubt(id, place) => None,
             _ => self.take_frame().ok(),
         };
         let Some(frame) = frame else {
@@ -78,7 +79,10 @@ impl Pool {
     /// Ends what [`Pool::want`] began.
     fn put_fetched(&self, page: &Wanted<'_>, is_read: bool) {
         let Wanted { id, ref buf, .. } = *page;
-        let is_good = is_read && check(buf, id, page.newest).is_ok() && check_page(id, buf).is_ok();
+        let is_good = is_read
+            && check(buf, id, page.newest).is_ok()
+            && check_page(id, buf).is_ok()
+            && !self.file.is_in_doubt(id, page.place);
         if is_good {
             braid_rt::reach("store: a page is read in a batch");
             self.bring_in((page.state, page.empty), page.frame, id, buf);

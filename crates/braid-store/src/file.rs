@@ -85,6 +85,8 @@ pub(crate) struct DataFile {
     poison: OnceLock<String>,
     /// Leaves of the page map that could not be read, in a file that is only read.
     pub(crate) lost_leaves: Vec<(usize, StoreError)>,
+    /// Whether a sync failed.
+    unsynced_lost: AtomicBool,
 }
 
 /// The place of a page that a lost leaf of the page map may have led to: a block that no file has.
@@ -124,6 +126,7 @@ impl DataFile {
             settled: AtomicBool::new(true),
             poison: OnceLock::new(),
             lost_leaves: Vec::new(),
+            unsynced_lost: AtomicBool::new(false),
         }
     }
 
@@ -183,7 +186,8 @@ impl DataFile {
         if place == LOST {
             return Err(self.lost_page(id));
         }
-        self.read_block(id, place, self.newest_of(id, place), buf)
+        self.read_block(id, place, self.newest_of(id, place), buf)?;
+        self.check_not_in_doubt(id, place)
     }
 
     fn lost_page(&self, id: PageId) -> StoreError {
@@ -275,6 +279,34 @@ impl DataFile {
     pub(crate) fn poison(&self, cause: &StoreError) {
         let _ = self.poison.set(cause.to_string());
         self.space.lock().freeze();
+    }
+
+    /// [`DataFile::poison`] after a failed sync, which also says nothing of which earlier writes it lost.
+    pub(crate) fn poison_unsynced(&self, cause: &StoreError) {
+        let _ = self.poison.set(cause.to_string());
+        // Release: pairs with `is_in_doubt`, and comes before the lock, which others may have first.
+        self.unsynced_lost.store(true, Ordering::Release);
+        self.space.lock().lose_unsynced();
+    }
+
+    /// Whether a failed sync may have lost what was written to a page's place: an older version of the page may
+    /// lie there, which no checksum tells. It is so for places that are not durable and were taken before the sync failed.
+    pub(crate) fn is_in_doubt(&self, id: PageId, place: u64) -> bool {
+        // Acquire: pairs with `poison_unsynced`.
+        self.unsynced_lost.load(Ordering::Acquire)
+            && !braid_rt::mutant!("believe_unsynced")
+            && self.durable_place(id) != place
+            && !self.space.lock().is_taken_since(place)
+    }
+
+    /// Fails for a place that is [in doubt](DataFile::is_in_doubt).
+    fn check_not_in_doubt(&self, id: PageId, place: u64) -> Result<(), StoreError> {
+        match self.poison.get() {
+            Some(cause) if self.is_in_doubt(id, place) => Err(StoreError::Poisoned {
+                cause: cause.clone(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn poisoned(&self) -> Option<&String> {

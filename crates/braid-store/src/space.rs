@@ -1,6 +1,6 @@
 //! Which blocks of the data file are free.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
@@ -12,6 +12,8 @@ pub(crate) struct Space {
     end: u64,
     /// No block comes free any more.
     frozen: bool,
+    /// Once a sync has failed: the blocks that were taken since.
+    taken_since: Option<HashSet<u64>>,
     pins: Vec<Pin>,
     /// Blocks that come free once no pin holds them.
     held: Vec<u64>,
@@ -40,6 +42,7 @@ impl Space {
             free: BTreeSet::new(),
             end: FIRST_BLOCK,
             frozen: false,
+            taken_since: None,
             pins: Vec::new(),
             held: Vec::new(),
         };
@@ -54,16 +57,32 @@ impl Space {
 
     /// Takes the lowest free block, so that the file's tail comes free.
     pub(crate) fn allocate(&mut self) -> u64 {
-        self.free.pop_first().unwrap_or_else(|| {
+        let block = self.free.pop_first().unwrap_or_else(|| {
             self.end += 1;
             self.end - 1
-        })
+        });
+        if let Some(taken) = &mut self.taken_since {
+            taken.insert(block);
+        }
+        block
     }
 
     /// From now on blocks are taken, but none comes free: it is not known any more which of them the
     /// medium's newest superblock leads to.
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
+    }
+
+    /// A sync failed: whatever was written before it, and not synced, may be lost.
+    pub(crate) fn lose_unsynced(&mut self) {
+        self.freeze();
+        self.taken_since.get_or_insert_default();
+    }
+
+    /// Whether a block was taken since the sync failed that may have lost what was written before.
+    pub(crate) fn is_taken_since(&self, block: u64) -> bool {
+        let taken = self.taken_since.as_ref();
+        taken.is_some_and(|taken| taken.contains(&block))
     }
 
     pub(crate) fn free(&mut self, block: u64) {

@@ -275,6 +275,43 @@ fn a_sync_that_fails_for_space_ends_checkpoints_too() {
     }
 }
 
+/// A sync that failed may have lost pages that were written and put out of memory since, and left older versions of
+/// them in their blocks. Nobody may take these for the pages.
+#[test]
+fn what_a_failed_sync_may_have_lost_is_not_read() {
+    let (mut read, mut refused) = (0, 0);
+    for seed in 0..6 {
+        let device = FaultyDevice::new(seed);
+        let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+        let tree = store.tree(1).unwrap();
+        for version in 1..4 {
+            fill(&tree, 0..6_000, version);
+            checkpoint(&store, "old").unwrap();
+        }
+        fill(&tree, 0..6_000, 4);
+        device.inner.fail_sync_after(1);
+        checkpoint(&store, "new").unwrap_err();
+        let mut look = |key: u32| match tree.get(&key.to_be_bytes(), |_| false) {
+            Ok(found) => {
+                assert_eq!(found.map(|found| found.meta.version), Some(4));
+                read += 1;
+            }
+            Err(StoreError::Poisoned { cause }) => {
+                assert!(cause.contains("syncing data.braid"), "{cause}");
+                refused += 1;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        (0..6_000).for_each(&mut look);
+        // What is written from here on is read again, though it is larger than the pool.
+        let other = store.tree(2).unwrap();
+        fill(&other, 0..6_000, 5);
+        assert_eq!(versions(&other), [5; 6_000]);
+        (0..6_000).rev().for_each(&mut look);
+    }
+    assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
+}
+
 /// The file is made longer ahead of what is written; what comes of that is no part of a checkpoint.
 #[test]
 fn room_ahead_is_given_back_and_not_needed() {

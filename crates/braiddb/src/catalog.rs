@@ -291,25 +291,13 @@ impl Inner {
         tx.remove(&self.catalog_table(), &loaded_key(id)[..])?;
         let core = TableCore::new(id, self.identity, tree, name, entry.types);
         let core = core.with_options(options);
-        let committed = tx.commit();
-        let since = match &committed {
-            Ok(commit) => commit.number(),
-            // I4: it may be in the catalog of a database that has failed, and not be durable. No snapshot
-            // shows it then.
-            Err(_) => u64::MAX,
-        };
+        // After an error the name may be in the catalog of a database that has failed, and not be durable. Nobody
+        // is shown it then (I8).
+        let since = tx.commit()?.number();
         let core = Arc::new(core.loaded_at(since));
-        if committed.is_ok() || self.is_in_catalog(name)? {
-            let mut tables = self.tables.write();
-            tables.insert(name.to_owned(), core.clone());
-        }
-        committed.map(|_| core)
-    }
-
-    fn is_in_catalog(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let tx = self.begin(Default::default());
-        let entry = tx.get(&self.catalog_table(), &name_key(name)?)?;
-        Ok(entry.is_some())
+        let mut tables = self.tables.write();
+        tables.insert(name.to_owned(), core.clone());
+        Ok(core)
     }
 
     /// That a table may be given this name.

@@ -338,6 +338,10 @@ impl PooledContext {
             self.inner.unlock_all(&mut state);
             self.inner.close_snapshot(&mut state);
         }
+        if self.inner.log.is_poisoned() {
+            // What ended the transaction, perhaps at a write. The listener is told without locks.
+            self.inner.tell_health();
+        }
         Inner::give_back(self);
     }
 
@@ -366,7 +370,12 @@ impl PooledContext {
                 // Its first number: the others are its own.
                 inner.validate(state, flight.first_number())?;
             }
-            Ok(())
+            // After the validation, which may have passed the locks of a transaction that could not be applied:
+            // that one poisons the log before it releases them.
+            match inner.log.is_poisoned() && !braid_rt::mutant!("commit_after_failure") {
+                true => inner.check_not_poisoned(),
+                false => Ok(()),
+            }
         }) {
             flight.void();
             inner.unlock_all(state);
@@ -388,15 +397,13 @@ impl PooledContext {
         if braid_rt::mutant!("unlock_before_apply") {
             inner.unlock_all(state);
         }
-        let applying = Applying(inner);
-        let applied = inner.apply(state, number);
-        std::mem::forget(applying);
-        if let Err(error) = applied {
+        if let Err(error) = inner.apply(state, number) {
+            braid_rt::reach("commit: a logged transaction can't be applied");
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
-            let cause = format!("a logged transaction could not be applied: {error}");
-            inner.poison(cause.clone());
-            drop(flight.finish());
+            let cause = format!("cannot apply a logged transaction: {error}");
+            flight.fail(&cause);
+            inner.poisoned();
             return Err(Error::Poisoned { cause });
         }
         if inner.lock_release == LockRelease::Precommit {
@@ -419,17 +426,6 @@ impl PooledContext {
     }
 }
 
-/// A logged transaction that is being applied. Dropped only by a panic, after which the transaction is half in memory:
-/// no code of the user runs there, so the panic is the engine's own.
-struct Applying<'a>(&'a Inner);
-
-impl Drop for Applying<'_> {
-    fn drop(&mut self) {
-        let cause = "the engine panicked while it applied a logged transaction";
-        self.0.poison(cause.to_owned());
-    }
-}
-
 impl Inner {
     /// The commit of a transaction that wrote nothing: it belongs right behind the newest number, and
     /// what it read must last (I4).
@@ -442,6 +438,7 @@ impl Inner {
         if options.isolation == Isolation::Serializable {
             self.validate(state, self.log.last_number() + 1)?;
         }
+        self.check_shown(|| state.reads.newest)?;
         self.unlock_all(state);
         self.counters.commit();
         let number = state.reads.newest;

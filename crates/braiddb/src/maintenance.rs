@@ -134,23 +134,38 @@ impl Ticker {
 }
 
 impl Inner {
+    /// Starts a thread that calls `turn` again and again, until that says no or the database has gone. If the
+    /// thread panics, it poisons the database, which could not be relied on without it.
+    fn start_thread(
+        self: &Arc<Self>,
+        name: &'static str,
+        mut turn: impl FnMut(&Arc<Self>) -> bool + Send + 'static,
+    ) -> Result<JoinHandle> {
+        // Weak references: the thread must not keep the database open.
+        let (weak, watched) = (Arc::downgrade(self), Arc::downgrade(self));
+        let work = move || while weak.upgrade().is_some_and(|inner| turn(&inner)) {};
+        let died = move |panic: &str| {
+            if let Some(inner) = watched.upgrade() {
+                inner.poison(&format!("the thread {name} panicked: {panic}"));
+                inner.tell_health();
+            }
+        };
+        let thread = braid_rt::thread::spawn_watched(name, work, died);
+        thread.map_err(|e| Error::io(format!("starting the thread {name}"), e))
+    }
+
     /// Starts the maintenance thread.
     pub(crate) fn start_maintenance(self: &Arc<Self>) -> Result<()> {
-        // A weak reference: the thread must not keep the database open.
-        let weak = Arc::downgrade(self);
-        let thread = braid_rt::thread::spawn("braid-maintenance", move || {
-            loop {
-                let Some(inner) = weak.upgrade() else { return };
-                let Some(flush) = inner.maintenance.sleep() else {
-                    return;
-                };
-                if flush {
-                    inner.log.request_flush();
-                }
-                inner.maintain();
+        let thread = self.start_thread("braid-maintenance", |inner| {
+            let Some(flush) = inner.maintenance.sleep() else {
+                return false;
+            };
+            if flush {
+                inner.log.request_flush();
             }
-        });
-        let thread = thread.map_err(|e| Error::io("starting the maintenance thread", e))?;
+            inner.maintain();
+            true
+        })?;
         *self.maintenance.thread.lock() = Some(thread);
         Ok(())
     }
@@ -213,18 +228,14 @@ impl Inner {
         if self.archiver.is_none() {
             return Ok(());
         }
-        let weak = Arc::downgrade(self);
-        let thread = braid_rt::thread::spawn("braid-archive", move || {
-            loop {
-                let Some(inner) = weak.upgrade() else { return };
-                if !inner.archive_ticker.sleep(inner.archive_interval) {
-                    return;
-                }
-                // `health` tells of an error.
-                let _ = inner.run_archiver();
+        let thread = self.start_thread("braid-archive", |inner| {
+            if !inner.archive_ticker.sleep(inner.archive_interval) {
+                return false;
             }
-        });
-        let thread = thread.map_err(|e| Error::io("starting the archive's thread", e))?;
+            // `health` tells of an error.
+            let _ = inner.run_archiver();
+            true
+        })?;
         self.archive_ticker.set_thread(thread);
         Ok(())
     }
@@ -262,19 +273,29 @@ impl Inner {
         Ok(())
     }
 
+    fn check_publishable(&self) -> Result<()> {
+        match braid_rt::mutant!("checkpoint_what_failed") {
+            true => Ok(()),
+            false => self.check_not_poisoned(),
+        }
+    }
+
     fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let log_bytes = self.log.stats().written_bytes;
         let archived = self.archive_at_checkpoint();
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
-        let (start, kept_from, checkpoint) = self.log.quiesce(|start| {
+        let begun = self.log.quiesce(|start| {
+            // I8: a transaction that could not be applied poisons the log before it leaves it, so it is seen here,
+            // and its pages are in no image.
+            self.check_publishable()?;
             let kept_from = self.retention.begin_checkpoint(&start, archived);
             let meta = self.meta.encode(&start, Some(&kept_from));
-            let checkpoint = self.store.begin_checkpoint(meta);
-            (start, kept_from, checkpoint)
+            let checkpoint = self.store.begin_checkpoint(meta)?;
+            Ok::<_, Error>((start, kept_from, checkpoint))
         });
         drop(gate);
-        let mut checkpoint = checkpoint?;
+        let (start, kept_from, mut checkpoint) = begun?;
         prepare(&mut checkpoint);
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
@@ -285,11 +306,16 @@ impl Inner {
         checkpoint.write(&|_| self.publish_stats())?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable
         // superblock refers to them.
-        self.log.ticket(start.number).wait()?;
-        assert!(
-            self.log.horizon() >= start.number,
-            "I5: the log before the checkpoint"
-        );
+        let durable = self.log.ticket(start.number).wait();
+        if !braid_rt::mutant!("checkpoint_what_failed") {
+            durable?;
+            assert!(
+                self.log.horizon() >= start.number,
+                "I5: the log before the checkpoint"
+            );
+        }
+        // I8: a failure since the flip concerns no image, but nothing is published after it.
+        self.check_publishable()?;
         let report = checkpoint.publish()?;
         self.maintenance
             .checkpointed
@@ -304,5 +330,37 @@ impl Inner {
         let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         self.log.release(&kept_from)?;
         Ok(report)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use crate::{Database, Error, Health, MemoryDevice, Readable};
+
+    #[test]
+    fn a_thread_that_dies_poisons_the_database() {
+        let (sender, told) = mpsc::channel();
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let builder = builder.segment_bytes(64 << 10).background_threads(false);
+        let listened = builder.on_health_change(move |health| drop(sender.send(health.clone())));
+        let db = listened.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let t = db.table::<u64, u64>("t").unwrap();
+        db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
+        let died = |_: &Arc<_>| std::panic::resume_unwind(Box::new("out of order"));
+        let thread = db.inner().start_thread("braid-test", died).unwrap();
+        assert!(thread.join().is_err());
+        let cause = "the thread braid-test panicked: out of order";
+        for health in [told.recv().unwrap(), db.health()] {
+            assert!(matches!(health, Health::Poisoned { cause: found } if found == cause));
+        }
+        let commit = db.transact(|tx| tx.insert(&t, &1, &2)).unwrap_err();
+        let checkpoint = db.checkpoint().unwrap_err();
+        for error in [commit, checkpoint] {
+            assert!(matches!(error, Error::Poisoned { cause: found } if found == cause));
+        }
+        assert_eq!(db.snapshot().get(&t, &1).unwrap(), Some(1));
     }
 }

@@ -351,6 +351,12 @@ impl<'a> RawRange<'a> {
         };
         let tree = &self.table.tree;
         let scan = tree.scan_leaf(position, from, far, direction, batch)?;
+        if let Some((reads, _)) = self.tracked {
+            self.inner.check_shown(|| {
+                let newest = scan.records().map(|record| record.meta.version).max();
+                reads.lock().newest().max(newest.unwrap_or(0))
+            })?;
+        }
         let read = self.tracked.is_some().then(|| LeafRead {
             entered: match &next {
                 Next::At(bound, _) => bound.clone(),

@@ -130,6 +130,7 @@ impl Transaction {
         let stripe = inner.locks.stripe_of(hash);
         let stamp = spot.stamp();
         state.reads.add_point(table, stripe, key, meta, stamp);
+        inner.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
     }
 
@@ -166,6 +167,7 @@ impl Transaction {
         if self.inner().wants_dependencies {
             state.reads.locked.push(meta.version);
         }
+        self.inner().check_shown(|| state.reads.newest)?;
         Ok(value)
     }
 

@@ -163,12 +163,18 @@ impl SimDevice {
         };
     }
 
+    /// Lets one in `one_in` reads fail, whichever; 0 for none.
+    pub fn fail_reads_at_random(&self, one_in: u32) {
+        self.state.lock().flaky_reads = one_in;
+    }
+
     /// Works as before once more, whatever was to fail. The power stays off if it is.
     pub fn mend(&self) {
         let mut state = self.state.lock();
         state.failing_writes = Failing::default();
         state.failing_syncs = Failing::default();
         state.failing_reads = Failing::default();
+        state.flaky_reads = 0;
     }
 
     /// How many operations have failed as was asked for, or for want of room.

@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) failing_writes: Failing,
     pub(super) failing_syncs: Failing,
     pub(super) failing_reads: Failing,
+    /// One in so many reads fails; 0 for none.
+    pub(super) flaky_reads: u32,
     /// Operations that failed as was asked for, without a crash.
     pub(super) faults: Arc<AtomicU64>,
     pub(super) capacity: Option<u64>,
@@ -97,7 +99,11 @@ impl State {
             Step::Sync => &mut self.failing_syncs,
             Step::Name => return Ok(()),
         };
-        if failing.fails(self.steps) {
+        let mut fails = failing.fails(self.steps);
+        if step == Step::Read && self.flaky_reads > 0 {
+            fails |= self.rng.u32(..self.flaky_reads) == 0;
+        }
+        if fails {
             self.faults.fetch_add(1, Ordering::Relaxed);
             braid_rt::reach(match step {
                 Step::Read => "device: a read fails",

@@ -10,7 +10,7 @@ use fastrand::Rng;
 use super::{Shared, exactly_up_to};
 use crate::check::Violation;
 use crate::client::Tables;
-use crate::record::{Found, Op, Round, State, TxId, View};
+use crate::record::{Found, Round, TxId, View, whole};
 
 /// A backup, with those that it builds on.
 #[derive(Clone)]
@@ -143,8 +143,4 @@ impl Copies {
         let made = self.0.lock();
         Some((made.copies.first()?.clone(), made.copies.last()?.clone()))
     }
-}
-
-fn whole(state: State) -> Op {
-    Op::Scan(0, u8::MAX, state.into_iter().collect())
 }

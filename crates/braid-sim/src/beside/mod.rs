@@ -153,7 +153,7 @@ fn is_fault(error: &Error) -> bool {
 }
 
 /// That exactly the transactions up to a number are there, of those of the round whose place is known.
-fn exactly_up_to(
+pub(crate) fn exactly_up_to(
     round: &Round,
     number: u64,
     marks: &BTreeSet<crate::record::TxId>,

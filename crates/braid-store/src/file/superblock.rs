@@ -125,7 +125,7 @@ impl DataFile {
             let synced = self.file.sync().map_err(|error| {
                 braid_rt::reach("store: poisoned by a sync");
                 let error = StoreError::io("syncing data.braid", error);
-                self.poison(&error);
+                self.poison_unsynced(&error);
                 error
             });
             if !braid_rt::mutant!("ignore_sync_error") {

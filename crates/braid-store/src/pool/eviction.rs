@@ -53,8 +53,10 @@ impl Pool {
             let Some(word) = state::pick(state, frame as u64) else {
                 continue;
             };
-            let clean = info.dirty.load(Ordering::Relaxed) == 0;
-            let pinned = !clean && info.captured.load(Ordering::Relaxed);
+            let dirty = info.dirty.load(Ordering::Relaxed) != 0;
+            let pinned = dirty && info.captured.load(Ordering::Relaxed);
+            // A page whose image a failed sync may have lost is only in memory.
+            let clean = !dirty && !self.file.is_in_doubt(id, self.place(id));
             let evicted = if pinned {
                 false
             } else if clean {

@@ -117,7 +117,6 @@ pub(crate) struct Inner {
     pub(crate) slow_commit: Option<Duration>,
     pub(crate) file_mode: u32,
     pub(crate) poison_told: PoisonTold,
-    poison: OnceLock<String>,
     process: Process,
     /// The number of `process`; that of no process once the database is closed.
     open_in: AtomicU64,
@@ -187,7 +186,6 @@ impl Inner {
             slow_commit: options.slow_commit,
             file_mode: options.file_mode,
             poison_told: PoisonTold::default(),
-            poison: OnceLock::new(),
             process,
             open_in: AtomicU64::new(process.number()),
             damage: OnceLock::new(),
@@ -252,11 +250,18 @@ impl Inner {
         })
     }
 
-    /// A snapshot at the newest state that is complete in memory, durable or not.
+    /// A snapshot at the newest state that is complete in memory, durable or not; at the horizon, if the
+    /// database is poisoned.
     #[inline(never)]
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
-        self.snapshots
-            .open(braid_rt::thread::index(), || self.log.applied_before() - 1)
+        self.snapshots.open(braid_rt::thread::index(), || {
+            let applied = self.log.applied_before() - 1;
+            // In this order: a transaction that could not be applied poisons the log before it leaves it.
+            match self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {
+                true => self.log.horizon(),
+                false => applied,
+            }
+        })
     }
 
     /// Whether the table may be used here.
@@ -303,20 +308,49 @@ impl Inner {
         !self.process.is_current()
     }
 
-    /// I8: after a failure that leaves the state in doubt nothing more is written.
-    pub(crate) fn poison(&self, cause: String) {
-        self.poison_told.tell(Some(&cause));
-        let _ = self.poison.set(cause);
+    /// I8: after a failure that leaves the state in doubt, no transaction is acknowledged and no checkpoint is
+    /// published. The log keeps the cause, since it acknowledges.
+    pub(crate) fn poison(&self, cause: &str) {
+        self.log.poison(cause);
+        self.poison_told.tell(Some(cause));
     }
 
     pub(crate) fn poisoned(&self) -> Option<String> {
-        let cause = self.poison.get().cloned().or_else(|| self.log.poisoned());
+        let cause = self.log.poisoned();
         self.poison_told.tell(cause.as_deref());
         cause
     }
 
+    /// Fails once the database is poisoned (I8).
+    pub(crate) fn check_not_poisoned(&self) -> Result<()> {
+        match self.poisoned() {
+            Some(cause) => Err(Error::Poisoned { cause }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a transaction may be shown what it reads in place, where `newest` is the newest version of it.
+    ///
+    /// After a failure, versions above the durable horizon may be a part of a transaction. All transactions up to
+    /// the horizon are whole, so a reader that meets no greater version sees the state at the horizon.
+    #[inline(always)]
+    pub(crate) fn check_shown(&self, newest: impl FnOnce() -> u64) -> Result<()> {
+        match self.log.is_poisoned() {
+            true => self.check_durable(newest()),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn check_durable(&self, newest: u64) -> Result<()> {
+        if newest <= self.log.horizon() || braid_rt::mutant!("read_what_failed") {
+            return Ok(());
+        }
+        self.check_not_poisoned()
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
-        self.opened_read_only || self.is_closed() || self.poison.get().is_some()
+        self.opened_read_only || self.is_closed() || self.log.is_poisoned()
     }
 
     #[inline]
@@ -329,16 +363,14 @@ impl Inner {
 
     #[cold]
     fn not_writable(&self) -> Error {
-        match self.poison.get() {
-            Some(cause) => Error::Poisoned {
-                cause: cause.clone(),
-            },
-            None if self.is_closed() => self.not_open(),
-            None if let Some(damage) = self.damage.get() => Error::Corrupted {
+        match self.check_not_poisoned() {
+            Err(error) => error,
+            Ok(()) if self.is_closed() => self.not_open(),
+            Ok(()) if let Some(damage) = self.damage.get() => Error::Corrupted {
                 what: "the database is damaged and was opened read-only".into(),
                 location: damage.clone(),
             },
-            None => Error::OpenedReadOnly,
+            Ok(()) => Error::OpenedReadOnly,
         }
     }
 
@@ -436,9 +468,7 @@ impl Inner {
     }
 
     fn final_checkpoint(&self) -> Result<()> {
-        if let Some(cause) = self.poisoned() {
-            return Err(Error::Poisoned { cause });
-        }
+        self.check_not_poisoned()?;
         self.log.sync()?;
         if self.opened_read_only {
             return Ok(());
