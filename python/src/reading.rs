@@ -32,7 +32,11 @@ impl View<'_> {
         }
     }
 
-    fn get_many(&self, table: &braid::Table, keys: &[Vec<u8>]) -> braid::Result<Vec<Option<Bytes>>> {
+    fn get_many(
+        &self,
+        table: &braid::Table,
+        keys: &[Vec<u8>],
+    ) -> braid::Result<Vec<Option<Bytes>>> {
         match self {
             View::Transaction(transaction) => transaction.get_many(table, keys),
             View::Snapshot(snapshot) => snapshot.get_many(table, keys),

@@ -13,9 +13,9 @@ use crate::batch::{Batch, Pairs};
 use crate::database::Handle;
 use crate::errors::IntoPyResult;
 use crate::reading::{self, Bounds, Entry};
+use crate::reports;
 use crate::scan::{Entries, Items, Origin};
 use crate::snapshot::Snapshot;
-use crate::reports;
 use crate::types::{Schema, class_of};
 
 /// A table of ordered keys with values: a MutableMapping whose every operation is a transaction of its own, and the

@@ -47,7 +47,7 @@ pub(crate) type Parts = &'static [ColumnType];
 fn interned(parts: Vec<ColumnType>) -> Parts {
     static ALL: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all.iter().find(|known| **known == parts[..]) {
+    if let Some(known) = all.iter().find(|known| known[..] == parts[..]) {
         return known;
     }
     let parts: Parts = Vec::leak(parts);
@@ -170,7 +170,9 @@ impl ColumnType {
     /// The tuple of parts that a caller named.
     fn tuple(parts: &Bound<'_, PyTuple>) -> PyResult<Self> {
         if parts.len() < 2 {
-            return Err(PyTypeError::new_err("a tuple of a table has two parts or more"));
+            return Err(PyTypeError::new_err(
+                "a tuple of a table has two parts or more",
+            ));
         }
         let parts = parts.iter().map(|part| Self::of_key_argument(&part));
         Ok(Self::Tuple(interned(parts.collect::<PyResult<_>>()?)))
@@ -246,7 +248,9 @@ impl Type {
         let mut names = Vec::new();
         for part in parts {
             let class = class_of(py, *part)?;
-            let name = class.getattr("__name__").or_else(|_| class.repr().map(Bound::into_any))?;
+            let name = class
+                .getattr("__name__")
+                .or_else(|_| class.repr().map(Bound::into_any))?;
             names.push(name.to_string());
         }
         Ok(format!("braid.tuple_of({})", names.join(", ")))
