@@ -119,6 +119,8 @@ typedef enum {
   // A transaction cannot lock a key, because another open transaction of the same thread holds the key's lock, which keys
   // share by their hash: the thread would wait for itself forever. Commit or abort that transaction first.
   BRAID_SELF_DEADLOCK = -43,
+  // The database was opened by the parent process: a child made by `fork` can't use it. Nothing was done.
+  BRAID_FORKED = -44,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.

@@ -106,6 +106,8 @@ pub enum braid_status {
     /// A transaction cannot lock a key, because another open transaction of the same thread holds the key's lock, which keys
     /// share by their hash: the thread would wait for itself forever. Commit or abort that transaction first.
     BRAID_SELF_DEADLOCK = -43,
+    /// The database was opened by the parent process: a child made by `fork` can't use it. Nothing was done.
+    BRAID_FORKED = -44,
 }
 
 use braid_status::*;
@@ -157,6 +159,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_BACKUP, c"BRAID_BACKUP"),
     (BRAID_ARCHIVE_FAILING, c"BRAID_ARCHIVE_FAILING"),
     (BRAID_SELF_DEADLOCK, c"BRAID_SELF_DEADLOCK"),
+    (BRAID_FORKED, c"BRAID_FORKED"),
 ];
 
 /// The status of an engine's error.
@@ -181,6 +184,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::ForeignTable { .. } => BRAID_FOREIGN_TABLE,
         Error::Options { .. } => BRAID_OPTIONS,
         Error::Closed => BRAID_CLOSED,
+        Error::Forked => BRAID_FORKED,
         Error::Io { .. } => BRAID_IO,
         Error::OpenedReadOnly => BRAID_OPENED_READ_ONLY,
         Error::SavepointGone => BRAID_SAVEPOINT_GONE,

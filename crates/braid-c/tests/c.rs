@@ -186,6 +186,11 @@ fn commits_in_flight() {
 }
 
 #[test]
+fn a_child_made_by_fork_is_refused() {
+    run("fork.c", &[&["{dir}/db"]]);
+}
+
+#[test]
 fn threads_share_handles() {
     run("threads.c", &[&["{dir}/db"]]);
 }

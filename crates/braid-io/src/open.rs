@@ -6,7 +6,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use braid_rt::Process;
 
 use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named};
 use crate::{Device, FileDevice, MemoryDevice, OverlayDevice, uring};
@@ -213,17 +216,52 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Directories that this process has locked, and how many share them (0: nobody): an advisory lock does not
+/// Directories that a process has locked, and how many share them (0: nobody): an advisory lock does not
 /// keep its own process out on every system.
-static HELD_HERE: Mutex<Option<HashMap<PathBuf, usize>>> = Mutex::new(None);
+struct HeldHere {
+    process: Process,
+    directories: Mutex<HashMap<PathBuf, usize>>,
+}
 
-/// A lock on a directory against other processes and other openers in this one. Given back when dropped, and
+impl HeldHere {
+    /// Those of this process. A child made by `fork` has none, and its parent's may be locked by a thread that the
+    /// child does not have, so it gets its own.
+    fn of_process() -> MutexGuard<'static, HashMap<PathBuf, usize>> {
+        static CURRENT: AtomicPtr<HeldHere> = AtomicPtr::new(std::ptr::null_mut());
+        let mut current = CURRENT.load(Ordering::Acquire);
+        loop {
+            // SAFETY: it is null or was leaked below.
+            if let Some(held) = unsafe { current.as_ref() }
+                && held.process.is_current()
+            {
+                let guard = held.directories.lock();
+                return guard.unwrap_or_else(PoisonError::into_inner);
+            }
+            let own = Box::into_raw(Box::new(HeldHere {
+                process: Process::current(),
+                directories: Mutex::default(),
+            }));
+            // One for each process that opens a database: what a thread makes in vain stays, too.
+            let (before, after) = (Ordering::AcqRel, Ordering::Acquire);
+            current = match CURRENT.compare_exchange(current, own, before, after) {
+                Ok(_) => own,
+                Err(others) => others,
+            };
+        }
+    }
+}
+
+/// A lock on a directory against other processes and other openers in this one. Released when dropped, and
 /// by the system when the process ends in any way.
+///
+/// A child made by `fork` shares the open file, and so the lock: dropping its copy leaves the lock to the parent. If the
+/// parent ends without releasing it, the system keeps it until such a child has ended, too, or has called `exec`.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
     /// None where there was nothing to lock.
     file: Option<fs::File>,
+    process: Process,
 }
 
 impl DirectoryLock {
@@ -242,16 +280,18 @@ impl DirectoryLock {
     /// [`LockError`].
     pub fn acquire_with_mode(directory: &Path, mode: u32) -> Result<Self, LockError> {
         let path = directory.canonicalize()?;
-        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = held.get_or_insert_default();
+        let mut held = HeldHere::of_process();
         if held.contains_key(&path) {
             return Err(LockError::Held);
         }
         let file = open_lock(&path.join(LOCK_FILE_NAME), mode)?;
         locked(file.try_lock())?;
         held.insert(path.clone(), 0);
-        let file = Some(file);
-        Ok(Self { path, file })
+        Ok(Self {
+            path,
+            file: Some(file),
+            process: Process::current(),
+        })
     }
 
     /// Locks an existing directory together with others that do the same, and writes nothing. Where there
@@ -261,8 +301,7 @@ impl DirectoryLock {
     /// [`LockError`].
     pub fn acquire_shared(directory: &Path) -> Result<Self, LockError> {
         let path = directory.canonicalize()?;
-        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = held.get_or_insert_default();
+        let mut held = HeldHere::of_process();
         if held.get(&path) == Some(&0) {
             return Err(LockError::Held);
         }
@@ -275,7 +314,11 @@ impl DirectoryLock {
             Err(error) => return Err(named("open", &path.join(LOCK_FILE_NAME), error).into()),
         };
         *held.entry(path.clone()).or_default() += 1;
-        Ok(Self { path, file })
+        Ok(Self {
+            path,
+            file,
+            process: Process::current(),
+        })
     }
 }
 
@@ -289,11 +332,13 @@ fn locked(outcome: Result<(), fs::TryLockError>) -> Result<(), LockError> {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        let mut held = HELD_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.process.is_current() && !braid_rt::mutant!("unlock_in_a_child") {
+            return;
+        }
+        let mut held = HeldHere::of_process();
         // Closing the file would not do: a child process that is just being started has it open, too, and with it
         // the lock. An error is the system's, which takes the lock back with the last of these files.
         let _ = self.file.as_ref().map(fs::File::unlock);
-        let Some(held) = held.as_mut() else { return };
         if let Some(sharers) = held.get_mut(&self.path) {
             *sharers = sharers.saturating_sub(1);
             if *sharers == 0 {
@@ -338,6 +383,30 @@ mod tests {
         drop(lock);
         let again = DirectoryLock::acquire(dir.path()).unwrap();
         drop((again, child));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has no fork")]
+    fn a_child_made_by_fork_leaves_the_lock_to_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirectoryLock::acquire(dir.path()).unwrap();
+        let mut status = 0;
+        // SAFETY: the child drops its copy of the lock, which waits for nothing, and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                drop(lock);
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) }
+            }
+            // SAFETY: `status` is there, and the child is ours.
+            child => assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child),
+        }
+        assert_eq!(status, 0);
+        let file = fs::File::open(dir.path().join(LOCK_FILE_NAME)).unwrap();
+        assert!(matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        drop(lock);
+        file.try_lock().unwrap();
     }
 
     #[test]

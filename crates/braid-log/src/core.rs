@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
+use braid_rt::Process;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
@@ -51,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: LogOptions,
     pub(crate) protocol: &'static dyn Protocol,
+    /// The process that opened it, and has its threads.
+    process: Process,
     /// Identity of the log.
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
@@ -141,6 +144,7 @@ impl Core {
         let by_lane = protocol.numbering() == Numbering::ByLane;
         let core = Self {
             protocol,
+            process: Process::current(),
             hardening: by_lane.then(|| Hardening::new(options.lanes, base)),
             flush_order: protocol
                 .numbers_flushes()
@@ -199,6 +203,17 @@ impl Core {
             return Some(Ok(()));
         }
         poison.map(Err)
+    }
+
+    /// That this process opened the log: a child made by `fork` has none of its threads, and must wait for nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Forked`].
+    pub(crate) fn check_process(&self) -> Result<(), LogError> {
+        match self.process.is_current() {
+            true => Ok(()),
+            false => Err(LogError::Forked),
+        }
     }
 
     /// The error of a poisoned log.
@@ -522,6 +537,7 @@ impl Core {
             if let Some(outcome) = self.outcome(target) {
                 return outcome;
             }
+            self.check_process()?;
             // Who waits for a write under way gains nothing by another one, and would be kept from what it could do
             // when the first has ended. Those whose bytes the other one would take see to it themselves.
             if !lane.is_being_written(group) && self.lead(lane) {

@@ -24,6 +24,9 @@ pub enum LogError {
     /// The log was [sealed](crate::Log::seal): nothing is appended any more.
     #[error("the log is closed")]
     Closed,
+    /// The log was opened by a parent of this process, and only the parent can flush it.
+    #[error("the log was opened by the parent process; a child made by fork cannot use it")]
+    Forked,
     /// There is no room for more log. Release space with a checkpoint ([`Log::release`]), raise
     /// `max_log_bytes` or free space on the device; the next [`Log::enter`] then tries again.
     ///

@@ -673,6 +673,10 @@ impl Log {
 
 impl LogInner {
     fn stop(&self) {
+        if self.core.check_process().is_err() {
+            // They are the parent's.
+            return;
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         background::stop(&self.core, threads);
     }

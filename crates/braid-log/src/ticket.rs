@@ -70,7 +70,7 @@ impl Ticket {
     /// With [`FlushMode::Callers`] nothing is started: somebody must wait or call
     /// [`Log::sync`](crate::Log::sync).
     pub fn try_wait(&self) -> Option<Result<(), LogError>> {
-        let outcome = self.home.core.outcome(self.target());
+        let outcome = self.outcome();
         if outcome.is_none() {
             self.home.core.request_flush_everywhere(self.home.lane);
         }
@@ -101,7 +101,7 @@ impl Ticket {
 
     /// Like [`Ticket::on_durable`], for functions of the engine, which do not panic.
     pub(crate) fn when_known(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
-        match self.home.core.outcome(self.target()) {
+        match self.outcome() {
             Some(outcome) => f(outcome),
             None => self.register(Action::Call(Box::new(f))),
         }
@@ -110,6 +110,13 @@ impl Ticket {
     fn register(&self, action: Action) {
         let home = &*self.home;
         home.core.register(home.strand, self.target(), action);
+    }
+
+    /// The outcome if it is known. A child made by `fork` never learns another one.
+    fn outcome(&self) -> Option<Result<(), LogError>> {
+        let core = &self.home.core;
+        let outcome = core.outcome(self.target());
+        outcome.or_else(|| core.check_process().err().map(Err))
     }
 
     fn target(&self) -> Target {
@@ -165,10 +172,10 @@ impl Future for Ticket {
 
     /// With [`FlushMode::Callers`] polling flushes inline.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let core = &self.home.core;
-        if let Some(outcome) = core.outcome(self.target()) {
+        if let Some(outcome) = self.outcome() {
             return Poll::Ready(outcome);
         }
+        let core = &self.home.core;
         if core.options.flush_mode == FlushMode::Callers {
             return Poll::Ready(self.wait());
         }

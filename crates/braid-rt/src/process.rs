@@ -51,7 +51,9 @@ impl Process {
 fn watch() {
     static WATCHED: std::sync::Once = std::sync::Once::new();
     extern "C" fn in_child() {
-        GENERATION.fetch_add(1, Ordering::Relaxed);
+        if !crate::mutant!("ignore_forks") {
+            GENERATION.fetch_add(1, Ordering::Relaxed);
+        }
     }
     WATCHED.call_once(|| {
         // SAFETY: the handler only adds to an atomic, which is allowed in a child of a process with threads. It

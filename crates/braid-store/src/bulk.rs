@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use braid_rt::Mutex;
 use braid_rt::thread::JoinHandle;
+use braid_rt::{Mutex, Process};
 
 use crate::MAX_KEY_LEN;
 use crate::error::StoreError;
@@ -100,6 +100,7 @@ struct Writer {
     /// The oldest first.
     in_flight: VecDeque<InFlight>,
     placed: Placed,
+    process: Process,
 }
 
 impl Writer {
@@ -110,6 +111,7 @@ impl Writer {
             filling: Batch::new()?,
             in_flight: VecDeque::new(),
             placed: Vec::new(),
+            process: Process::current(),
         })
     }
 
@@ -184,6 +186,10 @@ impl Writer {
 impl Drop for Writer {
     /// Gives everything back that was not taken.
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // Its threads and the locks are the parent's.
+            return;
+        }
         while !self.in_flight.is_empty() {
             // What failed has given its own back.
             let _ = self.wait();

@@ -537,6 +537,7 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table> {
         let inner = self.inner();
+        inner.check_open()?;
         name_key(name)?;
         let change = inner.catalog_change.lock();
         match inner.find_table_in(&change, name)? {

@@ -302,7 +302,7 @@ impl PooledContext {
     #[cold]
     fn fail(self, error: &Error) {
         // A conflict says nothing of the database, and whoever has many should not meet at a shared count.
-        if error.is_retryable() {
+        if error.is_retryable() || self.inner.is_inherited() {
             return self.abort();
         }
         let inner = self.inner.clone();
@@ -333,6 +333,10 @@ impl PooledContext {
 
     /// Releases what the transaction holds and gives the context back.
     pub(crate) fn abort(self) {
+        if self.inner.is_inherited() {
+            // Its locks are the parent's, who has the same transaction.
+            return std::mem::forget(self);
+        }
         {
             let mut state = self.state.borrow_mut();
             self.inner.unlock_all(&mut state);

@@ -427,6 +427,7 @@ impl From<LogError> for Error {
             },
             LogError::Io { what, source } => Error::of_device(what, source),
             LogError::Closed => Error::Closed,
+            LogError::Forked => Error::Forked,
             error => Error::Io {
                 what: "the log".into(),
                 source: Arc::new(io::Error::other(error.to_string())),

@@ -55,6 +55,13 @@ impl Registration {
     }
 }
 
+impl Registration {
+    /// A number that is registered nowhere, and must not be given to [`Snapshots::close`].
+    pub(crate) fn of_nobody(number: u64) -> Self {
+        Self { number, slot: None }
+    }
+}
+
 impl Snapshots {
     pub(crate) fn new() -> Self {
         Self {

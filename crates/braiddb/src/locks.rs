@@ -95,6 +95,15 @@ pub(crate) struct User {
 const ENDING: u64 = u64::MAX;
 
 impl User {
+    /// One that no waiter finds.
+    pub(crate) fn of_nobody(owner: Owner) -> Arc<Self> {
+        Arc::new(Self {
+            owner: AtomicU64::new(owner),
+            thread: AtomicU64::new(ENDING),
+            uses: AtomicU64::new(0),
+        })
+    }
+
     /// The transaction reads.
     #[inline(always)]
     pub(crate) fn reads(&self) {
@@ -250,11 +259,7 @@ impl LockTable {
 
     /// Makes the user of a new context, whose first owner number this is.
     pub(crate) fn user(&self, owner: Owner) -> Arc<User> {
-        let user = Arc::new(User {
-            owner: AtomicU64::new(owner),
-            thread: AtomicU64::new(ENDING),
-            uses: AtomicU64::new(0),
-        });
+        let user = User::of_nobody(owner);
         self.users.lock().add(context_of(owner), &user);
         user
     }

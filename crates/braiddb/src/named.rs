@@ -31,7 +31,7 @@ impl NamedHold {
 
 impl Drop for NamedHold {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
+        if let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_inherited()) {
             inner.snapshots.close(&self.registration);
         }
     }
@@ -123,7 +123,11 @@ impl Database {
     /// # }
     /// ```
     pub fn snapshot_names(&self) -> Vec<String> {
-        self.inner().named.0.lock().keys().cloned().collect()
+        let inner = self.inner();
+        if inner.is_inherited() {
+            return Vec::new();
+        }
+        inner.named.0.lock().keys().cloned().collect()
     }
 
     /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
@@ -138,8 +142,12 @@ impl Database {
     /// # }
     /// ```
     pub fn drop_snapshot(&self, name: &str) -> bool {
+        let inner = self.inner();
+        if inner.is_inherited() {
+            return false;
+        }
         // Dropped without the lock.
-        let hold = self.inner().named.0.lock().remove(name);
+        let hold = inner.named.0.lock().remove(name);
         hold.is_some()
     }
 }

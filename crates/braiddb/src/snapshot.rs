@@ -511,7 +511,9 @@ impl Readable for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        if let Hold::Own(registration, _) = &self.hold {
+        if let Hold::Own(registration, _) = &self.hold
+            && !self.inner.is_inherited()
+        {
             self.inner.snapshots.close(registration);
         }
     }

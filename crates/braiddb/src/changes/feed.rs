@@ -100,6 +100,9 @@ impl Database {
     /// The names of all feeds, with the positions up to which they were acknowledged.
     pub fn feeds(&self) -> Vec<(String, Position)> {
         let inner = self.inner();
+        if inner.is_inherited() {
+            return Vec::new();
+        }
         let feeds = inner.retention.feeds().into_iter();
         feeds
             .map(|(name, number)| (name, inner.position(number)))
@@ -133,6 +136,7 @@ impl Feed {
     /// # Errors
     /// [`Error::FeedMissing`] if it was dropped.
     pub fn position(&self) -> Result<Position> {
+        self.inner.check_open()?;
         let number = self.inner.retention.feed(&self.name);
         let missing = || Error::FeedMissing {
             name: self.name.clone(),

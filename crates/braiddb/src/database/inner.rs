@@ -25,7 +25,7 @@ use crate::garbage::Garbage;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
-use crate::locks::{LockTable, first_owner};
+use crate::locks::{LockTable, User, first_owner};
 use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
 use crate::named::NamedSnapshots;
@@ -194,6 +194,10 @@ impl Inner {
 
     #[inline]
     pub(crate) fn begin(self: &Arc<Self>, options: TransactionOptions) -> Transaction {
+        if self.is_closed() {
+            // In a child made by `fork` the pool's lock may be held for ever.
+            return Transaction::new(self.new_context(), options);
+        }
         let pooled = self.contexts[braid_rt::thread::index() % POOL_SHARDS]
             .lock()
             .pop();
@@ -206,9 +210,13 @@ impl Inner {
     #[cold]
     fn new_context(self: &Arc<Self>) -> PooledContext {
         let owner = first_owner(self.next_context.fetch_add(1, Ordering::Relaxed));
+        let user = match self.is_inherited() {
+            true => User::of_nobody(owner),
+            false => self.locks.user(owner),
+        };
         PooledContext {
             inner: self.clone(),
-            state: crate::commit::cell(Context::new(owner, self.locks.user(owner))),
+            state: crate::commit::cell(Context::new(owner, user)),
             ranges: Box::default(),
         }
     }
@@ -236,6 +244,9 @@ impl Inner {
     }
 
     pub(crate) fn open_snapshot(&self) -> Registration {
+        if self.is_inherited() {
+            return Registration::of_nobody(self.log.horizon());
+        }
         // `gsn` acknowledges ahead of the horizon: a snapshot holds what its user was told, so it waits for
         // what other lanes had before. A failed log's snapshot is at the horizon.
         let acknowledged = self.log.acknowledged();
@@ -497,6 +508,11 @@ pub(super) struct Closer(pub(super) Arc<Inner>);
 
 impl Drop for Closer {
     fn drop(&mut self) {
+        if self.0.is_inherited() {
+            // What it is made of is the parent's, threads and locks included: it stays as it is, for ever.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         // Nobody is left to take the error. What matters is on the log, and the next open finds it.
         let _ = self.0.shutdown();
     }

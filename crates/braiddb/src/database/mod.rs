@@ -28,6 +28,12 @@ pub(crate) use self::inner::{Inner, Parts, PooledContext};
 /// A handle is cheap to clone and can be used from any thread. The database closes when the last handle
 /// is dropped, or with [`Database::close`].
 ///
+/// A child process made by `fork` cannot use what it inherits, a database as little as what was made from it: each use
+/// fails with [`Error::Forked`](crate::Error::Forked), and dropping it leaves the files, the lock and the parent alone. (What
+/// cannot fail, such as [`Database::stats`], should not be called there: it may wait for a thread of the parent.) The child
+/// may open another database, or call `exec`. While it lives and has not done that, the database stays locked even if
+/// the parent is killed.
+///
 /// ```
 /// # fn main() -> braid::Result<()> {
 /// use braid::{Database, Readable};
@@ -470,7 +476,10 @@ impl Database {
     }
 
     /// Closes the database: waits for what is committed, writes a last checkpoint, stops the threads and
-    /// unlocks the directory. Other handles fail with [`crate::Error::Closed`] from then on.
+    /// unlocks the directory. Other handles fail with [`crate::Error::Closed`] from then on: nothing of the database reads or
+    /// writes a file after this has returned, so it can be opened again at once. Commits in flight are waited for and made
+    /// durable, whatever their [`crate::Durability`]; a commit that fails with `Closed` wrote nothing. Returns at once if
+    /// another thread has closed the database, or is closing it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -9,6 +9,7 @@
 
 mod child;
 mod filesystems;
+mod fork;
 mod mounts;
 mod openers;
 mod parent;
@@ -21,4 +22,18 @@ mod workload;
 #[ignore = "the process that the other tests start"]
 fn child() {
     child::run();
+}
+
+/// A process that makes children by `fork`.
+#[test]
+#[ignore = "the process that the test of forks starts"]
+fn forking() {
+    fork::run();
+}
+
+/// A process beside the one that forks.
+#[test]
+#[ignore = "a process that the test of forks starts"]
+fn opening() {
+    fork::run_opening();
 }
