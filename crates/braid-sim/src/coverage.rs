@@ -126,6 +126,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("scan: on to a later incarnation", LONG),
     ("scan: on to the next segment", LONG),
     ("scan: the next part to be replayed", LONG),
+    ("stale page in the data file", LONG),
     ("stale sector in the data file", LONG),
     ("stale sector in the log", LONG),
     ("seen whole after a failure", LONG),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use braid_io::AlignedBuf;
 
 use crate::error::StoreError;
-use crate::file::{DataFile, LEAF_PLACES, Root, block_of, map_entry};
+use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, encode_leaf};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::store::StoreInner;
@@ -189,7 +189,7 @@ impl Checkpoint {
         let mut buf = pool.file.buffer();
         for id in 1..self.next_page {
             let from = pool.place(id);
-            let stays = from == UNWRITTEN || from < cutoff || pool.is_detached(id);
+            let stays = from == UNWRITTEN || block_of(from) < cutoff || pool.is_detached(id);
             if stays || pool.file.durable_place(id) != from {
                 continue;
             }
@@ -204,7 +204,7 @@ impl Checkpoint {
                 Err(StoreError::OutOfSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            if to > from || !pool.relocate(id, from, to) {
+            if block_of(to) > block_of(from) || !pool.relocate(id, from, to) {
                 pool.file.space.lock().free(to);
                 continue;
             }
@@ -234,10 +234,14 @@ impl Checkpoint {
         let old_root = store.root.lock().clone();
         let sequence = old_root.sequence + 1;
         let entry = |(id, &place)| match pool.file.durable_entry(id) {
-            same if block_of(same) == place => same,
-            _ => map_entry(place, sequence),
+            same if same.place == place => same,
+            _ if place == ABSENT => Entry::default(),
+            _ => Entry {
+                place,
+                born: sequence as u32,
+            },
         };
-        let entries: Vec<u64> = (0..).zip(&places).map(entry).collect();
+        let entries: Vec<Entry> = (0..).zip(&places).map(entry).collect();
         let (leaf_places, map_blocks_written, new_blocks) = self.write_map(&entries, &old_root)?;
         let mut root = Root {
             sequence,
@@ -245,7 +249,7 @@ impl Checkpoint {
             leaf_places,
             trees: std::mem::take(&mut self.trees),
             meta: std::mem::take(&mut self.meta),
-            blob_blocks: Vec::new(),
+            ..Root::default()
         };
         let blob = match pool.file.write_blob(&mut root) {
             Ok(blob) => blob,
@@ -279,9 +283,11 @@ impl Checkpoint {
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         for id in 1..old_len {
             let new = place_in(id);
-            let entry = entries.get(id as usize).copied().unwrap_or(0);
+            let entry = entries.get(id as usize).copied().unwrap_or_default();
             let durable = pool.file.durable.get_or_make(id);
-            let old = block_of(durable.swap(entry, Ordering::AcqRel));
+            let old = durable.swap(entry.place, Ordering::AcqRel);
+            let birth = pool.file.births.get_or_make(id);
+            birth.store(entry.born.into(), Ordering::Release);
             if old != new && old != ABSENT && pool.place(id) != old {
                 freed.push(old);
             }
@@ -329,7 +335,7 @@ impl Checkpoint {
     /// Writes the leaves of the page map that changed. Returns all leaves' places and the new blocks.
     fn write_map(
         &self,
-        entries: &[u64],
+        entries: &[Entry],
         old: &Root,
     ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
@@ -339,12 +345,12 @@ impl Checkpoint {
         for (index, leaf) in entries.chunks(LEAF_PLACES).enumerate() {
             let first = (index * LEAF_PLACES) as u64;
             let is_same =
-                |(i, &entry): (usize, &u64)| entry == pool.file.durable_entry(first + i as u64);
+                |(i, &entry): (usize, &Entry)| entry == pool.file.durable_entry(first + i as u64);
             let old_place = old.leaf_places.get(index).copied();
             // The part of the old leaf behind the new end must not hide a change.
             let same_len = first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_PLACES;
             if let Some(old_place) = old_place
-                && old_place < cutoff
+                && block_of(old_place) < cutoff
                 && same_len
                 && leaf.iter().enumerate().all(is_same)
             {
@@ -352,9 +358,7 @@ impl Checkpoint {
                 continue;
             }
             let mut buf = pool.file.buffer();
-            for (entry, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
-                word.copy_from_slice(&entry.to_le_bytes());
-            }
+            encode_leaf(leaf, &mut buf);
             let written = pool
                 .file
                 .write_blocks(&mut [(DataFile::map_identity(index), buf)]);

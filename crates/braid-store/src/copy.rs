@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device};
 
 use crate::error::StoreError;
-use crate::file::{DataFile, LEAF_PLACES, Root, block_of, map_entry};
+use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, change_of, encode_leaf};
 use crate::page::PageId;
 use crate::store::{Store, StoreInner};
 use crate::table::PAGES_MAX;
@@ -18,6 +18,7 @@ pub struct PinnedCheckpoint {
     store: Arc<StoreInner>,
     pin: u64,
     root: Root,
+    places: Vec<u64>,
     entries: Vec<u64>,
 }
 
@@ -26,16 +27,17 @@ impl Store {
     pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
         let root = self.inner.root.lock().clone();
         let file = &self.inner.pool.file;
-        let entries: Vec<u64> = (0..root.next_page)
+        let entries: Vec<Entry> = (0..root.next_page)
             .map(|id| file.durable_entry(id))
             .collect();
-        let blocks = entries.iter().map(|&entry| block_of(entry));
+        let blocks = entries.iter().map(|entry| block_of(entry.place));
         let pin = file.space.lock().pin(blocks.filter(|&block| block != 0));
         PinnedCheckpoint {
             store: self.inner.clone(),
             pin,
             root,
-            entries,
+            places: entries.iter().map(|entry| entry.place).collect(),
+            entries: entries.into_iter().map(change_of).collect(),
         }
     }
 }
@@ -73,7 +75,7 @@ impl PinnedCheckpoint {
     pub fn read(&self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         let mut placed: Vec<(PageId, u64, &mut AlignedBuf)> = Vec::with_capacity(pages.len());
         for (id, buf) in pages {
-            placed.push((*id, block_of(self.entries[*id as usize]), buf));
+            placed.push((*id, self.places[*id as usize], buf));
         }
         self.store
             .pool
@@ -172,9 +174,11 @@ impl StoreWriter {
         let mut leaf_places = Vec::new();
         for (index, leaf) in places.chunks(LEAF_PLACES).enumerate() {
             let mut buf = self.file.buffer();
-            for (&place, word) in leaf.iter().zip(buf[16..].chunks_exact_mut(8)) {
-                word.copy_from_slice(&map_entry(place, 1).to_le_bytes());
-            }
+            let entry = |&place| Entry {
+                place,
+                born: u32::from(place != 0),
+            };
+            encode_leaf(&leaf.iter().map(entry).collect::<Vec<_>>(), &mut buf);
             let identity = DataFile::map_identity(index);
             leaf_places.extend(self.file.write_blocks(&mut [(identity, buf)])?);
         }
@@ -184,7 +188,7 @@ impl StoreWriter {
             leaf_places,
             trees,
             meta,
-            blob_blocks: Vec::new(),
+            ..Root::default()
         };
         let blob = self.file.write_blob(&mut root)?;
         self.file.write_superblock(&root, blob)

@@ -5,7 +5,7 @@
 
 use braid_io::AlignedBuf;
 
-use crate::file::check;
+use crate::file::{LOST, check, check_place};
 use crate::latch;
 use crate::page::PageId;
 use crate::pool::{ABSENT, Pool, UNWRITTEN, check_page};
@@ -56,7 +56,7 @@ impl Pool {
         // With the latch, since nobody moves the page now.
         let place = self.place(id);
         let frame = match place {
-            ABSENT | UNWRITTEN => None,
+            ABSENT | UNWRITTEN | LOST => None,
             _ if self.check_condemned(id).is_err() => None,
             place if self.file.is_in_doubt(id, place) => None,
             _ => self.take_frame().ok(),
@@ -81,6 +81,7 @@ impl Pool {
         let Wanted { id, ref buf, .. } = *page;
         let is_good = is_read
             && check(buf, id, page.newest).is_ok()
+            && check_place(buf, page.place).is_ok()
             && check_page(id, buf).is_ok()
             && !self.file.is_in_doubt(id, page.place);
         if is_good {

@@ -5,16 +5,18 @@
 //!                block, length][0..]
 //! other blocks   [crc u32 | sequence u32][identity u64] and then
 //!                  a page      identity = page id                   (see `node`)
-//!                  a map leaf  identity = MAP | index               1022 entries: places of pages, births
-//!                  a blob      identity = BLOB | position in it     [next block u64][bytes]
+//!                  a map leaf  identity = MAP | index               681 entries: places of pages, births
+//!                  a blob      identity = BLOB | position in it     [place of the next u64][bytes]
 //! ```
 //!
 //! The CRC-32C covers the block from byte 4 on. The sequence is that of the checkpoint that was to follow
 //! when the block was written: a block newer than the superblock that leads to it shows that the newest
 //! superblock was lost. The root blob holds the next page id, the places of the
 //! map's leaves, the roots of the trees and the caller's bytes. Which of the superblocks counts: [`superblock`].
+//! What leads to a block knows its checksum: [`map`].
 
 mod block;
+mod map;
 mod open;
 mod root;
 mod superblock;
@@ -34,31 +36,14 @@ use crate::table::PageTable;
 use self::block::seal;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
+pub(crate) use map::{
+    Entry, LEAF_PLACES, LOST, block_of, change_of, check_place, encode_leaf, place_of,
+};
 pub(crate) use root::Root;
+pub(crate) use superblock::is_old;
 pub use superblock::{DataFileCreation, FORMAT, creation_of, data_format};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
-
-/// Places in one map leaf.
-pub(crate) const LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
-
-/// Bits of a map entry that hold the block; those above hold the page's birth.
-const BLOCK_BITS: u32 = 36;
-
-/// An entry of the page map: a block, and the low bits of the number of the checkpoint that wrote it there.
-/// Blocks are used again, but a page's entry is another one whenever its contents are: that is how an
-/// incremental backup knows what changed without reading it.
-pub(crate) fn map_entry(block: u64, born: u64) -> u64 {
-    match block {
-        0 => 0,
-        block => born << BLOCK_BITS | block,
-    }
-}
-
-/// The block of a map entry.
-pub(crate) fn block_of(entry: u64) -> u64 {
-    entry & ((1 << BLOCK_BITS) - 1)
-}
 
 /// By how many blocks the file is extended at once: an eighth of what it has, between these.
 const GROWTH_MIN: u64 = 16;
@@ -74,8 +59,9 @@ pub(crate) struct DataFile {
     pub(crate) space: Mutex<Space>,
     /// Blocks that the file is known to have room for.
     room: AtomicU64,
-    /// The page map as of the durable superblock.
+    /// The page map as of the durable superblock: places, and the numbers of the checkpoints that put pages there.
     pub(crate) durable: PageTable,
+    pub(crate) births: PageTable,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
     /// The superblock that was found when the file was opened, as long as it is perhaps not durable.
@@ -83,14 +69,21 @@ pub(crate) struct DataFile {
     settled: AtomicBool,
     /// The first failure after which nothing more is published.
     poison: OnceLock<String>,
-    /// Leaves of the page map that could not be read, in a file that is only read.
-    pub(crate) lost_leaves: Vec<(usize, StoreError)>,
+    /// Pages of leaves of the page map that could not be read, in a file that is only read.
+    pub(crate) lost_leaves: Vec<(std::ops::Range<PageId>, StoreError)>,
     /// Whether a sync failed.
     unsynced_lost: AtomicBool,
 }
 
-/// The place of a page that a lost leaf of the page map may have led to: a block that no file has.
-pub(crate) const LOST: u64 = (1 << BLOCK_BITS) - 1;
+/// Where a block lies that should be something, for people.
+fn location(identity: u64, block: u64) -> String {
+    let what = match identity {
+        id if id & BLOB != 0 => "root blob".to_owned(),
+        id if id & MAP != 0 => format!("map leaf {}", id & !MAP),
+        id => format!("page {id}"),
+    };
+    format!("data.braid, block {block} ({what})")
+}
 
 fn damaged(what: &str, location: String) -> StoreError {
     StoreError::Corrupted {
@@ -121,6 +114,7 @@ impl DataFile {
             space: Mutex::new(Space::new(std::iter::empty())),
             room: AtomicU64::new(0),
             durable: PageTable::new(),
+            births: PageTable::new(),
             sequence: AtomicU64::new(0),
             unsettled: Mutex::new(None),
             settled: AtomicBool::new(true),
@@ -144,39 +138,32 @@ impl DataFile {
 
     /// Where a page lies as of the durable superblock.
     pub(crate) fn durable_place(&self, id: PageId) -> u64 {
-        block_of(self.durable_entry(id))
+        let place = self.durable.get(id);
+        place.map_or(0, |place| place.load(Ordering::Acquire))
     }
 
-    /// A page's entry in the map of the durable superblock.
-    pub(crate) fn durable_entry(&self, id: PageId) -> u64 {
-        self.durable
-            .get(id)
-            .map_or(0, |entry| entry.load(Ordering::Acquire))
+    /// A page's entry in the map of the durable superblock. No checkpoint may be published meanwhile.
+    pub(crate) fn durable_entry(&self, id: PageId) -> Entry {
+        let born = self.births.get(id);
+        Entry {
+            place: self.durable_place(id),
+            born: born.map_or(0, |born| born.load(Ordering::Acquire) as u32),
+        }
     }
 
+    /// Reads what lies at a place, and checks that it is what was written there.
     pub(crate) fn read_block(
         &self,
         identity: u64,
-        block: u64,
+        place: u64,
         sequence: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        let location = || {
-            let what = match identity {
-                id if id & BLOB != 0 => "root blob".to_owned(),
-                id if id & MAP != 0 => format!("map leaf {}", id & !MAP),
-                id => format!("page {id}"),
-            };
-            format!("data.braid, block {block} ({what})")
-        };
-        let offset = block.checked_mul(PAGE_SIZE as u64);
-        let offset = offset.ok_or_else(|| damaged("a block number beyond the file", location()))?;
-        let read = self.file.read_at(buf, offset);
-        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
-        check(buf, identity, sequence).map_err(|what| damaged(what, location()))
+        self.read_unplaced(identity, place, sequence, buf)?;
+        check_place(buf, place).map_err(|what| damaged(what, location(identity, block_of(place))))
     }
 
-    /// Reads a page and checks that it is the one.
+    /// Reads a page and checks that it is the one, in its newest state.
     pub(crate) fn read_page(
         &self,
         id: PageId,
@@ -186,13 +173,15 @@ impl DataFile {
         if place == LOST {
             return Err(self.lost_page(id));
         }
-        self.read_block(id, place, self.newest_of(id, place), buf)?;
-        self.check_not_in_doubt(id, place)
+        let read = self.read_block(id, place, self.newest_of(id, place), buf);
+        // First the cause: what a failed sync lost has another checksum, too.
+        self.check_not_in_doubt(id, place)?;
+        read
     }
 
     fn lost_page(&self, id: PageId) -> StoreError {
-        let leaf = id as usize / LEAF_PLACES;
-        let lost = self.lost_leaves.iter().find(|(lost, _)| *lost == leaf);
+        let mut lost = self.lost_leaves.iter();
+        let lost = lost.find(|(pages, _)| pages.contains(&id));
         let cause = lost.map_or_else(String::new, |(_, error)| format!(" ({error})"));
         let what = format!("the leaf of the page map that leads to it is lost{cause}");
         damaged(&what, format!("data.braid, page {id}"))
@@ -207,17 +196,16 @@ impl DataFile {
         if is_durable { durable } else { durable + 1 }
     }
 
-    /// Reads blocks from anywhere in one batch. Nothing is checked; see [`check`].
+    /// Reads what lies at places in one batch. Nothing is checked; see [`check`] and [`check_place`].
     pub(crate) fn read_blocks<'a>(
         &self,
         blocks: impl Iterator<Item = (u64, &'a mut AlignedBuf)>,
     ) -> io::Result<()> {
-        let op = |(block, buf): (u64, &'a mut AlignedBuf)| {
-            let offset = block.checked_mul(PAGE_SIZE as u64);
-            let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
-            Ok(ReadOp { buf, offset })
+        let op = |(place, buf): (u64, &'a mut AlignedBuf)| ReadOp {
+            buf,
+            offset: block_of(place) * PAGE_SIZE as u64,
         };
-        let mut ops: Vec<ReadOp<'_>> = blocks.map(op).collect::<io::Result<_>>()?;
+        let mut ops: Vec<ReadOp<'_>> = blocks.map(op).collect();
         self.file.read_batch(&mut ops)
     }
 
@@ -242,7 +230,7 @@ impl DataFile {
         sequence: u64,
         bytes: &[u8],
     ) -> Result<(), &'static str> {
-        check(bytes, id, sequence)?;
+        check(bytes, id, sequence).and_then(|()| check_place(bytes, place))?;
         // In the order of `read_page`.
         match self.durable_place(id) == place && self.sequence() == sequence {
             true => Ok(()),
@@ -250,7 +238,7 @@ impl DataFile {
         }
     }
 
-    /// Reads pages of the checkpoint of a sequence number from their blocks, in one batch, and checks them.
+    /// Reads pages of the checkpoint of a sequence number from their places, in one batch, and checks them.
     pub(crate) fn read_pages(
         &self,
         pages: &mut [(PageId, u64, &mut AlignedBuf)],
@@ -258,9 +246,9 @@ impl DataFile {
     ) -> Result<(), StoreError> {
         let read = self.read_blocks(pages.iter_mut().map(|(_, block, buf)| (*block, &mut **buf)));
         read.map_err(|e| StoreError::io("reading pages of data.braid", e))?;
-        for (id, block, buf) in pages {
-            let location = || format!("data.braid, block {block} (page {id})");
-            check(buf, *id, sequence).map_err(|what| damaged(what, location()))?;
+        for (id, place, buf) in pages {
+            let checked = check(buf, *id, sequence).and_then(|()| check_place(buf, *place));
+            checked.map_err(|what| damaged(what, location(*id, block_of(*place))))?;
         }
         Ok(())
     }
@@ -290,7 +278,7 @@ impl DataFile {
     }
 
     /// Whether a failed sync may have lost what was written to a page's place: an older version of the page may
-    /// lie there, which no checksum tells. It is so for places that are not durable and were taken before the sync failed.
+    /// lie there. It is so for places that are not durable and were taken before the sync failed.
     pub(crate) fn is_in_doubt(&self, id: PageId, place: u64) -> bool {
         // Acquire: pairs with `poison_unsynced`.
         self.unsynced_lost.load(Ordering::Acquire)
@@ -315,18 +303,18 @@ impl DataFile {
 
     /// Takes free blocks, with room for them in the file.
     fn allocate(&self, count: usize) -> Vec<u64> {
-        let places: Vec<u64> = {
+        let blocks: Vec<u64> = {
             let mut space = self.space.lock();
             (0..count).map(|_| space.allocate()).collect()
         };
-        self.make_room(&places);
-        places
+        self.make_room(&blocks);
+        blocks
     }
 
     /// Makes the file longer than these blocks need, since writes that extend a file go one after the other, each
     /// waiting for the one before it. [`DataFile::trim`] gives back what was not used.
-    fn make_room(&self, places: &[u64]) {
-        let end = places.iter().max().map_or(0, |last| last + 1);
+    fn make_room(&self, blocks: &[u64]) {
+        let end = blocks.iter().max().map_or(0, |last| last + 1);
         // Relaxed: who finds an old number extends the file to where it is.
         if end <= self.room.load(Ordering::Relaxed) {
             return;
@@ -338,57 +326,60 @@ impl DataFile {
         }
     }
 
-    /// Writes a page to a free block; returns it.
+    /// Writes a page to a free block; returns its place.
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
         self.settle()?;
         seal(buf, id, self.next_sequence());
-        let place = self.space.lock().allocate();
-        self.make_room(&[place]);
-        let offset = place * PAGE_SIZE as u64;
+        let block = self.space.lock().allocate();
+        self.make_room(&[block]);
+        let offset = block * PAGE_SIZE as u64;
         if let Err(error) = self.file.write_at(&[buf], offset) {
             braid_rt::reach("store: an evicted page can't be written");
-            self.space.lock().free(place);
+            self.space.lock().free(block);
             return Err(StoreError::io("writing a page to data.braid", error));
         }
-        Ok(place)
+        Ok(place_of(block, buf))
     }
 
-    /// Seals and writes blocks to free places, in one batch.
+    /// Seals and writes blocks, in one batch; returns their places.
     pub(crate) fn write_blocks(
         &self,
         blocks: &mut [(u64, AlignedBuf)],
     ) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let places = self.allocate(blocks.len());
+        let free = self.allocate(blocks.len());
         let sequence = self.next_sequence();
         blocks
             .iter_mut()
             .for_each(|(identity, buf)| seal(buf, *identity, sequence));
         let ops: Vec<WriteOp<'_>> = blocks
             .iter()
-            .zip(&places)
-            .map(|((_, buf), place)| WriteOp {
+            .zip(&free)
+            .map(|((_, buf), block)| WriteOp {
                 buf,
-                offset: place * PAGE_SIZE as u64,
+                offset: block * PAGE_SIZE as u64,
             })
             .collect();
         if let Err(error) = self.file.write_batch(&ops) {
-            self.free(&places);
+            self.free(&free);
             return Err(StoreError::io("writing pages to data.braid", error));
         }
-        Ok(places)
+        let written = blocks.iter().zip(free);
+        Ok(written
+            .map(|((_, buf), block)| place_of(block, buf))
+            .collect())
     }
 
-    /// Seals and writes the pages that follow each other in a buffer to free places; returns these.
+    /// Seals and writes the pages that follow each other in a buffer; returns their places.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let places = self.allocate(ids.len());
+        let free = self.allocate(ids.len());
         let sequence = self.next_sequence();
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
         }
         let mut rest = &buf[..];
-        let runs = places.chunk_by(|a, b| a + 1 == *b).map(|run| {
+        let runs = free.chunk_by(|a, b| a + 1 == *b).map(|run| {
             let (buf, behind) = rest.split_at(run.len() * PAGE_SIZE);
             rest = behind;
             let offset = run[0] * PAGE_SIZE as u64;
@@ -400,10 +391,11 @@ impl DataFile {
             runs => self.file.write_batch(runs),
         };
         if let Err(error) = written {
-            self.free(&places);
+            self.free(&free);
             return Err(StoreError::io("writing pages to data.braid", error));
         }
-        Ok(places)
+        let pages = buf.chunks_exact(PAGE_SIZE).zip(free);
+        Ok(pages.map(|(page, block)| place_of(block, page)).collect())
     }
 
     /// Gives blocks back that nothing refers to.
@@ -423,12 +415,13 @@ impl DataFile {
         read.is_ok() && buf.iter().all(|byte| *byte == 0)
     }
 
-    /// What a block says that it is, and the low half of its checkpoint's number, if it is whole.
-    pub(crate) fn read_any_block(&self, block: u64, buf: &mut [u8]) -> Option<(u64, u32)> {
+    /// What a block says that it is, the low half of its checkpoint's number, and its place, if it is whole.
+    pub(crate) fn read_any_block(&self, block: u64, buf: &mut [u8]) -> Option<(u64, u32, u64)> {
         self.file.read_at(buf, block * PAGE_SIZE as u64).ok()?;
         let identity = u64_at(buf, 8);
         check(buf, identity, u64::MAX).ok()?;
-        Some((identity, (u64_at(buf, 0) >> 32) as u32))
+        let stamp = (u64_at(buf, 0) >> 32) as u32;
+        Some((identity, stamp, place_of(block, buf)))
     }
 
     /// Cuts the free tail off.

@@ -1,6 +1,6 @@
 //! Ways in for the fuzz targets: the decoders of the data file's bytes, and its checksums.
 
-use crate::file::Root;
+use crate::file::{LEAF_PLACES, Root, block_of, place_of, u64_at};
 use crate::node::{self, Contents, NewValue, Node};
 use crate::page::{PAGE_SIZE, Page, WORDS, private};
 
@@ -8,6 +8,97 @@ use crate::page::{PAGE_SIZE, Page, WORDS, private};
 pub fn seal_block(block: &mut [u8]) {
     let crc = crc32c::crc32c(&block[4..]);
     block[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Makes the places in a data file fit the checksums of the blocks that they lead to, from the pages up to the
+/// superblocks, as far as these lead anywhere. Blocks whose contents change are sealed.
+pub fn bind_places(file: &mut [u8]) {
+    for slot in 0..2 {
+        let Some(superblock) = block(file, slot) else {
+            return;
+        };
+        let (mut place, len) = (u64_at(superblock, 32), u64_at(superblock, 40));
+        if bind_root(file, &mut place, len).is_some() {
+            put(file, slot, 32, place);
+        }
+    }
+}
+
+fn block(file: &[u8], block: u64) -> Option<&[u8]> {
+    let at = usize::try_from(block).ok()?.checked_mul(PAGE_SIZE)?;
+    file.get(at..at.checked_add(PAGE_SIZE)?)
+}
+
+/// Sets a number in a block that exists, and seals the block.
+fn put(file: &mut [u8], block: u64, at: usize, number: u64) {
+    let block = &mut file[block as usize * PAGE_SIZE..][..PAGE_SIZE];
+    if u64_at(block, at) != number {
+        block[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        seal_block(block);
+    }
+}
+
+/// The place, as it should be, of what a place leads to.
+fn bound(file: &[u8], place: u64) -> Option<u64> {
+    let number = block_of(place);
+    Some(place_of(
+        number,
+        block(file, number).filter(|_| number >= 2)?,
+    ))
+}
+
+/// Binds what a root leads to, and the place of the root.
+fn bind_root(file: &mut [u8], place: &mut u64, len: u64) -> Option<()> {
+    const HEAD: usize = 24;
+    let per_block = PAGE_SIZE - HEAD;
+    let (mut blocks, mut next) = (Vec::new(), *place);
+    for _ in 0..len.div_ceil(per_block as u64).min(64) {
+        let number = block_of(next);
+        let contents = block(file, number).filter(|_| number >= 2)?;
+        blocks.push(number);
+        next = u64_at(contents, 16);
+    }
+    // Numbers lie at multiples of eight, and so do a block's own.
+    let at = |word: usize| {
+        (
+            blocks.get(word * 8 / per_block),
+            HEAD + word * 8 % per_block,
+        )
+    };
+    let leaves = match at(1) {
+        (Some(&number), at) => u64_at(block(file, number)?, at),
+        _ => return None,
+    };
+    for leaf in 0..leaves.min(1 << 16) as usize {
+        let (Some(&number), at) = at(2 + leaf) else {
+            break;
+        };
+        let leaf = u64_at(block(file, number)?, at);
+        if let Some(leaf) = bind_leaf(file, leaf) {
+            put(file, number, at, leaf);
+        }
+    }
+    for i in (1..blocks.len()).rev() {
+        let next = bound(file, blocks[i])?;
+        put(file, blocks[i - 1], 16, next);
+    }
+    *place = bound(file, *blocks.first()?)?;
+    Some(())
+}
+
+/// Binds the pages of a map leaf; returns the place of the leaf.
+fn bind_leaf(file: &mut [u8], leaf: u64) -> Option<u64> {
+    let number = block_of(leaf);
+    bound(file, leaf)?;
+    for i in 0..LEAF_PLACES {
+        let page = u64_at(block(file, number)?, 16 + 8 * i);
+        if page != 0
+            && let Some(page) = bound(file, page)
+        {
+            put(file, number, 16 + 8 * i, page);
+        }
+    }
+    bound(file, leaf)
 }
 
 /// Whether the bytes are a root blob.

@@ -39,7 +39,7 @@ mod error;
 mod fetch;
 mod file;
 mod frames;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(feature = "fuzzing", all(test, not(loom))))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod latch;

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
 
+use crate::file::block_of;
 use crate::latch;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::{Pool, check_page};
@@ -44,7 +45,7 @@ impl Pool {
             return None;
         }
         let sequence = self.file.sequence();
-        let first = place - place % BLOCKS;
+        let first = block_of(place) / BLOCKS * BLOCKS;
         let mut bytes = AlignedBuf::new(BLOCKS as usize * PAGE_SIZE);
         // At the end of the file there are fewer blocks, and beside a good one there may be a bad one.
         self.file.read_run(first, &mut bytes).ok()?;
@@ -53,7 +54,9 @@ impl Pool {
             bytes,
             sequence,
         };
-        let (_, own) = cluster.blocks().find(|(block, _)| *block == place)?;
+        let (_, own) = cluster
+            .blocks()
+            .find(|(block, _)| *block == block_of(place))?;
         self.file.check_durable(id, place, sequence, own).ok()?;
         page.copy_from_slice(own);
         Some(cluster)
@@ -65,13 +68,13 @@ impl Pool {
         for (block, bytes) in cluster.blocks() {
             let id = crate::file::u64_at(bytes, 8);
             // Others hold something else than a page.
-            if (1..PAGES_MAX).contains(&id) && self.place(id) == block {
-                self.adopt_page(id, block, bytes, cluster.sequence);
+            if (1..PAGES_MAX).contains(&id) && block_of(self.place(id)) == block {
+                self.adopt_page(id, bytes, cluster.sequence);
             }
         }
     }
 
-    fn adopt_page(&self, id: PageId, block: u64, bytes: &[u8], sequence: u64) {
+    fn adopt_page(&self, id: PageId, bytes: &[u8], sequence: u64) {
         let state = self.states.get_or_make(id);
         let word = state.load(Ordering::Relaxed);
         if state::is_latched(word) || state::is_resident(word) {
@@ -81,9 +84,9 @@ impl Pool {
             return;
         };
         // With the latch, since nobody moves the page now.
-        let is_it = self.place(id) == block
-            && self.check_condemned(id).is_ok()
-            && self.file.check_durable(id, block, sequence, bytes).is_ok()
+        let place = self.place(id);
+        let is_it = self.check_condemned(id).is_ok()
+            && self.file.check_durable(id, place, sequence, bytes).is_ok()
             && check_page(id, bytes).is_ok();
         match is_it.then(|| self.unused_frame()).flatten() {
             Some(frame) => {

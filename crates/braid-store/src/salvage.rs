@@ -15,7 +15,7 @@ use std::sync::Arc;
 use braid_io::{Device, OpenMode};
 
 use crate::error::StoreError;
-use crate::file::{DataFile, FILE_NAME, LEAF_PLACES, MAP, Root, block_of, u64_at};
+use crate::file::{DataFile, FILE_NAME, Root, block_of};
 use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
 use crate::space::FIRST_BLOCK;
@@ -71,7 +71,7 @@ pub struct SalvagedEntry<'a> {
 pub struct Salvage {
     file: DataFile,
     root: Root,
-    /// The block of each page, 0 for none.
+    /// The place of each page, 0 for none.
     places: Vec<u64>,
     /// Pages whose place was found by a search, which may be older than they should be.
     searched: HashSet<PageId>,
@@ -129,31 +129,31 @@ impl Salvage {
 
     /// The page map, its damaged leaves replaced by a search.
     fn read_map(&mut self, index: &mut Option<Index>) -> Result<(), StoreError> {
-        let mut buf = self.file.buffer();
         let sequence = self.root.sequence;
+        let pages = self.root.leaf_pages();
         self.places = vec![0; self.root.next_page as usize];
-        for (leaf, places) in self.places.chunks_mut(LEAF_PLACES).enumerate() {
+        for (leaf, places) in self.places.chunks_mut(pages).enumerate() {
             let missing = "the root names no such map leaf".to_owned();
             let read = match self.root.leaf_places.get(leaf) {
-                Some(&block) => self
+                Some(&place) => self
                     .file
-                    .read_block(MAP | leaf as u64, block, sequence, &mut buf)
+                    .read_map_leaf(&self.root, leaf, place)
                     .map_err(|error| error.to_string()),
                 None => Err(missing),
             };
             match read {
-                Ok(()) => {
-                    for (i, place) in places.iter_mut().enumerate() {
-                        *place = block_of(u64_at(&buf, 16 + 8 * i));
+                Ok(entries) => {
+                    for (place, entry) in places.iter_mut().zip(entries) {
+                        *place = entry.place;
                     }
                 }
                 Err(error) => {
                     let index = indexed(&self.file, index)?;
                     let mut found = 0_u64;
                     for (i, place) in places.iter_mut().enumerate() {
-                        let id = (leaf * LEAF_PLACES + i) as u64;
-                        if let Some(block) = newest(index, id, sequence) {
-                            *place = block;
+                        let id = (leaf * pages + i) as u64;
+                        if let Some(found_place) = newest(index, id, sequence) {
+                            *place = found_place;
                             self.searched.insert(id);
                             found += 1;
                         }
@@ -166,8 +166,11 @@ impl Salvage {
         }
         // Only the map knows which blocks are free, and of when a page is.
         if let Some(index) = index.as_ref().filter(|_| !self.searched.is_empty()) {
-            let of_map = &self.root.leaf_places;
-            let others = index.damaged.iter().filter(|block| !of_map.contains(block));
+            let of_map = |block: u64| {
+                let mut leaves = self.root.leaf_places.iter();
+                leaves.any(|place| block_of(*place) == block)
+            };
+            let others = index.damaged.iter().filter(|block| !of_map(**block));
             let others = others.count();
             if others > 0 {
                 self.lost.push(format!(
@@ -198,7 +201,7 @@ impl Salvage {
     /// A page that is whole, and that a tree can work with.
     fn page(&self, id: PageId) -> Result<Words, String> {
         let place = self.places.get(id as usize).copied().unwrap_or(0);
-        if place < FIRST_BLOCK {
+        if block_of(place) < FIRST_BLOCK {
             return Err(format!("page {id} has no place"));
         }
         let mut buf = self.file.buffer();

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::file::block_of;
+
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
 
@@ -79,13 +81,15 @@ impl Space {
         self.taken_since.get_or_insert_default();
     }
 
-    /// Whether a block was taken since the sync failed that may have lost what was written before.
-    pub(crate) fn is_taken_since(&self, block: u64) -> bool {
+    /// Whether the block of a place was taken since the sync failed that may have lost what was written before.
+    pub(crate) fn is_taken_since(&self, place: u64) -> bool {
         let taken = self.taken_since.as_ref();
-        taken.is_some_and(|taken| taken.contains(&block))
+        taken.is_some_and(|taken| taken.contains(&block_of(place)))
     }
 
-    pub(crate) fn free(&mut self, block: u64) {
+    /// Takes back the block of a place.
+    pub(crate) fn free(&mut self, place: u64) {
+        let block = block_of(place);
         assert!(
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"

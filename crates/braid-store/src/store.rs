@@ -144,9 +144,10 @@ impl Store {
         Ok((Self::assemble(file, options, root, &places)?, meta))
     }
 
-    /// Leaves of the page map that could not be read, each with its error; only after [`Store::open_read_only`].
-    pub fn lost_map_leaves(&self) -> &[(usize, StoreError)] {
-        &self.inner.pool.file.lost_leaves
+    /// The errors of leaves of the page map that could not be read; only after [`Store::open_read_only`].
+    pub fn lost_map_leaves(&self) -> impl Iterator<Item = &StoreError> {
+        let lost = self.inner.pool.file.lost_leaves.iter();
+        lost.map(|(_, error)| error)
     }
 
     fn assemble(

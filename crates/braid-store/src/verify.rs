@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::error::StoreError;
-use crate::file::LOST;
+use crate::file::{LOST, block_of};
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::overflow;
 use crate::page::{Page, PageId, private};
@@ -113,7 +113,8 @@ impl Store {
             return found;
         }
         let mut users: HashMap<u64, String> = HashMap::new();
-        let mut uses = |block: u64, user: String| {
+        let mut uses = |place: u64, user: String| {
+            let block = block_of(place);
             if let Some(other) = users.insert(block, user.clone()) {
                 found.push(format!("block {block} is used by {other} and by {user}"));
             }
@@ -176,7 +177,7 @@ impl Store {
                 };
                 let node = Node(Page(&copy));
                 let kind = if node.is_leaf() { "leaf" } else { "inner" };
-                let place = self.inner.pool.place(page);
+                let place = block_of(self.inner.pool.place(page));
                 let show = |fence: Option<Vec<u8>>| match fence {
                     Some(fence) => fence.escape_ascii().to_string(),
                     None => "-".to_owned(),

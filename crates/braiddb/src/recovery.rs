@@ -605,9 +605,8 @@ fn describe_damage(inner: &Arc<Inner>, replayed: &Replayed) -> Option<String> {
         let (name, keys, cause) = (name(range.tree), range.keys(), &range.cause);
         format!("{name}, {keys} ({writes} logged writes wait there): {cause}")
     };
-    let leaf = |(_, error): &(usize, StoreError)| error.to_string();
     let ranges = replayed.damage.iter().map(range);
-    let leaves = inner.store.lost_map_leaves().iter().map(leaf);
+    let leaves = inner.store.lost_map_leaves().map(StoreError::to_string);
     let all: Vec<String> = leaves.chain(ranges).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }

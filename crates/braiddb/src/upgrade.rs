@@ -17,10 +17,16 @@ struct Step {
 }
 
 /// In order; each leads to the number behind its own.
-const STEPS: &[Step] = &[Step {
-    from: 2,
-    convert: by_checkpoint,
-}];
+const STEPS: &[Step] = &[
+    Step {
+        from: 2,
+        convert: by_checkpoint,
+    },
+    Step {
+        from: 3,
+        convert: by_checkpoint,
+    },
+];
 
 /// For a format that this version reads and goes on from: the next superblock is of the present one.
 fn by_checkpoint(path: &Path) -> Result<()> {

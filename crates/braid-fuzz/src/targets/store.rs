@@ -170,6 +170,9 @@ pub(super) fn seal(edited: &mut [u8], original: &[u8], rebind: bool) {
             braid_store::fuzzing::seal_block(block);
         }
     }
+    if rebind {
+        braid_store::fuzzing::bind_places(edited);
+    }
 }
 
 fn run(script: &[u8]) {

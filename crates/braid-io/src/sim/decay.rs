@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::blocks::Blocks;
 use super::content::Content;
-use super::{BLOCK, SECTOR, SimDevice};
+use super::{BLOCK, PAGE, SECTOR, SimDevice};
 
 /// How a sector on the medium is not what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Decay {
     LostSector,
     /// It is what it was before it was written last.
     StaleSector,
+    /// A whole page, with all its sectors, is what it was before it was written last: a write that was lost.
+    StalePage,
 }
 
 /// How a whole file is not the one that was written.
@@ -111,6 +113,9 @@ impl SimDevice {
     /// Lets a sector of a file whose name `pick` likes decay. Returns the file and the byte, or `None` if
     /// there is nothing that could.
     pub fn decay(&self, decay: Decay, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
+        if decay == Decay::StalePage {
+            return self.lose_write(pick);
+        }
         let state = &mut *self.state.lock();
         let names = state.names.iter().filter(|(name, _)| pick(name));
         let files: Vec<(&String, usize)> = names.map(|(name, &id)| (name, id)).collect();
@@ -146,6 +151,7 @@ impl SimDevice {
                 let old = state.stale.as_ref()?.get(&(id, sector))?;
                 bytes.clone_from(old);
             }
+            Decay::StalePage => unreachable!("it is no matter of one sector"),
         }
         let content = &mut state.contents[id];
         content.current.put(place.start, &bytes);
@@ -153,5 +159,40 @@ impl SimDevice {
             content.durable.put(place.start, &bytes);
         }
         Some((name, place.start))
+    }
+
+    /// Brings back what a page held before it was written last.
+    fn lose_write(&self, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
+        let state = &mut *self.state.lock();
+        let mut pages = Vec::new();
+        for (name, &id) in state.names.iter().filter(|(name, _)| pick(name)) {
+            let current = &state.contents[id].current;
+            let old = state.stale_pages.range((id, 0)..(id + 1, 0));
+            let fitting = old.filter(|((_, page), old)| {
+                let at = page * PAGE;
+                let differs = |sector: usize| {
+                    current.get(at + sector..at + sector + SECTOR) != &old[sector..sector + SECTOR]
+                };
+                at + PAGE <= current.len()
+                    && old.len() == PAGE
+                    && (0..PAGE).step_by(SECTOR).any(differs)
+            });
+            pages.extend(
+                fitting.map(|((_, page), old)| (name.clone(), id, page * PAGE, old.clone())),
+            );
+        }
+        if pages.is_empty() {
+            return None;
+        }
+        let (name, id, at, old) = pages.swap_remove(state.rng.usize(..pages.len()));
+        let content = &mut state.contents[id];
+        for sector in (0..PAGE).step_by(SECTOR) {
+            let bytes = &old[sector..sector + SECTOR];
+            content.current.put(at + sector, bytes);
+            if at + sector + SECTOR <= content.durable.len() {
+                content.durable.put(at + sector, bytes);
+            }
+        }
+        Some((name, at))
     }
 }

@@ -34,6 +34,9 @@ const BLOCK: usize = 4096;
 /// The unit in which a write is torn.
 const SECTOR: usize = 512;
 
+/// The pages of those who write whole pages; see [`Decay::StalePage`].
+const PAGE: usize = 2 * BLOCK;
+
 /// One in so many operations takes much longer, under a simulation.
 const SPIKES: u32 = 64;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::blocks::Blocks;
 use super::content::Content;
-use super::{BLOCK, SECTOR};
+use super::{BLOCK, PAGE, SECTOR};
 
 /// A write that has begun.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) capacity: Option<u64>,
     /// What sectors held before they were last overwritten, if anybody will ask.
     pub(super) stale: Option<BTreeMap<(usize, usize), Vec<u8>>>,
+    /// The same of whole pages, by file and page, where these were written as a whole.
+    pub(super) stale_pages: BTreeMap<(usize, usize), Vec<u8>>,
     pub(super) lies: bool,
     /// The claim of the opener that may use the device, and how many there were.
     pub(super) owner: Option<u64>,
@@ -147,8 +149,25 @@ impl State {
         Ok(())
     }
 
+    /// Remembers the pages that a write replaces as a whole, if anybody will ask.
+    fn remember_pages(&mut self, write: &Write) {
+        let (len, current) = (write.bytes.len(), &self.contents[write.file].current);
+        let is_whole = write.offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        if self.stale.is_none() || !is_whole {
+            return;
+        }
+        for at in (write.offset..(write.offset + len).min(current.len())).step_by(PAGE) {
+            let sectors = (at..(at + PAGE).min(current.len())).step_by(SECTOR);
+            let old: Vec<u8> = sectors
+                .flat_map(|sector| current.get(sector..sector + SECTOR).to_vec())
+                .collect();
+            self.stale_pages.insert((write.file, at / PAGE), old);
+        }
+    }
+
     /// Puts bytes where a read sees them; all of them, or, torn, any of their sectors.
     fn put(&mut self, write: &Write, torn: bool) {
+        self.remember_pages(write);
         let content = &mut self.contents[write.file];
         let end = write.offset + write.bytes.len();
         if !torn && self.stale.is_none() && end <= content.current.len() {
@@ -261,6 +280,9 @@ impl State {
                 let own = stale.range((id, 0)..(id + 1, 0));
                 let to = left.stale.get_or_insert_default();
                 to.extend(own.map(|(&(_, at), old)| ((left.contents.len(), at), old.clone())));
+                let own = self.stale_pages.range((id, 0)..(id + 1, 0));
+                let own = own.map(|(&(_, at), old)| ((left.contents.len(), at), old.clone()));
+                left.stale_pages.extend(own);
             }
             for write in self.writes.values().filter(|write| write.file == id) {
                 for sector in write.bytes.sectors() {

@@ -152,6 +152,22 @@ fn sectors_decay() {
         .filter(|&i| before[i] != after[i])
         .collect();
     assert!(differ.len() == 1 && (at..at + SECTOR).contains(&differ[0]));
+    let device = SimDevice::new(2);
+    device.remember_stale();
+    let file = device.open("f", OpenMode::CreateNew).unwrap();
+    file.write_at(&[&block(1)], 0).unwrap();
+    file.write_at(&[&block(2)], 0).unwrap();
+    file.sync().unwrap();
+    let image = device.after_crash();
+    assert_eq!(
+        image.decay(Decay::StalePage, |_| true),
+        Some(("f".to_owned(), 0))
+    );
+    assert!(
+        bytes_of(&image, "f").unwrap()[..PAGE]
+            .iter()
+            .all(|b| *b == 1)
+    );
 }
 
 #[test]

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 
 use braid_io::Device;
 
-use super::block::{MAP, u64_at};
-use super::{DataFile, FILE_NAME, LEAF_PLACES, LOST, Root, block_of, damaged};
+use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::space::{FIRST_BLOCK, Space};
@@ -24,34 +23,41 @@ impl DataFile {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
         let mut this = Self::assemble(device, file);
-        let (root, superblock) = this.read_root()?;
+        let (mut root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
         // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
         if root.next_page == 0
-            || root.leaf_places.len() as u64 != root.next_page.div_ceil(LEAF_PLACES as u64)
+            || root.leaf_places.len() as u64 != root.next_page.div_ceil(root.leaf_pages() as u64)
         {
             // Only of a root whose checksum fits and that no checkpoint wrote, as what else is refused below.
             let what = "the page map has too many or too few leaves";
             return Err(damaged(what, "data.braid".into()));
         }
-        let mut places = Vec::new();
+        let mut entries = Vec::new();
         let mut used = root.blob_blocks.clone();
-        let mut buf = this.buffer();
-        for (index, &block) in root.leaf_places.iter().enumerate() {
-            match this.read_block(MAP | index as u64, block, root.sequence, &mut buf) {
+        for (index, &place) in root.leaf_places.iter().enumerate() {
+            match this.read_map_leaf(&root, index, place) {
+                Ok(leaf) => entries.extend(leaf),
                 Err(error @ StoreError::Corrupted { .. }) if only_read => {
-                    this.lost_leaves.push((index, error));
-                    places.extend([LOST; LEAF_PLACES]);
+                    let pages = root.leaf_pages();
+                    let first = (index * pages) as PageId;
+                    this.lost_leaves
+                        .push((first..first + pages as PageId, error));
+                    let lost = Entry {
+                        place: LOST,
+                        born: 0,
+                    };
+                    entries.extend((0..pages).map(|_| lost));
                     continue;
                 }
-                read => read?,
+                Err(error) => return Err(error),
             }
-            used.push(block);
-            places.extend((0..LEAF_PLACES).map(|i| u64_at(&buf, 16 + 8 * i)));
+            used.push(place);
         }
-        places.truncate(root.next_page as usize);
+        entries.truncate(root.next_page as usize);
+        let mut places: Vec<u64> = entries.iter().map(|entry| entry.place).collect();
         if places[0] == LOST {
             places[0] = 0;
         }
@@ -63,19 +69,21 @@ impl DataFile {
             let what = format!("tree {tree} has no root");
             return Err(damaged(&what, format!("data.braid, page {page}")));
         }
-        for (id, place) in places
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, place)| **place != 0)
-        {
-            this.durable
-                .get_or_make(id as u64)
-                .store(*place, Ordering::Relaxed);
-            *place = block_of(*place);
-            if *place != LOST {
-                used.push(*place);
+        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.place != 0) {
+            let Entry { place, born } = *entry;
+            this.durable.get_or_make(id).store(place, Ordering::Relaxed);
+            let birth = this.births.get_or_make(id);
+            birth.store(born.into(), Ordering::Relaxed);
+            if place != LOST {
+                used.push(place);
             }
         }
+        if root.is_old {
+            // The next checkpoint writes all leaves in the present format, and frees these with the old root's blocks.
+            root.blob_blocks.append(&mut root.leaf_places);
+            root.is_old = false;
+        }
+        used.iter_mut().for_each(|place| *place = block_of(*place));
         let blocks = this.len_blocks()?;
         if let Some(block) = used
             .iter()
@@ -106,7 +114,7 @@ mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
-    use crate::file::block::seal;
+    use crate::file::block::{seal, u64_at};
     use crate::table::PAGES_MAX;
     use crate::{Store, StoreOptions};
 
@@ -134,6 +142,10 @@ mod tests {
         let identity = u64_at(&buf, 8);
         seal(&mut buf, identity, 1);
         file.write_at(&[&buf], block * PAGE_SIZE as u64).unwrap();
+        let mut all = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut all, 0).unwrap();
+        crate::fuzzing::bind_places(&mut all);
+        file.write_at(&[&all], 0).unwrap();
     }
 
     fn opened(device: Arc<MemoryDevice>) -> Result<(), String> {
@@ -149,13 +161,14 @@ mod tests {
         };
         for (at, value, what) in [
             // The next page's number; the tree's root behind it, one map leaf and two counts.
-            (24, PAGES_MAX / 2, "leaves"),
-            (24, 0, "leaves"),
+            (24, (PAGES_MAX / 2) | (4 << 56), "leaves"),
+            (24, 4 << 56, "leaves"),
+            (24, 1, "root's contents"),
             (24 + 5 * 8, 77, "no root"),
         ] {
             let device = published();
             change(&device, 1, |buf| blob.set(u64_at(buf, 32)));
-            change(&device, blob.get(), |buf| put(buf, at, value));
+            change(&device, block_of(blob.get()), |buf| put(buf, at, value));
             let error = opened(device).unwrap_err();
             assert!(error.contains(what), "{error}");
         }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::block::{BLOB, u64_at};
+use super::superblock::FORMAT;
 use super::{DataFile, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
@@ -20,15 +21,20 @@ pub(crate) struct Root {
     pub(crate) leaf_places: Vec<u64>,
     pub(crate) trees: BTreeMap<u32, PageId>,
     pub(crate) meta: Vec<u8>,
-    /// The blocks that the root blob itself takes.
+    /// The places of the blocks that the root blob itself takes.
     pub(crate) blob_blocks: Vec<u64>,
+    /// Whether it is of format 2 or 3: its places are blocks, without checksums.
+    pub(crate) is_old: bool,
 }
+
+/// Above the next page's number.
+const FORMAT_SHIFT: u32 = 56;
 
 impl Root {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut put = |n: u64| out.extend(n.to_le_bytes());
-        put(self.next_page);
+        put(self.next_page | FORMAT << FORMAT_SHIFT);
         put(self.leaf_places.len() as u64);
         self.leaf_places.iter().for_each(|&place| put(place));
         put(self.trees.len() as u64);
@@ -47,7 +53,13 @@ impl Root {
             bytes = rest;
             Some(u64::from_le_bytes(*number))
         };
-        let next_page = take()?;
+        let word = take()?;
+        let next_page = word & ((1 << FORMAT_SHIFT) - 1);
+        let is_old = match word >> FORMAT_SHIFT {
+            0 => true,
+            FORMAT => false,
+            _ => return None,
+        };
         let leaves = take()?;
         if next_page > PAGES_MAX || leaves > PAGES_MAX {
             return None;
@@ -65,12 +77,13 @@ impl Root {
             trees,
             meta,
             blob_blocks,
+            is_old,
         })
     }
 }
 
 impl DataFile {
-    /// Writes the root blob; returns its first block. On an error nothing stays allocated.
+    /// Writes the root blob; returns its place. On an error nothing stays allocated.
     pub(crate) fn write_blob(&self, root: &mut Root) -> Result<(u64, u64), StoreError> {
         let bytes = root.encode();
         let mut next = 0u64;
@@ -100,19 +113,24 @@ impl DataFile {
         sequence: u64,
         first: u64,
         len: u64,
+        is_old: bool,
     ) -> Result<Root, StoreError> {
         let mut bytes = Vec::new();
         let mut blocks = Vec::new();
         let mut block = first;
         let mut buf = self.buffer();
         for i in 0..len.div_ceil(BLOB_BYTES as u64) {
-            self.read_block(BLOB | i, block, sequence, &mut buf)?;
+            match is_old {
+                true => self.read_unplaced(BLOB | i, block, sequence, &mut buf)?,
+                false => self.read_block(BLOB | i, block, sequence, &mut buf)?,
+            }
             blocks.push(block);
             bytes.extend_from_slice(&buf[24..]);
             block = u64_at(&buf, 16);
         }
         bytes.truncate(len as usize);
         Root::decode(&bytes, sequence, blocks)
+            .filter(|root| root.is_old == is_old)
             .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
     }
 }

@@ -20,10 +20,10 @@ use crate::page::PAGE_SIZE;
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
 
 /// The format of the data file that this version reads and writes.
-pub const FORMAT: u64 = 3;
+pub const FORMAT: u64 = 4;
 
-/// The format before: its map leaves say no births.
-const FORMAT_WITHOUT_BIRTHS: u64 = 2;
+/// The formats before that are read: their places are blocks without checksums.
+const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=3;
 
 /// The format that a device's data file says it has: that of its newest superblock that is whole.
 ///
@@ -85,6 +85,11 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
         None if is_blank => DataFileCreation::Unfinished,
         None => DataFileCreation::Foreign,
     })
+}
+
+/// Whether a superblock is of a format before the present one.
+pub(crate) fn is_old(superblock: &[u8]) -> bool {
+    u64_at(superblock, 16) != FORMAT
 }
 
 /// The identity in a superblock.
@@ -176,7 +181,7 @@ impl DataFile {
         check(&buf, u64::from_le_bytes(MAGIC), u64::MAX)
             .map_err(|what| damaged(what, location()))?;
         let format = u64_at(&buf, 16);
-        if format != FORMAT && format != FORMAT_WITHOUT_BIRTHS {
+        if format != FORMAT && !OLD_FORMATS.contains(&format) {
             return Err(StoreError::Incompatible {
                 what: format!(
                     "data.braid has format {format}, this build reads {FORMAT}; use a matching version"
@@ -220,7 +225,9 @@ impl DataFile {
         match (candidates.pop(), first_error) {
             (Some((sequence, block, len, superblock)), _) => {
                 self.identity = identity_in(&superblock);
-                Ok((self.read_root_blob(sequence, block, len)?, superblock))
+                let is_old = is_old(&superblock);
+                let root = self.read_root_blob(sequence, block, len, is_old)?;
+                Ok((root, superblock))
             }
             (None, error) => {
                 Err(error.unwrap_or_else(|| damaged("no superblock", "data.braid".into())))

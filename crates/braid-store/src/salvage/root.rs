@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use crate::error::StoreError;
-use crate::file::{BLOB, DataFile, Root, u64_at};
+use crate::file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
 use crate::space::FIRST_BLOCK;
 
 /// All blocks.
 #[derive(Default)]
 pub(super) struct Index {
-    /// Those that are whole: by identity, the low half of the checkpoint's number and the block.
+    /// Those that are whole: by identity, the low half of the checkpoint's number and the place.
     whole: HashMap<u64, Vec<(u32, u64)>>,
     /// The others.
     pub(super) damaged: Vec<u64>,
@@ -19,8 +19,8 @@ pub(super) struct Index {
 struct Candidate {
     sequence: u64,
     blob: u64,
-    /// `None` if the superblock is lost, which knows it.
-    len: Option<u64>,
+    /// And whether its format is an old one. `None` if the superblock is lost, which knows it.
+    len: Option<(u64, bool)>,
 }
 
 /// The newest root that can be read.
@@ -35,10 +35,10 @@ pub(super) fn find_root(
         match file.read_superblock(slot) {
             // The one of a file without a checkpoint.
             Ok((0, ..)) => {}
-            Ok((sequence, blob, len, _)) => candidates.push(Candidate {
+            Ok((sequence, blob, len, superblock)) => candidates.push(Candidate {
                 sequence,
                 blob,
-                len: Some(len),
+                len: Some((len, is_old(&superblock))),
             }),
             Err(error @ StoreError::Incompatible { .. }) => return Err(error),
             // The one that the first checkpoint left alone was never written.
@@ -52,28 +52,49 @@ pub(super) fn find_root(
     let newest = candidates.iter().map(|c| c.sequence).max();
     if candidates.is_empty() || !damaged.is_empty() {
         // The lost one may have been the newest. Its root blob bears its number.
-        let high = newest.unwrap_or(0) & !u64::from(u32::MAX);
-        let mut blobs: Vec<(u32, u64)> = indexed(file, index)?
-            .whole
-            .get(&BLOB)
-            .cloned()
-            .unwrap_or_default();
-        blobs.sort_unstable();
-        for (stamp, blob) in blobs {
-            let sequence = high | u64::from(stamp);
-            let is_lost = damaged.contains(&(sequence % 2))
-                && newest.is_some_and(|newest| sequence == newest + 1);
-            if newest.is_none() || is_lost {
-                candidates.push(Candidate {
-                    sequence,
-                    blob,
-                    len: None,
-                });
-            }
-        }
+        candidates.extend(search(file, index, newest)?.into_iter().filter(|found| {
+            newest.is_none_or(|newest| {
+                found.sequence == newest + 1 && damaged.contains(&(found.sequence % 2))
+            })
+        }));
     }
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.sequence));
     let mut is_older = false;
+    if let Some(found) = first_readable(file, candidates, &mut is_older, notes) {
+        return Ok(found);
+    }
+    // Both superblocks may be of a time from which nothing is left.
+    let mut found = search(file, index, newest)?;
+    found.sort_by_key(|candidate| std::cmp::Reverse(candidate.sequence));
+    first_readable(file, found, &mut is_older, notes).ok_or_else(|| StoreError::Corrupted {
+        what: format!("no checkpoint can be found ({})", notes.join("; ")),
+        location: "data.braid".into(),
+    })
+}
+
+/// All root blobs, as far as their first block is whole.
+fn search(
+    file: &DataFile,
+    index: &mut Option<Index>,
+    newest: Option<u64>,
+) -> Result<Vec<Candidate>, StoreError> {
+    let high = newest.unwrap_or(0) & !u64::from(u32::MAX);
+    let blobs = indexed(file, index)?.whole.get(&BLOB).into_iter().flatten();
+    let candidate = |&(stamp, blob): &(u32, u64)| Candidate {
+        sequence: high | u64::from(stamp),
+        blob,
+        len: None,
+    };
+    Ok(blobs.map(candidate).collect())
+}
+
+/// The first root that can be read, and what is lost if it is not the first of all.
+fn first_readable(
+    file: &DataFile,
+    candidates: Vec<Candidate>,
+    is_older: &mut bool,
+    notes: &mut Vec<String>,
+) -> Option<(Root, Option<String>)> {
     for candidate in candidates {
         let sequence = candidate.sequence;
         match read_root(file, &candidate) {
@@ -88,29 +109,26 @@ pub(super) fn find_root(
                         "checkpoint {sequence} is the newest that can be read; pages written since are lost"
                     )
                 });
-                return Ok((root, older));
+                return Some((root, older));
             }
             Err(error) => {
-                is_older = true;
+                *is_older = true;
                 notes.push(format!("the root of checkpoint {sequence}: {error}"));
             }
         }
     }
-    Err(StoreError::Corrupted {
-        what: format!("no checkpoint can be found ({})", notes.join("; ")),
-        location: "data.braid".into(),
-    })
+    None
 }
 
 fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError> {
-    if let Some(len) = candidate.len {
-        return file.read_root_blob(candidate.sequence, candidate.blob, len);
+    if let Some((len, is_old)) = candidate.len {
+        return file.read_root_blob(candidate.sequence, candidate.blob, len, is_old);
     }
     // It ends where it makes sense.
     let (mut bytes, mut block) = (Vec::new(), candidate.blob);
     let mut buf = file.buffer();
     for i in 0.. {
-        file.read_block(BLOB | i, block, candidate.sequence, &mut buf)?;
+        file.read_unplaced(BLOB | i, block, candidate.sequence, &mut buf)?;
         bytes.extend_from_slice(&buf[24..]);
         if let Some(root) = Root::decode(&bytes, candidate.sequence, Vec::new()) {
             return Ok(root);
@@ -122,7 +140,7 @@ fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError>
     }
     Err(StoreError::Corrupted {
         what: "the root's contents".into(),
-        location: format!("data.braid, block {}", candidate.blob),
+        location: format!("data.braid, block {}", block_of(candidate.blob)),
     })
 }
 
@@ -141,9 +159,9 @@ pub(super) fn indexed<'a>(
         }
         for block in FIRST_BLOCK..end {
             match file.read_any_block(block, &mut buf) {
-                Some((identity, stamp)) => {
+                Some((identity, stamp, place)) => {
                     let blocks = found.whole.entry(identity).or_default();
-                    blocks.push((stamp, block));
+                    blocks.push((stamp, place));
                 }
                 None => found.damaged.push(block),
             }
@@ -153,9 +171,11 @@ pub(super) fn indexed<'a>(
     Ok(index.get_or_insert_default())
 }
 
-/// The newest block of an identity that is no newer than a checkpoint.
+/// The place of the newest block of an identity that is no newer than a checkpoint.
 pub(super) fn newest(index: &Index, identity: u64, sequence: u64) -> Option<u64> {
     let blocks = index.whole.get(&identity)?.iter();
     let known = blocks.filter(|(stamp, _)| *stamp <= sequence as u32);
-    known.max().map(|(_, block)| *block)
+    known
+        .max_by_key(|(stamp, place)| (*stamp, block_of(*place)))
+        .map(|(_, place)| *place)
 }
