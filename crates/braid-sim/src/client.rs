@@ -560,12 +560,31 @@ impl Client {
         if self.rng.u32(..4) == 0 {
             let from = self.key();
             let to = from + self.rng.u8(1..=self.plan.keys);
+            if self.plan.careless && self.rng.bool() {
+                return self.scan_and_forget(reader, from, to);
+            }
             let seen = scan(reader, &self.tables.values, from, to)?;
             return Ok(Op::Scan(from, to, seen));
         }
         let key = self.key();
         let seen = reader.get(&self.tables.values, &key)?;
         Ok(Op::Get(key, seen.map(|bytes| decode(&bytes))))
+    }
+
+    /// Reads the first entries of a range, and forgets the scan.
+    fn scan_and_forget(&mut self, reader: &impl Readable, from: Key, to: Key) -> Result<Op> {
+        let entries = self.rng.usize(1..4);
+        let mut range = reader.range(&self.tables.values, from..to)?;
+        let first = range.by_ref().take(entries);
+        let seen = first.map(|entry| entry.map(|(key, bytes)| (key, decode(&bytes))));
+        let seen = seen.collect::<Result<Vec<_>>>()?;
+        std::mem::forget(range);
+        braid_rt::reach("a scan is forgotten");
+        let to = match seen.last() {
+            Some((last, _)) if seen.len() == entries => last + 1,
+            _ => to,
+        };
+        Ok(Op::Scan(from, to, seen))
     }
 
     /// A transaction's reads and writes, until it is ready to commit.
@@ -666,8 +685,14 @@ impl Client {
     fn seesaw(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
         let table = self.tables.values.clone();
         match self.rng.u32(..6) {
-            0..3 => {
+            kind @ 0..3 => {
                 for key in 0..3 {
+                    if kind == 0 && key == 1 {
+                        // Validated behind the others, whose numbers may be old by then.
+                        let seen = scan(tx, &table, 1, 2)?;
+                        ops.push(Op::Scan(1, 2, seen));
+                        continue;
+                    }
                     let seen = tx.get(&table, &key)?;
                     ops.push(Op::Get(key, seen.map(|bytes| decode(&bytes))));
                     braid_rt::point();

@@ -22,6 +22,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a log file removed", LONG),
     ("a log file replaced by an earlier copy", LONG),
     ("a part of the order lost", LONG),
+    ("a scan is forgotten", LONG),
     ("a tail of the order lost", LONG),
     ("archives lack transactions", LONG),
     ("archives restored", LONG),

@@ -334,13 +334,21 @@ pub(crate) fn in_bounds(key: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) ->
 #[derive(Debug)]
 pub(crate) struct PointRead {
     pub(crate) table: u32,
-    pub(crate) stripe: usize,
-    key_at: u32,
-    key_end: u32,
+    stripe: u32,
+    /// The keys that a transaction reads may be more than 4 GiB.
+    key_at: usize,
+    key_len: u32,
     /// The version seen: a value's, or the removal's; 0 if there was nothing.
     pub(crate) version: u64,
     pub(crate) absent: bool,
     pub(crate) stamp: Stamp,
+}
+
+impl PointRead {
+    /// The lock stripe of the key.
+    pub(crate) fn stripe(&self) -> usize {
+        self.stripe as usize
+    }
 }
 
 /// What a transaction read without locks.
@@ -371,14 +379,14 @@ impl ReadSet {
         stamp: Stamp,
     ) {
         let version = found.map_or(0, |meta| meta.version);
-        let key_at = self.keys.len() as u32;
+        let key_at = self.keys.len();
         self.keys.extend_from_slice(key);
-        let key_end = self.keys.len() as u32;
         self.points.push(PointRead {
             table,
-            stripe,
+            // A table of locks has at most `STRIPES_MAX` of them; a key, `MAX_KEY_LEN` bytes.
+            stripe: stripe as u32,
             key_at,
-            key_end,
+            key_len: key.len() as u32,
             version,
             absent: found.is_none_or(|meta| meta.tombstone),
             stamp,
@@ -386,17 +394,21 @@ impl ReadSet {
         self.newest = self.newest.max(version);
     }
 
-    /// Takes in what the transaction's scans read.
+    /// Takes in what the transaction's scans read. What a forgotten one read is at most as new as the newest number.
     #[inline]
-    pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads) {
+    pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads, newest: impl FnOnce() -> u64) {
         if !ranges.is_empty() {
-            self.newest = self.newest.max(ranges.newest());
+            let newest = match ranges.is_complete() {
+                true => ranges.newest(),
+                false => newest(),
+            };
+            self.newest = self.newest.max(newest);
             std::mem::swap(&mut self.ranges, ranges);
         }
     }
 
     pub(crate) fn key(&self, read: &PointRead) -> &[u8] {
-        &self.keys[read.key_at as usize..read.key_end as usize]
+        &self.keys[read.key_at..][..read.key_len as usize]
     }
 
     #[inline]
@@ -490,12 +502,16 @@ impl Context {
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();
         }
-        // Keeping one table saves the next transaction an atomic increment on a shared line; it also
-        // keeps a dropped table's pages until the context is used again, so dropped ones go.
+        // Keeping one table saves the next transaction an atomic increment on a shared line.
+        self.forget_dropped_tables();
+        self.tables.truncate(4);
+    }
+
+    /// Gives up dropped tables, whose pages are kept for as long as anybody refers to them.
+    pub(crate) fn forget_dropped_tables(&mut self) {
         if self.tables.iter().any(|table| table.is_dropped()) {
             self.tables.retain(|table| !table.is_dropped());
         }
-        self.tables.truncate(4);
     }
 }
 
@@ -503,6 +519,23 @@ impl Context {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    /// The pages of the 4 GiB are never touched.
+    #[test]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+    fn more_keys_than_32_bits_can_count_are_found_again() {
+        let mut keys = vec![0; (u32::MAX as usize) + 4096];
+        keys.truncate((u32::MAX as usize) - 1);
+        let mut reads = ReadSet {
+            keys,
+            ..ReadSet::default()
+        };
+        for key in [&b"one"[..], b"two", b"three"] {
+            reads.add_point(0, 7, key, None, Stamp::default());
+        }
+        let keys: Vec<_> = reads.points.iter().map(|read| reads.key(read)).collect();
+        assert_eq!(keys, [&b"one"[..], b"two", b"three"]);
+    }
 
     #[test]
     fn a_write_set_is_a_map_whose_payload_holds_each_key_once() {

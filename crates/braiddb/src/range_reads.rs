@@ -17,8 +17,9 @@ pub(crate) struct RangeRead {
     lower: Bound<KeyAt>,
     upper: Bound<KeyAt>,
     pub(crate) stamp: Stamp,
-    /// Of the keys and versions seen, tombstones left out.
-    pub(crate) fingerprint: Fingerprint,
+    /// Of the keys and versions seen, tombstones left out. None while a scan is in the leaf; and for good if the scan is
+    /// forgotten (`std::mem::forget`): then anything in the leaf may have been read.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 /// Where a key is in [`RangeReads::keys`].
@@ -47,6 +48,8 @@ impl Fingerprint {
 pub(crate) struct RangeReads {
     keys: Vec<u8>,
     pieces: Vec<RangeRead>,
+    /// The pieces without a fingerprint.
+    open: usize,
     newest: u64,
 }
 
@@ -74,12 +77,29 @@ impl RangeReads {
         (read.lower.map(key), read.upper.map(key))
     }
 
-    /// Adds a piece; `newest` is the newest version in it.
-    pub(crate) fn add(
+    /// Whether every scan has said what it read.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Adds a piece that a scan begins to read; returns its place for [`RangeReads::end`].
+    pub(crate) fn begin(&mut self, table: u32, stamp: Stamp) -> usize {
+        self.pieces.push(RangeRead {
+            table,
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+            stamp,
+            fingerprint: None,
+        });
+        self.open += 1;
+        self.pieces.len() - 1
+    }
+
+    /// Says what was read of a piece; `newest` is the newest version in it.
+    pub(crate) fn end(
         &mut self,
-        table: u32,
+        place: usize,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        stamp: Stamp,
         fingerprint: Fingerprint,
         newest: u64,
     ) {
@@ -89,13 +109,11 @@ impl RangeReads {
             let end = self.keys.len();
             KeyAt { start, end }
         };
-        self.pieces.push(RangeRead {
-            table,
-            lower: lower.map(&mut keep),
-            upper: upper.map(&mut keep),
-            stamp,
-            fingerprint,
-        });
+        let piece = &mut self.pieces[place];
+        piece.lower = lower.map(&mut keep);
+        piece.upper = upper.map(&mut keep);
+        piece.fingerprint = Some(fingerprint);
+        self.open -= 1;
         self.newest = self.newest.max(newest);
     }
 
@@ -107,6 +125,7 @@ impl RangeReads {
         }
         self.keys.clear();
         self.pieces.clear();
+        self.open = 0;
         self.newest = 0;
         if self.keys.capacity() > KEPT_BYTES_MAX {
             *self = Self::default();

@@ -90,6 +90,8 @@ struct Leaf {
 /// What is noted of a leaf's part, to be validated.
 #[derive(Debug)]
 struct LeafRead {
+    /// Its place among what the transaction's scans read.
+    place: usize,
     /// Where the scan entered it.
     entered: Bound<Bytes>,
     /// Where it ends, as seen from there.
@@ -357,7 +359,9 @@ impl<'a> RawRange<'a> {
                 reads.lock().newest().max(newest.unwrap_or(0))
             })?;
         }
-        let read = self.tracked.is_some().then(|| LeafRead {
+        let read = self.tracked.map(|(reads, table)| LeafRead {
+            // From here on, and not only when the scan leaves the leaf: it may be forgotten in it.
+            place: reads.lock().begin(table, scan.stamp),
             entered: match &next {
                 Next::At(bound, _) => bound.clone(),
                 _ => near.map(Bytes::copy_from_slice),
@@ -386,7 +390,7 @@ impl<'a> RawRange<'a> {
 
     /// Notes what was read of a leaf, up to `stopped_at` or its far end.
     fn note_read(&self, direction: Direction, leaf: &Leaf, stopped_at: Option<Bound<&[u8]>>) {
-        let (Some((reads, table)), Some(read)) = (self.tracked, &leaf.read) else {
+        let (Some((reads, _)), Some(read)) = (self.tracked, &leaf.read) else {
             return;
         };
         let far = stopped_at.unwrap_or(as_slices(&read.far_end));
@@ -395,10 +399,9 @@ impl<'a> RawRange<'a> {
             Direction::Forward => (entered, far),
             Direction::Reverse => (far, entered),
         };
-        let stamp = leaf.scan.stamp;
         reads
             .lock()
-            .add(table, bounds, stamp, read.fingerprint, read.newest);
+            .end(read.place, bounds, read.fingerprint, read.newest);
     }
 
     #[inline]

@@ -48,7 +48,7 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 #[must_use = "what a transaction wrote is gone unless it is committed"]
 pub struct Transaction {
     /// There until the transaction ends.
-    context: Option<PooledContext>,
+    pub(crate) context: Option<PooledContext>,
     pub(crate) options: TransactionOptions,
 }
 

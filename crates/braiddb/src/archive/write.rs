@@ -285,7 +285,8 @@ impl Archiver {
                 after,
                 last,
                 time,
-                len: (batch.len() - BATCH_HEADER) as u32,
+                len: u32::try_from(batch.len() - BATCH_HEADER)
+                    .expect("a batch has at most BATCH_BYTES and one transaction of 1 GiB"),
                 count,
                 crc: crc32c::crc32c(&batch[BATCH_HEADER..]),
                 identity: log.identity(),
