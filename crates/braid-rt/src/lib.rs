@@ -26,6 +26,6 @@ pub use mutant::is_chosen;
 pub use prefetch::prefetch;
 pub use process::Process;
 pub use simulation::{point, reach};
-pub use time::{entropy, now, sleep, wall_clock};
+pub use time::{entropy, now, now_plus, sleep, wall_clock};
 pub use user::{Deliberate, call_user, panic_deliberately};
 pub use word::{wait, wake_all, wake_one};

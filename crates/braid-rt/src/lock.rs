@@ -174,8 +174,23 @@ impl Condvar {
         mut condition: impl FnMut(&mut T) -> bool,
         time: Duration,
     ) {
-        let deadline = crate::now() + time;
-        while condition(guard.deref_mut()) && !self.wait_until(guard, deadline).timed_out() {}
+        let deadline = crate::now_plus(time);
+        while condition(guard.deref_mut()) && !self.wait_until_or_forever(guard, deadline) {}
+    }
+
+    /// As [`Condvar::wait_until`] with a deadline, as [`Condvar::wait`] without one; says whether the time was over.
+    pub fn wait_until_or_forever<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        deadline: Option<Instant>,
+    ) -> bool {
+        match deadline {
+            Some(deadline) => self.wait_until(guard, deadline).timed_out(),
+            None => {
+                self.wait(guard);
+                false
+            }
+        }
     }
 
     /// Wakes one that waits.

@@ -14,11 +14,17 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// The instant after a time from now; `None` if the clock does not reach that far, which is as good as forever.
+#[inline]
+pub fn now_plus(time: Duration) -> Option<Instant> {
+    now().checked_add(time)
+}
+
 /// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
     if simulation::is_on() {
         // Nobody wakes who sleeps on nothing.
-        simulation::block(0, Some(simulation::now() + time));
+        simulation::block(0, now_plus(time));
     } else {
         std::thread::sleep(time);
     }

@@ -329,6 +329,9 @@ impl Inner {
     /// Frees the pages of dropped tables that no handle, and so no reader, refers to any more.
     pub(crate) fn free_dropped_tables(&self) -> Result<()> {
         let mut dropped = self.dropped.lock();
+        if dropped.iter().any(|core| Arc::strong_count(core) > 1) {
+            self.forget_dropped_tables();
+        }
         let mut i = 0;
         while i < dropped.len() {
             // One is the list's own. A dropped table is in no map, so no new reference can come up.

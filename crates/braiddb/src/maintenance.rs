@@ -51,7 +51,9 @@ impl Maintenance {
 
     /// Sees to it that a flush begins within `bound`.
     pub(crate) fn flush_within(&self, bound: Duration) {
-        let due = braid_rt::now() + bound;
+        let Some(due) = braid_rt::now_plus(bound) else {
+            return;
+        };
         let mut state = self.state.lock();
         if state.flush_due.is_none_or(|before| due < before) {
             state.flush_due = Some(due);

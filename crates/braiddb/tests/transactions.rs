@@ -891,3 +891,117 @@ fn tables_are_made_inside_of_a_transaction() {
         assert_eq!(db.table_names().unwrap().len(), 1_002);
     });
 }
+
+/// A scan that is forgotten has read all the same.
+#[test]
+fn what_a_forgotten_scan_read_is_validated() {
+    both(|db| {
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &(2 * key), &1)))
+            .unwrap();
+        let scan_and_forget = |from: u64, entries: usize| {
+            let tx = db.begin();
+            let mut range = tx.range(&t, from..).unwrap();
+            assert_eq!(range.by_ref().take(entries).count(), entries);
+            std::mem::forget(range);
+            tx
+        };
+        for entries in [1, 2, 900] {
+            // A key between those that were read, a changed one, a removed one.
+            let mut tx = scan_and_forget(0, entries);
+            db.transact(|other| other.insert(&t, &1, &1)).unwrap();
+            tx.insert(&t, &9_999, &1).unwrap();
+            assert!(matches!(
+                tx.commit(),
+                Err(Error::Conflict(ConflictKind::Range))
+            ));
+            let tx = scan_and_forget(0, entries);
+            db.transact(|other| other.insert(&t, &0, &2)).unwrap();
+            assert!(matches!(tx.commit(), Err(Error::Conflict(_))));
+            let tx = scan_and_forget(0, entries);
+            db.transact(|other| other.remove(&t, &1)).unwrap();
+            assert!(matches!(tx.commit(), Err(Error::Conflict(_))));
+        }
+        // Where nothing changed it commits, and what it read lasts (I4).
+        let mut tx = scan_and_forget(0, 5);
+        tx.insert(&t, &9_999, &1).unwrap();
+        tx.commit().unwrap();
+        let mut hidden = db.begin();
+        hidden.insert(&t, &0, &3).unwrap();
+        hidden.set_durability(Durability::None);
+        let written = hidden.commit().unwrap().number();
+        let read = scan_and_forget(0, 1).commit().unwrap();
+        assert!(read.number() >= written && db.durable_horizon() >= written);
+    });
+}
+
+/// The longest time there is counts as forever.
+#[test]
+fn the_longest_duration_is_forever() {
+    ends(|| {
+        let builder = Database::builder()
+            .pool_bytes(1 << 20)
+            .archive_on(Arc::new(MemoryDevice::new()))
+            .archive_interval(Duration::MAX);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        let mut changes = db
+            .changes(db.position_behind(db.durable_horizon()))
+            .unwrap();
+        let commit = |bound| {
+            let mut tx = db.begin();
+            tx.insert(&t, &1, &1).unwrap();
+            tx.set_durability(Durability::Buffered(bound));
+            tx.commit().unwrap()
+        };
+        commit(Duration::MAX);
+        // A bound before it counts, and so does one behind it.
+        let waits = {
+            let t = t.clone();
+            let db = db.clone();
+            std::thread::spawn(move || {
+                let set = changes.next_within(Duration::MAX).unwrap().unwrap();
+                (set.number, db.get(&t, &1).unwrap())
+            })
+        };
+        let second = commit(Duration::from_millis(1));
+        commit(Duration::MAX);
+        let (number, value) = waits.join().unwrap();
+        assert!(number < second.number() && value == Some(1));
+        db.close().unwrap();
+    });
+}
+
+/// What a context in the pool remembers of a dropped table does not keep its space.
+#[test]
+fn a_dropped_table_is_freed_while_contexts_are_idle() {
+    let builder = Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20);
+    let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+    let t: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    for key in 0..400 {
+        db.transact(|tx| tx.insert(&t, &key, &vec![7; 1_000]))
+            .unwrap();
+    }
+    // Each thread leaves a context that has used the table.
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (db, t, barrier) = (&db, &t, &barrier);
+            scope.spawn(move || {
+                let tx = db.begin();
+                tx.get(t, &thread).unwrap();
+                barrier.wait();
+                tx.commit().unwrap();
+            });
+        }
+    });
+    db.compact().unwrap();
+    let before = db.stats().store.file_bytes;
+    assert!(db.drop_table("t").unwrap());
+    drop(t);
+    db.compact().unwrap();
+    let after = db.stats().store.file_bytes;
+    assert!(before - after > 300_000, "{before} to {after}");
+}

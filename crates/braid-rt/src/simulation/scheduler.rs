@@ -181,7 +181,10 @@ pub(crate) fn give_way() {
 pub(crate) fn block(key: usize, deadline: Option<Instant>) -> bool {
     let scheduler = scheduler();
     scheduler.step();
-    let nanos = |at: Instant| at.saturating_duration_since(scheduler.base).as_nanos() as u64;
+    let nanos = |at: Instant| {
+        let nanos = at.saturating_duration_since(scheduler.base).as_nanos();
+        u64::try_from(nanos).unwrap_or(u64::MAX)
+    };
     let deadline = deadline.map(nanos);
     scheduler.switch(State::Blocked { key, deadline });
     let current = scheduler.current.get();

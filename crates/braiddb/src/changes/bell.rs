@@ -41,7 +41,7 @@ impl Bell {
 
 impl Inner {
     /// Waits until something behind `number` is durable, or the time has come; says which.
-    pub(crate) fn wait_for_progress(&self, number: u64, deadline: Instant) -> Result<bool> {
+    pub(crate) fn wait_for_progress(&self, number: u64, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let rings = self.bell.state.lock().rings;
             self.check_open()?;
@@ -59,7 +59,8 @@ impl Inner {
             self.arm_bell(number);
             let mut state = self.bell.state.lock();
             while state.rings == rings {
-                if self.bell.rung.wait_until(&mut state, deadline).timed_out() {
+                let rung = &self.bell.rung;
+                if rung.wait_until_or_forever(&mut state, deadline) {
                     return Ok(self.log.horizon() > number);
                 }
             }

@@ -137,7 +137,10 @@ pub struct Changes {
     position: u64,
     /// What is held for this reader, see [`crate::retention::Retention`].
     held: Arc<AtomicU64>,
-    tables: HashMap<u32, TableInfo>,
+    /// Tables that it came by, and of those that are dropped, that they are: a table's number is not used again.
+    tables: HashMap<u32, Option<TableInfo>>,
+    /// How often it looked through the whole catalog.
+    catalog_scans: u64,
 }
 
 /// What a reader knows of a table.
@@ -251,6 +254,7 @@ impl Changes {
             position: number,
             held,
             tables: HashMap::new(),
+            catalog_scans: 0,
         })
     }
 
@@ -265,7 +269,7 @@ impl Changes {
     /// As the iterator's items; [`Error::Poisoned`] if there is no more because writing failed, and
     /// [`Error::Closed`].
     pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
-        let deadline = braid_rt::now() + time;
+        let deadline = braid_rt::now_plus(time);
         loop {
             if let Some(next) = self.next() {
                 return next.map(Some);
@@ -343,7 +347,7 @@ impl Changes {
                 });
             } else if let Some(value) = value {
                 if let Some((id, name, options)) = table_of_entry(&key, &value) {
-                    self.tables.insert(id, TableInfo::new(name, options));
+                    self.tables.insert(id, Some(TableInfo::new(name, options)));
                 }
             } else {
                 loaded.extend(loaded_table(&key));
@@ -373,12 +377,16 @@ impl Changes {
     /// A table: with the name it had when what was read last was committed, as far as that is known.
     fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
         if !self.tables.contains_key(&id) {
+            self.catalog_scans += 1;
             for (id, name, options) in self.inner.tables_by_id()? {
-                let info = || TableInfo::new(name, options);
+                let info = || Some(TableInfo::new(name, options));
                 self.tables.entry(id).or_insert_with(info);
             }
+            if !braid_rt::mutant!("look_for_dropped_tables_again") {
+                self.tables.entry(id).or_insert(None);
+            }
         }
-        Ok(self.tables.get(&id))
+        Ok(self.tables.get(&id).and_then(Option::as_ref))
     }
 }
 
@@ -400,5 +408,38 @@ impl Iterator for Changes {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.advance().transpose()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{Database, MemoryDevice, Table};
+
+    /// One look at the catalog finds that a table is gone, however many of its changes follow.
+    #[test]
+    fn a_dropped_table_is_looked_for_once() {
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let device = Arc::new(MemoryDevice::new());
+        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
+        let kept: Table<u64, u64> = db.table("kept").unwrap();
+        let dropped: Table<u64, u64> = db.table("dropped").unwrap();
+        let from = db.position_behind(db.durable_horizon());
+        for n in 0..50 {
+            db.transact(|tx| {
+                tx.insert(&kept, &n, &n)?;
+                tx.insert(&dropped, &n, &n)
+            })
+            .unwrap();
+        }
+        db.drop_table("dropped").unwrap();
+        let mut changes = db.changes(from).unwrap();
+        for n in 0..50 {
+            let set = changes.next().unwrap().unwrap();
+            let names: Vec<_> = set.changes.iter().map(|c| c.table.as_deref()).collect();
+            assert_eq!(names, [Some("kept"), None], "{n}");
+        }
+        assert!(changes.catalog_scans <= 2, "{}", changes.catalog_scans);
     }
 }

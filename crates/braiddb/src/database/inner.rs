@@ -243,6 +243,18 @@ impl Inner {
         }
     }
 
+    /// Makes contexts that nobody uses give dropped tables up. One that is in use does so when it comes back.
+    pub(crate) fn forget_dropped_tables(&self) {
+        if braid_rt::mutant!("remember_dropped_tables") {
+            return;
+        }
+        for shard in &self.contexts {
+            for context in &mut *shard.lock() {
+                context.state.get_mut().forget_dropped_tables();
+            }
+        }
+    }
+
     pub(crate) fn open_snapshot(&self) -> Registration {
         if self.is_inherited() {
             return Registration::of_nobody(self.log.horizon());
