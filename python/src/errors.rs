@@ -66,7 +66,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::Options { .. } => OptionError::new_err(message),
         EngineError::Closed => ClosedError::new_err(message),
         EngineError::Forked => ForkError::new_err(message),
-        EngineError::Io { source, .. } => match system_error(source) {
+        EngineError::Io { source, .. } => match system_error(&source) {
             Some(errno) => IoError::new_err((errno, message)),
             None => IoError::new_err(message),
         },

@@ -229,7 +229,9 @@ pub(crate) fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_,
         ColumnType::Unit => py.get_type::<PyNone>().into_any(),
         ColumnType::I64 => py.get_type::<PyInt>().into_any(),
         ColumnType::F64 => py.get_type::<PyFloat>().into_any(),
-        other => Bound::new(py, Type(other))?.into_any(),
+        ColumnType::Tuple(_) => Bound::new(py, Type(column))?.into_any(),
+        // The object of the module: pickle compares identities.
+        number => py.import("braid._braid")?.getattr(&*number.name())?,
     })
 }
 
