@@ -178,6 +178,16 @@ impl ColumnType {
         Ok(Self::Tuple(interned(parts.collect::<PyResult<_>>()?)))
     }
 
+    /// As [`ColumnType::of_argument`], for values.
+    fn of_value_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match Self::of_argument(argument)? {
+            Self::Tuple(_) => Err(PyTypeError::new_err(
+                "a tuple can't be the type of values, only of keys",
+            )),
+            column => Ok(column),
+        }
+    }
+
     /// As [`ColumnType::of_argument`], for keys.
     pub(crate) fn of_key_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         let column = Self::of_argument(argument)?;
@@ -512,7 +522,7 @@ impl Schema {
     ) -> PyResult<Self> {
         Ok(Self {
             key: key.map_or(Ok(ColumnType::Bytes), ColumnType::of_key_argument)?,
-            value: value.map_or(Ok(ColumnType::Bytes), ColumnType::of_argument)?,
+            value: value.map_or(Ok(ColumnType::Bytes), ColumnType::of_value_argument)?,
         })
     }
 
