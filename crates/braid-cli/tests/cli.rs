@@ -707,7 +707,6 @@ fn changes_are_lines_of_json() {
         "{}",
         stderr(&lost)
     );
-    expect_code(&braid(&["changes", "db", "--follow"]), 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
 /// A device from outside. If it panics, the operation fails with an error that says so: the engine knows what a failed
 /// operation leaves in doubt, and a panic would unwind through whatever the engine holds.
@@ -58,6 +58,10 @@ impl Device for CatchingDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         call("sync_directory", || self.0.sync_directory())
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        call("reader_table", || self.0.reader_table(create))
     }
 }
 

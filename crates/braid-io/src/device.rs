@@ -18,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::AlignedBuf;
+use crate::{AlignedBuf, ReaderTable};
 
 /// Which implementation stands behind a [`Device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,6 +125,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// The medium's error; see invariant I8.
     fn sync_directory(&self) -> io::Result<()>;
+
+    /// Opens the table in which readers and the writer of a database on this device meet; `create` makes it
+    /// if it is missing. `None` if it is missing, or the device has no place for it.
+    ///
+    /// # Errors
+    /// The medium's error.
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        let _ = create;
+        Ok(None)
+    }
 }
 
 /// A file of a [`Device`]: positioned, unbuffered, aligned I/O from any thread.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use braid_rt::{Mutex, Process, thread};
 
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
 /// Counters over which the threads inside are spread.
 const SHARDS: usize = 16;
@@ -238,6 +238,10 @@ impl Device for GatedDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.gate.pass(|| self.inner.sync_directory())
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        self.gate.pass(|| self.inner.reader_table(create))
     }
 }
 

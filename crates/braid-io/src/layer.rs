@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
 /// What a [`LayeredDevice`] does around the steps that make data durable. What is not said is passed on.
 pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
@@ -79,6 +79,10 @@ impl<L: Layer> Device for LayeredDevice<L> {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.inner.sync_directory()
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        self.inner.reader_table(create)
     }
 }
 

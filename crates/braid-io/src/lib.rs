@@ -26,6 +26,7 @@ mod overlay;
 #[cfg(windows)]
 mod positioned;
 mod posix;
+mod readers;
 mod sim;
 mod topology;
 #[cfg(uring)]
@@ -49,6 +50,7 @@ pub use open::{
 };
 pub use overlay::OverlayDevice;
 pub use posix::FileDevice;
+pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
 pub use sim::{Claim, Decay, FileCopies, FileDecay, SimDevice};
 pub use topology::{Cpu, Node, Topology};
 #[cfg(uring)]

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use braid_rt::{Mutex, RwLock};
 
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+use crate::readers::MemoryReaderTable;
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 /// A [`Device`] whose files live in memory. Clones share the same files.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDevice {
     files: Arc<Mutex<BTreeMap<String, Arc<MemoryFile>>>>,
+    readers: MemoryReaderTable,
 }
 
 impl MemoryDevice {
@@ -84,6 +86,10 @@ impl Device for MemoryDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn reader_table(&self, _create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        Ok(Some(Arc::new(self.readers.clone())))
     }
 }
 

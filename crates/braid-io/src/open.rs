@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use braid_rt::Process;
 
 use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named};
-use crate::{Device, FileDevice, MemoryDevice, OverlayDevice, uring};
+use crate::{Device, FileDevice, MemoryDevice, uring};
 
 /// The name of the lock file in a locked directory.
 pub const LOCK_FILE_NAME: &str = "LOCK";
@@ -93,14 +93,12 @@ pub fn open_directory_with_mode(
     }
 }
 
-/// A device over an existing directory in which nothing is changed: what is written stays in memory. The
-/// directory need not be writable.
+/// A device over an existing directory in which nothing can be changed. The directory need not be writable.
 ///
 /// # Errors
 /// `NotFound`, `NotADirectory`, or what the medium refuses.
 pub fn open_directory_read_only(directory: &Path) -> io::Result<Arc<dyn Device>> {
-    let base = Arc::new(FileDevice::read_only(directory)?);
-    Ok(Arc::new(OverlayDevice::new(base)?))
+    Ok(Arc::new(FileDevice::read_only(directory)?))
 }
 
 /// Creates a directory, and those above it that are missing, all durably: what is made durable in a directory

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::directory::{DEFAULT_FILE_MODE, Directory, named};
 #[cfg(windows)]
 use crate::positioned::Positioned;
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 const BLOCK: usize = 4096;
 
@@ -165,6 +165,14 @@ impl Device for FileDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.directory.sync()
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        if create {
+            self.check_writable()?;
+        }
+        let path = self.directory.path_of(crate::READERS_FILE_NAME);
+        crate::readers::open(&path, create.then_some(self.mode))
     }
 }
 

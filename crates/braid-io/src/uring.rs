@@ -18,7 +18,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::directory::DEFAULT_FILE_MODE;
 use crate::posix::{PosixFile, check_aligned};
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, WriteOp};
+use crate::{
+    AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, ReaderTable, WriteOp,
+};
 
 /// Operations in flight in one batch.
 const DEPTH: u32 = 64;
@@ -229,6 +231,10 @@ impl Device for UringDevice {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.names.sync_directory()
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        self.names.reader_table(create)
     }
 }
 

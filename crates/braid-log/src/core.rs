@@ -82,6 +82,8 @@ pub(crate) struct Core {
     stalled: CachePadded<AtomicBool>,
     /// Notified when the horizon grows, for those whose own flush is long done.
     pub(crate) stall: Event,
+    /// See [`Log::announce_durable`](crate::Log::announce_durable).
+    pub(crate) announce: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     pub(crate) callbacks: Callbacks,
     poisoned: AtomicBool,
     poison: OnceLock<Arc<str>>,
@@ -162,6 +164,7 @@ impl Core {
             awaited: CachePadded::new(AtomicU64::new(0)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
+            announce: OnceLock::new(),
             callbacks: Callbacks::new(options.strands + 1),
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
@@ -346,6 +349,11 @@ impl Core {
         let hardening = self.hardening.as_ref();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
         let horizon = self.protocol.horizon(&frontier);
+        if let Some(announce) = self.announce.get()
+            && horizon > self.horizon()
+        {
+            announce(horizon);
+        }
         // SeqCst: before the looks at who waits, see `horizon`.
         let before = self.horizon.fetch_max(horizon, Ordering::SeqCst);
         if hardened || horizon > before {

@@ -80,6 +80,9 @@ struct Cursor {
     segment: Segment,
     offset: u64,
     next: Expected,
+    /// The first chunk of the next incarnation, if that goes on behind this segment. What lies in this one from
+    /// there on does not count: another process may be writing it.
+    end: Option<u64>,
     /// Every piece of the lane up to this number was read.
     horizon: u64,
     partial: HashMap<u64, Partial>,
@@ -161,7 +164,14 @@ impl Follower {
             let current = self.incarnation;
             let here = |cursor: &&Cursor| cursor.next.incarnation == current;
             let to = self.lanes.iter().filter(here).map(settled).min();
-            if !self.hand_out(to.unwrap_or(horizon), &mut room, f) {
+            let to = to.unwrap_or(horizon);
+            // A chunk of a log that another process writes may say that more was durable than this log begins
+            // with.
+            let most = match current < self.core.incarnation {
+                true => self.core.base,
+                false => u64::MAX,
+            };
+            if !self.hand_out(to.min(most), &mut room, f) {
                 return Ok(self.done);
             }
             let behind = self
@@ -211,8 +221,13 @@ impl Follower {
         };
         let kept: Kept = own.protocol.kept(next.base, &next.kept);
         let base = next.base;
-        self.waiting
-            .retain(|&number, waiting| kept.holds(waiting.lane, number, waiting.flush));
+        let most = match kept == Kept::ALL_FLUSHES {
+            true => base,
+            false => u64::MAX,
+        };
+        self.waiting.retain(|&number, waiting| {
+            number <= most && kept.holds(waiting.lane, number, waiting.flush)
+        });
         if !self.hand_out(base, room, f) {
             return Ok(false);
         }
@@ -242,6 +257,7 @@ impl Follower {
         self.note(&header)?;
         Ok(Cursor {
             lane,
+            end: self.incarnation_end(lane, &segment, position.incarnation)?,
             segment,
             offset: position.offset,
             next: Expected {
@@ -256,6 +272,21 @@ impl Follower {
             window_at: 0,
             window_len: 0,
         })
+    }
+
+    /// The sequence number of the chunk before which an incarnation ends, if it ends in this segment.
+    fn incarnation_end(
+        &self,
+        lane: usize,
+        segment: &Segment,
+        incarnation: u32,
+    ) -> Result<Option<u64>, LogError> {
+        if incarnation >= self.core.incarnation {
+            return Ok(None);
+        }
+        let next = self.segment(lane, segment.sequence + 1)?;
+        let header = self.header(lane, &next)?;
+        Ok((header.incarnation > incarnation).then_some(header.first_chunk))
     }
 
     fn segment(&self, lane: usize, sequence: u64) -> Result<Segment, LogError> {
@@ -344,7 +375,9 @@ impl Follower {
             return Err(self.unexpected(lane, &segment, at_end));
         }
         self.note(&header)?;
+        let end = self.incarnation_end(lane, &next, header.incarnation)?;
         let cursor = &mut self.lanes[lane];
+        cursor.end = end;
         if header.incarnation > cursor.next.incarnation {
             // What was not complete by then never is.
             cursor.partial.clear();
@@ -367,7 +400,7 @@ impl Cursor {
     /// The chunk at the cursor, which then expects the one behind it; `None` if it is not the one
     /// expected. Nothing at or behind `limit` is looked at.
     fn chunk(&mut self, limit: u64) -> Result<Option<ChunkHeader>, LogError> {
-        if self.offset + BLOCK as u64 > limit {
+        if self.offset + BLOCK as u64 > limit || self.end == Some(self.next.sequence) {
             return Ok(None);
         }
         let (offset, expected) = (self.offset, self.next);

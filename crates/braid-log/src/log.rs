@@ -297,7 +297,32 @@ impl Log {
         start: &LogStart,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
-        Recovered::scan(device, options.checked()?, start, progress)
+        Recovered::scan(device, options.checked()?, start, None, progress)
+    }
+
+    /// As [`Log::recover`] for a log that another process may be writing: what counts is everything up to
+    /// `durable`, which that process announced before this was called, and nothing else. Fails if not all of
+    /// that is there, also because the log was released meanwhile. Where a protocol's sequence numbers do not tell,
+    /// [`Recovered::is_still_there`] does, after the last use. `device` must keep to itself what is
+    /// written (see [`braid_io::OverlayDevice`]).
+    ///
+    /// # Errors
+    /// As [`Log::recover`].
+    pub fn recover_up_to(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &LogStart,
+        durable: u64,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<Recovered, LogError> {
+        Recovered::scan(device, options.checked()?, start, Some(durable), progress)
+    }
+
+    /// Calls `announce` with the [horizon](Log::horizon) before it moves there, so before anything up to it is
+    /// acknowledged. Can be set once. `announce` is called by the threads that flush, and must be
+    /// quick.
+    pub fn announce_durable(&self, announce: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.core().announce.set(Box::new(announce));
     }
 
     /// As [`Log::recover`] for a damaged log: where that fails for what was acknowledged and is gone, this

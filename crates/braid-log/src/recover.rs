@@ -4,6 +4,7 @@ mod salvage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -151,17 +152,25 @@ impl Recovered {
         device: Arc<dyn Device>,
         options: LogOptions,
         start: &LogStart,
+        limit: Option<u64>,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Self, LogError> {
-        let (segments, scans) = Self::scan_lanes(&device, &options, start, false, progress)?;
-        Self::decide(device, options, start.clone(), segments, scans, None)
+        // The checkpoint was published once everything before it was durable.
+        let limit = limit.map(|limit| limit.max(start.number));
+        let mode = ScanMode {
+            read_ahead: options.flush_mode == FlushMode::Background,
+            salvage: false,
+            limit,
+        };
+        let (segments, scans) = Self::scan_lanes(&device, &options, start, mode, progress)?;
+        Self::decide(device, options, start.clone(), segments, scans, None, limit)
     }
 
     fn scan_lanes(
         device: &Arc<dyn Device>,
         options: &LogOptions,
         start: &LogStart,
-        salvage: bool,
+        mode: ScanMode,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<(Vec<Segments>, Vec<LaneScan>), LogError> {
         if start.lanes.len() != options.lanes {
@@ -186,10 +195,6 @@ impl Recovered {
             let bytes = scanned.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(ScanProgress { bytes, total });
         };
-        let mode = ScanMode {
-            read_ahead: options.flush_mode == FlushMode::Background,
-            salvage,
-        };
         let scan = |lane: usize| {
             let (segments, position) = (&segments[lane], &start.lanes[lane]);
             scan_lane(
@@ -207,7 +212,9 @@ impl Recovered {
         Ok((segments, scans?))
     }
 
-    /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there.
+    /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there. In
+    /// one that another process writes, the cut is what that process says is durable (`limit`), and all of
+    /// it must be there.
     fn decide(
         device: Arc<dyn Device>,
         options: LogOptions,
@@ -215,6 +222,7 @@ impl Recovered {
         segments: Vec<Segments>,
         mut lanes: Vec<LaneScan>,
         damage: Option<Damage>,
+        limit: Option<u64>,
     ) -> Result<Self, LogError> {
         let id = lanes[0].id;
         if lanes.iter().any(|lane| lane.id != id) {
@@ -258,6 +266,13 @@ impl Recovered {
             unreachable!("the first header of each lane counts")
         };
         let (newest_base, protocol) = (newest.base, newest.protocol);
+        if limit.is_some_and(|limit| newest_base > limit) {
+            return Err(LogError::corrupted(
+                "another process began to write the log meanwhile",
+                &segment_name(usize::from(lanes[0].end.lane), lanes[0].end_segment),
+                0,
+            ));
+        }
         // What counts of each older incarnation is written in the header of the one after it.
         let mut kept: BTreeMap<u32, Kept> = begun
             .iter()
@@ -299,6 +314,7 @@ impl Recovered {
                 horizon = horizon.max(found.horizon);
             }
         }
+        horizon = horizon.max(limit.unwrap_or(0));
         let in_newest = start
             .lanes
             .iter()
@@ -349,7 +365,13 @@ impl Recovered {
         scanned.tail.sort_unstable();
         scanned.flushes.sort_unstable();
         scanned.flushes.retain(|&flush| flush > scanned.flush_base);
-        let newest_kept = protocol.cut(&scanned)?;
+        // Of a log that is being written, the cut of its protocol says no more than that nothing is missing.
+        let newest_kept = match (protocol.cut(&scanned)?, limit) {
+            (kept, None) => kept,
+            (Kept::Numbers(_), Some(limit)) => Kept::Numbers(limit),
+            (Kept::Flushes(_), Some(_)) => Kept::ALL_FLUSHES,
+            (Kept::Lanes(lanes), Some(limit)) => Kept::Lanes(vec![limit; lanes.len()]),
+        };
         let lane_of = |number: u64| (number % lanes.len() as u64) as usize;
         let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
         let mut cut = base.max(horizon);
@@ -362,7 +384,7 @@ impl Recovered {
                 }
             }
         }
-        let mut ceiling = u64::MAX;
+        let mut ceiling = limit.unwrap_or(u64::MAX);
         if let Some(damage) = damage {
             // A prefix of the numbers is one of a serial order, whatever the protocol goes by. And the first
             // number missing may be one of an older incarnation, whose later ones go with it.
@@ -378,7 +400,7 @@ impl Recovered {
                 cut = cut.min(whole);
             }
             ceiling = cut;
-        } else if protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
+        } else if limit.is_none() && protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
             // A draw takes as many numbers as there are lanes and uses one: the horizon may have been
             // anywhere before the next one used.
             braid_rt::reach("recovery: the cut goes up to a whole draw");
@@ -430,6 +452,51 @@ impl Recovered {
             retained: None,
             ceiling,
         })
+    }
+
+    /// Makes the log from its start to its end durable, of which a part may be in a volatile cache only: for a
+    /// reader, which begins no incarnation. Where nothing can be written, there is nothing to be made durable.
+    ///
+    /// # Errors
+    /// [`LogError::Io`].
+    pub fn make_durable(&self, device: &dyn Device) -> Result<(), LogError> {
+        for (lane, scan) in self.lanes.iter().enumerate() {
+            for sequence in self.start.lanes[lane].segment..=scan.end_segment {
+                let name = segment_name(lane, sequence);
+                let synced = device.open(&name, OpenMode::Existing);
+                match synced.and_then(|file| file.sync()) {
+                    Err(error) if is_unwritable(&error) => return Ok(()),
+                    synced => synced
+                        .map_err(|error| LogError::io(format!("making {name} durable"), error))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the log from its start to its end is still there, though another process may have released
+    /// it since. A segment is renamed or removed before its contents change, so if this is so, all that was read
+    /// before was the log's.
+    ///
+    /// # Errors
+    /// [`LogError::Io`].
+    pub fn is_still_there(&self, device: &dyn Device) -> Result<bool, LogError> {
+        for (lane, scan) in self.lanes.iter().enumerate() {
+            for sequence in self.start.lanes[lane].segment..=scan.end_segment {
+                let name = segment_name(lane, sequence);
+                let file = match device.open(&name, OpenMode::Existing) {
+                    Ok(file) => file,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                    Err(error) => return Err(LogError::io(format!("opening {name}"), error)),
+                };
+                let header = SegmentHeader::read(device, &*file, &name)?;
+                if header.is_none_or(|header| header.log != scan.id || header.sequence != sequence)
+                {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Where the scan began.
@@ -649,6 +716,17 @@ impl Recovered {
         };
         Log::begin(device, options, id, incarnation + 1, cut, kept, starts)
     }
+}
+
+/// Whether a sync failed because nothing can be written there.
+fn is_unwritable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Unsupported
+            | io::ErrorKind::PermissionDenied
+    )
 }
 
 fn begun_twice(lanes: &[LaneScan]) -> bool {

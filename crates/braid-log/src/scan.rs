@@ -162,6 +162,15 @@ pub(crate) struct ScanMode {
     pub(crate) read_ahead: bool,
     /// Damage ends the lane instead of the scan, and all numbers are kept.
     pub(crate) salvage: bool,
+    /// Records behind this number are skipped, and nothing is said about the log behind it: another process
+    /// is writing there.
+    pub(crate) limit: Option<u64>,
+}
+
+impl ScanMode {
+    fn up_to_limit(self, number: u64) -> u64 {
+        self.limit.map_or(number, |limit| number.min(limit))
+    }
 }
 
 /// Scans a lane from `start`; numbers up to `number` are skipped.
@@ -249,7 +258,8 @@ pub(crate) fn scan_lane(
             Some(next) => scan.header(device, lane, next)?,
             None => None,
         };
-        if let Some(what) = scan.gap(next, header.as_ref()) {
+        let gap = scan.gap(next, header.as_ref());
+        if let Some(what) = gap.filter(|_| mode.limit.is_none()) {
             let name = segment_name(lane, sequence);
             if !mode.salvage {
                 return Err(LogError::corrupted(restore(&what), &name, 0));
@@ -279,13 +289,16 @@ pub(crate) fn scan_lane(
         segment = next;
         offset = BLOCK as u64;
     }
-    if let Some(next) = segments.get(&(scan.end_segment + 1)) {
+    if let Some(next) = segments.get(&(scan.end_segment + 1))
+        && mode.limit.is_none()
+    {
         // It may be the log's, with a damaged header.
         let mut reader = SegmentReader::new(device, lane, next);
         let behind = scan.look_behind(&mut reader, next, 0)?;
         scan.behind = scan.behind.max(behind);
     }
-    for (sequence, segment) in segments.range(scan.end_segment + 1..) {
+    let beyond = segments.range(scan.end_segment + 1..);
+    for (sequence, segment) in beyond.filter(|_| mode.limit.is_none()) {
         if let Some(header) = scan.header(device, lane, segment)? {
             scan.beyond.push((segment_name(lane, *sequence), header));
         }
@@ -364,7 +377,7 @@ impl LaneScan {
     fn begin(&mut self) {
         let header = &self.end_header;
         let found = self.found.entry(header.incarnation).or_default();
-        found.horizon = found.horizon.max(header.horizon);
+        found.horizon = found.horizon.max(self.mode.up_to_limit(header.horizon));
         found.base = header.base;
         found.kept.clone_from(&header.kept);
         found.protocol = header.protocol;
@@ -464,7 +477,7 @@ impl LaneScan {
                 return Err(LogError::corrupted(what, &name, offset));
             }
             let found = self.found.entry(header.incarnation).or_default();
-            found.horizon = found.horizon.max(header.horizon);
+            found.horizon = found.horizon.max(self.mode.up_to_limit(header.horizon));
             flush.push((offset, self.end, header));
             offset += header.size() as u64;
             self.chunks += 1;
@@ -484,7 +497,9 @@ impl LaneScan {
                         LogError::corrupted(what, &name, offset)
                     })?;
                     let Some(piece) = piece else { break };
-                    if piece.number > number {
+                    if self.mode.up_to_limit(piece.number) < piece.number {
+                        braid_rt::reach("scan: a piece that is not known to be durable");
+                    } else if piece.number > number {
                         let at = offset + (CHUNK_HEADER + pieces.position()) as u64;
                         self.piece(lane, segment, &header, piece, at, &mut open);
                     } else {
@@ -530,7 +545,9 @@ impl LaneScan {
         }
         self.extents.extend(extent);
         // Of the last segment only: an end that a later segment goes on from is one.
-        self.behind = self.look_behind(&mut reader, segment, offset)?;
+        if self.mode.limit.is_none() {
+            self.behind = self.look_behind(&mut reader, segment, offset)?;
+        }
         self.bytes += reader.bytes;
         progress(reported);
         Ok(())

@@ -7,13 +7,13 @@ use std::time::Duration;
 use std::collections::BTreeSet;
 
 use braid::{
-    BackupError, Bytes, Compression, Database, Durability, Error, Health, Isolation, Readable,
-    Result, Snapshot, Table, TableOptions, Ticket, Transaction, TransactionOptions,
+    BackupError, Bytes, Compression, Database, Durability, Error, Health, Isolation, Protocol,
+    Readable, Result, Snapshot, Table, TableOptions, Ticket, Transaction, TransactionOptions,
 };
 use braid_rt::{Deliberate, panic_deliberately};
 use fastrand::Rng;
 
-use crate::beside::{Beside, Checked};
+use crate::beside::{Beside, Checked, Reader};
 use crate::check::Violation;
 use crate::plan::Plan;
 use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, View};
@@ -185,6 +185,17 @@ impl Notes {
         self.lock().round.views.push(view);
     }
 
+    /// The greatest number that was acknowledged.
+    fn acknowledged(&self) -> u64 {
+        let notes = self.lock();
+        let acknowledged = notes.round.txs.iter().filter(|tx| tx.acknowledged);
+        let number = |tx: &Tx| match tx.outcome {
+            Outcome::Committed(number) => number,
+            _ => 0,
+        };
+        acknowledged.map(number).max().unwrap_or(0)
+    }
+
     /// Everything that had returned before `time` is durable.
     pub(crate) fn acknowledge_before(&self, time: u64) {
         for tx in &mut self.lock().round.txs {
@@ -211,6 +222,8 @@ pub(crate) struct Client {
     /// Names the next transaction; the lowest bits are the client's.
     next: TxId,
     errors: u32,
+    /// In a process of its own, as far as the engine can tell.
+    reader: Option<Reader>,
 }
 
 /// A transaction that is ready to commit, or has failed.
@@ -251,6 +264,7 @@ impl Client {
             rng: Rng::with_seed(seed),
             next: first,
             errors: 0,
+            reader: None,
         }
     }
 
@@ -287,6 +301,8 @@ impl Client {
                     }
                 }
                 14 | 15 if self.plan.reopens => self.exercise(),
+                // What other openings of the round write is not in its record.
+                16..20 if self.plan.readers && !self.plan.reopens => self.read_elsewhere(),
                 _ => self.transaction(),
             };
             if matches!(next, Next::End) {
@@ -414,6 +430,49 @@ impl Client {
             Err(Error::SnapshotExists { .. } | Error::SnapshotMissing { .. }) => Next::Go,
             Err(error) => self.failed(&error),
         }
+    }
+
+    /// Looks at the database as another process does, and then at what it saw before, too.
+    fn read_elsewhere(&mut self) -> Next {
+        // `gsn` acknowledges ahead of what snapshots show.
+        let acknowledged = match self.plan.protocol {
+            Protocol::Gsn => 0,
+            _ => self.notes.acknowledged(),
+        };
+        let looked = self.look_elsewhere(acknowledged);
+        match looked {
+            Ok(Ok(view)) => {
+                self.notes.lock().round.views.push(view);
+                Next::Go
+            }
+            Ok(Err(violation)) => self.or_complain(Ok(Err(violation))),
+            Err(Error::TableMissing { .. } | Error::Locked { .. }) => Next::Go,
+            Err(error) if !self.plan.decay && !self.beside.readers.is_excused(&error) => {
+                self.or_complain(Ok(Err(format!("a reader's state is torn: {error}"))))
+            }
+            Err(error) => {
+                self.reader = None;
+                self.failed(&error)
+            }
+        }
+    }
+
+    fn look_elsewhere(&mut self, acknowledged: u64) -> Result<std::result::Result<View, String>> {
+        let ended = self.rng.u32(..6) == 0;
+        let mut reader = match self.reader.take().filter(|_| !ended) {
+            Some(reader) => reader,
+            None => self.beside.readers.open()?,
+        };
+        if let Err(violation) = reader.go_on(acknowledged, &mut self.rng)? {
+            return Ok(Err(violation));
+        }
+        let own = std::mem::replace(&mut self.tables, reader.tables.clone());
+        let ops = (0..self.rng.u32(1..4)).map(|_| self.read(&reader.snapshot));
+        let ops: Result<Vec<Op>> = ops.collect();
+        self.tables = own;
+        let number = reader.snapshot.number();
+        self.reader = Some(reader);
+        Ok(Ok(View { number, ops: ops? }))
     }
 
     fn load(&mut self) -> Next {

@@ -510,6 +510,7 @@ impl History {
         let notes = Notes::new(found.state);
         // Clients of the round before may still have theirs.
         self.beside.callbacks = Callbacks::default();
+        self.beside.readers.set_device(self.device.clone());
         let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
         let crash = self.plan.crashes && self.rng.u32(..8) > 0 && !reopens;
         let time = Duration::from_micros(100 << self.rng.u32(..7));

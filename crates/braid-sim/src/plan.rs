@@ -66,6 +66,8 @@ pub struct Plan {
     pub stalls: u32,
     /// Whether clients do what programs do by mistake: callbacks, closures and the health listener panic.
     pub careless: bool,
+    /// Whether clients read as other processes do, next to the one that writes.
+    pub readers: bool,
     /// Whether the device lies about what is durable: then the checker should complain.
     pub lies: bool,
 }
@@ -107,6 +109,8 @@ impl Plan {
             tight: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
+            // Of its own, so that the rest of a seed's plan stays as it was.
+            readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
         };
         // Together they are too much for the pool.
         plan.loads |= plan.large && rng.bool();
@@ -227,6 +231,7 @@ impl Plan {
             "seesaw" => self.seesaw = parse(name, value)?,
             "stalls" => self.stalls = parse(name, value)?,
             "careless" => self.careless = parse(name, value)?,
+            "readers" => self.readers = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -290,6 +295,7 @@ impl Plan {
         add(&|p| p.copies = false);
         add(&|p| p.archive = false);
         add(&|p| p.reopens = false);
+        add(&|p| p.readers = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
@@ -337,6 +343,7 @@ impl fmt::Display for Plan {
             tight,
             stalls,
             careless,
+            readers,
             lies,
         } = self;
         write!(
@@ -346,7 +353,7 @@ impl fmt::Display for Plan {
              crashes={crashes},errors={errors},decay={decay},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
-             careless={careless},lies={lies}"
+             careless={careless},readers={readers},lies={lies}"
         )
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
 
+use crate::copy::PinnedCheckpoint;
 use crate::error::StoreError;
 use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, encode_leaf};
 use crate::page::{PAGE_SIZE, PageId};
@@ -222,7 +223,23 @@ impl Checkpoint {
     ///
     /// # Panics
     /// If [`Checkpoint::write`] has not succeeded.
-    pub fn publish(mut self) -> Result<CheckpointReport, StoreError> {
+    pub fn publish(self) -> Result<CheckpointReport, StoreError> {
+        Ok(self.publish_keeping(|_| false)?.0)
+    }
+
+    /// As [`Checkpoint::publish`]. `keep` is asked, when the new superblock is durable and before any block
+    /// of the checkpoint before it is free, whether that, of which it gets the sequence number, is to be
+    /// pinned.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::publish`].
+    ///
+    /// # Panics
+    /// As [`Checkpoint::publish`].
+    pub fn publish_keeping(
+        mut self,
+        keep: impl FnOnce(u64) -> bool,
+    ) -> Result<(CheckpointReport, Option<PinnedCheckpoint>), StoreError> {
         assert!(
             self.complete,
             "a checkpoint is written before it is published"
@@ -263,6 +280,7 @@ impl Checkpoint {
             self.free_replaced(&old_root, &root);
         }
         pool.file.write_superblock(&root, blob)?;
+        let kept = keep(old_root.sequence).then(|| PinnedCheckpoint::newest_of(&store));
         // From here on the new superblock counts; what only the old one used is free (I6 for blocks).
         let mut checkpoint = pool.checkpoint.lock();
         let open = checkpoint.take().expect("this checkpoint is open");
@@ -307,11 +325,12 @@ impl Checkpoint {
         // The checkpoint is published; a file that stays long for now takes nothing from it.
         let _ = pool.file.trim();
         let pages_written = self.pages_written;
-        Ok(CheckpointReport {
+        let report = CheckpointReport {
             pages_written,
             map_blocks_written,
             sequence,
-        })
+        };
+        Ok((report, kept))
     }
 
     /// Where each page lies in this checkpoint.

@@ -25,24 +25,31 @@ pub struct PinnedCheckpoint {
 impl Store {
     /// Pins the newest published checkpoint. The caller sees to it that none is published meanwhile.
     pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
-        let root = self.inner.root.lock().clone();
-        let file = &self.inner.pool.file;
+        PinnedCheckpoint::newest_of(&self.inner)
+    }
+}
+
+impl PinnedCheckpoint {
+    pub(crate) fn newest_of(store: &Arc<StoreInner>) -> Self {
+        let root = store.root.lock().clone();
+        let file = &store.pool.file;
         let entries: Vec<Entry> = (0..root.next_page)
             .map(|id| file.durable_entry(id))
             .collect();
-        let blocks = entries.iter().map(|entry| block_of(entry.place));
-        let pin = file.space.lock().pin(blocks.filter(|&block| block != 0));
-        PinnedCheckpoint {
-            store: self.inner.clone(),
+        let pages = entries.iter().map(|entry| block_of(entry.place));
+        let own = root.leaf_places.iter().chain(&root.blob_blocks);
+        let own = own.map(|&place| block_of(place));
+        let blocks = pages.filter(|&block| block != 0).chain(own);
+        let pin = file.space.lock().pin(blocks);
+        Self {
+            store: store.clone(),
             pin,
             root,
             places: entries.iter().map(|entry| entry.place).collect(),
             entries: entries.into_iter().map(change_of).collect(),
         }
     }
-}
 
-impl PinnedCheckpoint {
     /// The caller's bytes of the checkpoint.
     pub fn meta(&self) -> &[u8] {
         &self.root.meta
@@ -86,6 +93,34 @@ impl PinnedCheckpoint {
     /// A buffer for a page.
     pub fn buffer(&self) -> AlignedBuf {
         self.store.pool.file.buffer()
+    }
+}
+
+/// All blocks that a file had when it was opened, which are not used again until this is dropped.
+#[derive(Debug)]
+pub struct PinnedFile {
+    store: Arc<StoreInner>,
+    pin: u64,
+}
+
+impl Store {
+    /// Pins all blocks of the file, the free ones too: for readers in other processes, which have older
+    /// checkpoints than the newest one. To be called before anything is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn pin_file(&self) -> Result<PinnedFile, StoreError> {
+        let file = &self.inner.pool.file;
+        let end = file.len_blocks()?;
+        let pin = file.space.lock().pin_all(end);
+        let store = self.inner.clone();
+        Ok(PinnedFile { store, pin })
+    }
+}
+
+impl Drop for PinnedFile {
+    fn drop(&mut self) {
+        self.store.pool.file.space.lock().unpin(self.pin);
     }
 }
 

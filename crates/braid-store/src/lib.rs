@@ -61,7 +61,7 @@ mod verify;
 
 pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
-pub use copy::{PinnedCheckpoint, StoreWriter};
+pub use copy::{PinnedCheckpoint, PinnedFile, StoreWriter};
 pub use detached::DetachedValue;
 pub use error::StoreError;
 pub use file::{DataFileCreation, FORMAT, creation_of, data_format};

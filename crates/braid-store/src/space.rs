@@ -114,6 +114,16 @@ impl Space {
         number
     }
 
+    /// Keeps all blocks of a file of `end` blocks from being used again, the free ones too, until
+    /// [`Space::unpin`]: somebody may read them whom no page map of ours knows.
+    pub(crate) fn pin_all(&mut self, end: u64) -> u64 {
+        self.free.extend(self.end..end);
+        self.end = self.end.max(end);
+        let free = std::mem::take(&mut self.free);
+        self.held.extend(free);
+        self.pin(FIRST_BLOCK..self.end)
+    }
+
     pub(crate) fn unpin(&mut self, number: u64) {
         self.pins.retain(|pin| pin.number != number);
         for block in std::mem::take(&mut self.held) {
@@ -191,6 +201,19 @@ mod tests {
         space.unpin(second);
         assert!(space.is_free(2) && !space.is_pinned());
         assert_eq!(space.trim(), FIRST_BLOCK);
+    }
+
+    #[test]
+    fn pinning_all_blocks_leaves_only_new_ones() {
+        let mut space = Space::new([2, 5].into_iter());
+        let pin = space.pin_all(8);
+        assert_eq!((space.free_blocks(), space.allocate()), (0, 8));
+        space.free(5);
+        space.free(8);
+        assert_eq!(space.allocate(), 8, "it was no part of the file");
+        space.unpin(pin);
+        assert_eq!(space.allocate(), 3);
+        assert!(space.is_free(5) && space.is_free(7) && !space.is_free(2));
     }
 
     #[test]

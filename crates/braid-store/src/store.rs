@@ -150,6 +150,15 @@ impl Store {
         lost.map(|(_, error)| error)
     }
 
+    /// The number of the newest published checkpoint of a data file that is not open, or that another process has
+    /// open.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`], [`StoreError::Incompatible`] or [`StoreError::Io`].
+    pub fn newest_checkpoint(device: Arc<dyn Device>) -> Result<u64, StoreError> {
+        DataFile::peek(device)?.newest_sequence()
+    }
+
     fn assemble(
         file: DataFile,
         options: StoreOptions,

@@ -13,7 +13,7 @@
 //! The marker itself lies in one sector, so a crash leaves it whole or blank. A blank marker proves nothing but that
 //! no other file was made.
 
-use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode};
+use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
 use braid_log::Log;
 use braid_store::DataFileCreation;
 
@@ -50,6 +50,11 @@ enum Marker {
     Foreign,
 }
 
+/// Whether a file stays when a creation is removed, and does not make a directory another thing than an empty one.
+fn means_nothing(name: &str) -> bool {
+    name == LOCK_FILE_NAME || name == READERS_FILE_NAME
+}
+
 pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
     let entries = device
         .list()
@@ -66,7 +71,7 @@ pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
     if has(DATA_FILE) {
         return Ok(Contents::Database { marked: false });
     }
-    match entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
+    match entries.iter().find(|entry| !means_nothing(&entry.name)) {
         None => Ok(Contents::Nothing),
         Some(entry) => Ok(Contents::Foreign(format!(
             "it holds {:?} but no {DATA_FILE}; choose an empty directory for a new database",
@@ -85,7 +90,7 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
     };
     let others = entries
         .iter()
-        .filter(|entry| entry.name != CREATING_FILE && entry.name != LOCK_FILE_NAME);
+        .filter(|entry| entry.name != CREATING_FILE && !means_nothing(&entry.name));
     let identity = match read_marker(device, marker)? {
         Marker::Of(identity) => identity,
         Marker::Blank => {

@@ -142,6 +142,7 @@ mod note;
 mod options;
 mod publish;
 mod range_reads;
+mod readers;
 mod recovery;
 mod redo;
 mod replay;

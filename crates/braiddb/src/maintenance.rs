@@ -176,6 +176,7 @@ impl Inner {
         self.collect_all_garbage();
         self.tell_health();
         self.publish_stats();
+        self.look_for_readers();
         if self.poisoned().is_some() {
             return;
         }
@@ -198,6 +199,21 @@ impl Inner {
             // The next tick tries again; `health` tells meanwhile.
             *self.maintenance.last_error.lock() = Some(error);
             self.tell_health();
+        }
+    }
+
+    /// Sees who reads in other processes; see [`crate::readers`].
+    fn look_for_readers(&self) {
+        if let Some(readers) = &self.readers {
+            readers.look(&self.log);
+        }
+    }
+
+    /// Keeps the log behind the newest checkpoint if a reader in another process needs it.
+    fn keep_log_for_readers(&self, sequence: u64) {
+        if let Some(readers) = &self.readers {
+            let number = self.maintenance.checkpointed.load(Ordering::Acquire);
+            readers.keep_log(sequence, number, &self.retention);
         }
     }
 
@@ -285,6 +301,8 @@ impl Inner {
     fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let log_bytes = self.log.stats().written_bytes;
         let archived = self.archive_at_checkpoint();
+        let replaced = self.store.stats().checkpoint_sequence;
+        self.keep_log_for_readers(replaced);
         // Between the transactions, for as long as it takes to flip the epoch.
         let gate = self.page_gate.write();
         let begun = self.log.quiesce(|start| {
@@ -305,7 +323,10 @@ impl Inner {
         if self.log.horizon() < start.number {
             braid_rt::reach("checkpoint: waits for the log");
         }
-        checkpoint.write(&|_| self.publish_stats())?;
+        checkpoint.write(&|_| {
+            self.publish_stats();
+            self.look_for_readers();
+        })?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable
         // superblock refers to them.
         let durable = self.log.ticket(start.number).wait();
@@ -318,7 +339,15 @@ impl Inner {
         }
         // I8: a failure since the flip concerns no image, but nothing is published after it.
         self.check_publishable()?;
-        let report = checkpoint.publish()?;
+        let needs_pages = |sequence| {
+            let readers = self.readers.as_ref();
+            readers.is_some_and(|readers| readers.needs_pages(sequence))
+        };
+        let (report, kept) = checkpoint.publish_keeping(needs_pages)?;
+        if let (Some(readers), Some(kept)) = (&self.readers, kept) {
+            readers.keep_pages(kept);
+        }
+        self.keep_log_for_readers(replaced);
         self.maintenance
             .checkpointed
             .store(start.number, Ordering::Release);
@@ -331,6 +360,7 @@ impl Inner {
         // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
         let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         self.log.release(&kept_from)?;
+        self.look_for_readers();
         Ok(report)
     }
 }

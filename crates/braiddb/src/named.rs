@@ -82,7 +82,7 @@ impl Database {
             }),
             Entry::Vacant(free) => {
                 free.insert(hold.clone());
-                Ok(Snapshot::named(inner.clone(), hold))
+                Ok(self.keep_open(Snapshot::named(inner.clone(), hold)))
             }
         }
     }
@@ -109,7 +109,7 @@ impl Database {
         let hold = hold.ok_or_else(|| Error::SnapshotMissing {
             name: name.to_owned(),
         })?;
-        Ok(Snapshot::named(inner.clone(), hold))
+        Ok(self.keep_open(Snapshot::named(inner.clone(), hold)))
     }
 
     /// The names of all named snapshots, sorted.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, Gate, Held, LockError, OverlayDevice};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece, ScanProgress};
 use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
 
@@ -23,6 +23,7 @@ use crate::garbage::Retired;
 use crate::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
 use crate::publish;
+use crate::readers::{Attempt, Readers, Source};
 use crate::replay::{Removal, Replay, Replayed};
 use crate::retention::Retention;
 use crate::table::TableCore;
@@ -130,9 +131,8 @@ impl Database {
                 reason: "the directory does not exist".into(),
             });
         }
-        let lock = DirectoryLock::acquire_shared(path).map_err(|error| locking(path, error))?;
-        let device = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
-        let opened = Self::open_device(device, Some(Box::new(lock)), options);
+        let source = read_source(path)?;
+        let opened = Self::open_source(Arc::new(source), options, None);
         opened.map_err(|error| name_directory(path, error))
     }
 
@@ -169,12 +169,6 @@ impl Database {
                 });
             }
             Contents::Nothing => (true, false),
-            Contents::Unfinished(_) if options.read_only => {
-                return Err(Error::NotADatabase {
-                    path: Default::default(),
-                    reason: "its creation was interrupted; open it for writing once".into(),
-                });
-            }
             Contents::Unfinished(files) => {
                 braid_rt::reach("opening: an unfinished creation goes");
                 creation::remove(&*device, &files)?;
@@ -198,6 +192,27 @@ impl Database {
         }
         Ok(Self::from_inner(inner))
     }
+}
+
+/// A directory to read from. Where there is a reader table, nobody is kept out; where there is none, writers
+/// are.
+pub(crate) fn read_source(path: &Path) -> Result<Source> {
+    let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
+    let table = || base.reader_table(false).map_err(|e| opening(path, e));
+    let (mut found, mut lock) = (table()?, None);
+    if found.is_none() {
+        match DirectoryLock::acquire_shared(path) {
+            Ok(shared) => lock = Some(shared),
+            Err(error) => {
+                // A writer may just have made it.
+                found = table()?;
+                if found.is_none() {
+                    return Err(locking(path, error));
+                }
+            }
+        }
+    }
+    Ok(Source::new(base, path.to_owned(), found, lock))
 }
 
 /// What a failure to open a directory means.
@@ -341,6 +356,7 @@ pub(crate) fn create(
     let began = braid_rt::now();
     // The marker is durable before anything else, and goes once everything else is.
     let identity = creation::mark(&*device)?;
+    let readers = Readers::claim(&*device, options.background)?;
     let log_options = log_options(options, &meta);
     let log = Log::create_as(device.clone(), log_options, number, identity)?;
     let store_options = StoreOptions {
@@ -369,12 +385,16 @@ pub(crate) fn create(
         identity,
         recovery,
         gate: gate.clone(),
+        readers,
     };
     let inner = Arc::new(Inner::new(parts, options));
     fill(&inner).inspect_err(|_| inner.abandon())?;
     inner.checkpoint()?;
     sync_names(&*device)?;
     creation::unmark(&*device)?;
+    if let Some(readers) = &inner.readers {
+        readers.open(&inner.log);
+    }
     Ok(inner)
 }
 
@@ -395,6 +415,34 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
     Ok(())
 }
 
+/// Opens a state to read from, for which there is no handle yet.
+pub(crate) fn recover_view(
+    attempt: &Attempt,
+    options: &Builder,
+    began: Instant,
+) -> Result<Arc<Inner>> {
+    let not_there = |reason: String| Error::NotADatabase {
+        path: Default::default(),
+        reason,
+    };
+    match look_at(&*attempt.device)? {
+        Contents::Database { .. } => {}
+        Contents::Foreign(reason) => return Err(not_there(reason)),
+        Contents::Nothing => return Err(not_there(format!("there is no {DATA_FILE} in it"))),
+        Contents::Unfinished(_) => {
+            let reason = "its creation was interrupted; open it for writing once";
+            return Err(not_there(reason.into()));
+        }
+    }
+    let gate = Gate::new(None);
+    let device = gate.device(attempt.device.clone());
+    let opened = recover(&gate, device, options, began, Some(attempt));
+    if opened.is_err() {
+        gate.shut(|| ());
+    }
+    opened
+}
+
 /// Recovers a database. One with damaged pages that recovery has to change, or without which it is not known what
 /// the database holds, is opened read-only: nothing is written to the device, so the log keeps what the damaged
 /// pages lack, and everything else can be read.
@@ -404,13 +452,14 @@ fn recover_or_read_only(
     options: &Builder,
     began: Instant,
 ) -> Result<Arc<Inner>> {
-    let error = match recover(gate, device.clone(), options, began) {
+    let error = match recover(gate, device.clone(), options, began, None) {
         Err(error @ Error::Corrupted { .. }) if !options.read_only => error,
         recovered => return recovered,
     };
     let overlay = OverlayDevice::new(device.clone());
     let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
-    match recover(gate, Arc::new(overlay), &options.clone().reading(), began) {
+    let device = Arc::new(overlay);
+    match recover(gate, device, &options.clone().reading(), began, None) {
         Ok(inner) if inner.damage.get().is_some() => {
             braid_rt::reach("opening: read-only, since a page is damaged");
             Ok(inner)
@@ -419,12 +468,18 @@ fn recover_or_read_only(
     }
 }
 
+/// Opens a database that is there: to write, or, with an attempt, to read next to who writes.
 fn recover(
     gate: &Gate,
     device: Arc<dyn Device>,
     options: &Builder,
     began: Instant,
+    attempt: Option<&Attempt>,
 ) -> Result<Arc<Inner>> {
+    let readers = match options.read_only {
+        true => None,
+        false => Readers::claim(&*device, options.background)?,
+    };
     let phase = Phase::recovery();
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
@@ -433,6 +488,13 @@ fn recover(
         true => Store::open_read_only(device.clone(), store_options)?,
         false => Store::open(device.clone(), store_options)?,
     };
+    let checkpoint = store.stats().checkpoint_sequence;
+    if let Some(attempt) = attempt {
+        attempt.check_checkpoint(checkpoint)?;
+    }
+    if let Some(readers) = &readers {
+        readers.pin_older(&store, checkpoint)?;
+    }
     let (mut meta, start, kept_from) = Meta::decode_all(&meta)?;
     check_fixed_options(options, &meta)?;
     let switched = switch_protocol(options, &mut meta)?;
@@ -459,18 +521,18 @@ fn recover(
             call_user("the recovery's progress callback", || callback(&progress));
         }
     };
-    let mut recovered = Log::recover(
-        device.clone(),
-        log_options(options, &meta),
-        &start,
-        &|scan| {
-            report(RecoveryProgress {
-                scanned_bytes: scan.bytes,
-                total_bytes: scan.total,
-                ..RecoveryProgress::default()
-            });
-        },
-    )?;
+    let scanning = |scan: ScanProgress| {
+        report(RecoveryProgress {
+            scanned_bytes: scan.bytes,
+            total_bytes: scan.total,
+            ..RecoveryProgress::default()
+        });
+    };
+    let (source, log_options) = (device.clone(), log_options(options, &meta));
+    let mut recovered = match attempt.and_then(|attempt| attempt.durable) {
+        None => Log::recover(source, log_options, &start, &scanning)?,
+        Some(durable) => Log::recover_up_to(source, log_options, &start, durable, &scanning)?,
+    };
     let scanned_bytes = recovered.scanned_bytes();
     let scan = braid_rt::now() - began;
     phase.scanned(scanned_bytes);
@@ -485,8 +547,8 @@ fn recover(
     };
     // Twice as many readers as processors, since half of them wait for the device; but no thread where
     // none is wanted.
-    let readers = if options.background { 2 * threads } else { 1 };
-    recovered.for_each_parallel(readers, |piece: Piece<'_>| {
+    let replaying = if options.background { 2 * threads } else { 1 };
+    recovered.for_each_parallel(replaying, |piece: Piece<'_>| {
         replay.add(piece)?;
         let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(REPORT_EVERY) {
@@ -504,6 +566,11 @@ fn recover(
         // Before anything is written: without the catalog the database is opened read-only.
         check_readable(&store.tree(CATALOG_ID)?)?;
     }
+    if let Some(attempt) = attempt {
+        attempt.settle(&recovered)?;
+    }
+    let older_start = attempt.and_then(|attempt| attempt.kept_from.clone());
+    let kept_from = older(kept_from, older_start);
     let discarded = recovered.discarded_pieces();
     let opened_at = recovered.cut;
     if let Some(kept_from) = kept_from
@@ -514,6 +581,9 @@ fn recover(
         recovered.retain(kept_from.clone())?;
     }
     let log = recovered.into_log()?;
+    if let Some(readers) = &readers {
+        readers.open(&log);
+    }
     let kept_from = still_there(&log, kept_from)?;
     let starts = kept_from.into_iter().chain([start.clone()]).collect();
     let retention = retention(options, starts);
@@ -542,6 +612,7 @@ fn recover(
         identity,
         recovery,
         gate: gate.clone(),
+        readers,
     };
     let inner = Arc::new(Inner::new(parts, options));
     inner
@@ -609,6 +680,13 @@ fn describe_damage(inner: &Arc<Inner>, replayed: &Replayed) -> Option<String> {
     let leaves = inner.store.lost_map_leaves().map(StoreError::to_string);
     let all: Vec<String> = leaves.chain(ranges).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// The older of two positions.
+fn older(one: Option<LogStart>, other: Option<LogStart>) -> Option<LogStart> {
+    one.into_iter()
+        .chain(other)
+        .min_by_key(|start| start.number)
 }
 
 /// The position from which log was kept, if there still is some.

@@ -115,6 +115,17 @@ impl Retention {
         before.last().cloned()
     }
 
+    /// Where the newest checkpoint began.
+    pub(crate) fn newest(&self) -> LogStart {
+        let state = self.state.lock();
+        state.starts[state.starts.len() - 1].clone()
+    }
+
+    /// The number behind which readers need the log; the greatest there is if there are none.
+    pub(crate) fn needed_start(&self) -> u64 {
+        self.state.lock().needed()
+    }
+
     /// Everything behind this number can be read.
     pub(crate) fn oldest(&self) -> u64 {
         self.state.lock().starts[0].number

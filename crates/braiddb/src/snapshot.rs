@@ -7,7 +7,7 @@ use bytes::Bytes;
 use braid_store::{RecordMeta, TOGETHER, ValueRef};
 
 use crate::context::hash_key;
-use crate::database::Inner;
+use crate::database::{Closer, Inner};
 use crate::error::Result;
 use crate::horizon::Registration;
 use crate::named::NamedHold;
@@ -347,6 +347,8 @@ pub trait Readable {
 pub struct Snapshot {
     inner: Arc<Inner>,
     hold: Hold,
+    /// Of a state that is only read, see [`Database::refresh`](crate::Database::refresh).
+    _open: Option<Arc<Closer>>,
 }
 
 /// What keeps the old versions that a snapshot needs.
@@ -359,12 +361,26 @@ enum Hold {
 impl Snapshot {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let hold = Hold::Own(inner.open_snapshot(), OnceLock::new());
-        Self { inner, hold }
+        Self {
+            inner,
+            hold,
+            _open: None,
+        }
     }
 
     pub(crate) fn named(inner: Arc<Inner>, hold: Arc<NamedHold>) -> Self {
         let hold = Hold::Named(hold);
-        Self { inner, hold }
+        Self {
+            inner,
+            hold,
+            _open: None,
+        }
+    }
+
+    pub(crate) fn keeping_open(self, closer: Arc<Closer>) -> Self {
+        let mut this = self;
+        this._open = Some(closer);
+        this
     }
 
     /// The number of the newest transaction that it sees.

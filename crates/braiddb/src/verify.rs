@@ -10,6 +10,8 @@ use braid_store::{Store, StoreOptions};
 
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::readers::{Attempt, Pins};
+use crate::recovery::read_source;
 use crate::redo;
 
 /// What [`verify`] looked at, and how much it found wrong.
@@ -43,9 +45,10 @@ pub struct VerifyReport {
 
 pub(crate) const POOL_BYTES: usize = 64 << 20;
 
-/// A database that nobody has open, opened without writing to it.
+/// A database whose bytes are looked at, not opened for use.
 pub(crate) struct Offline {
-    _lock: DirectoryLock,
+    /// What keeps them from being overwritten meanwhile.
+    _pins: Option<Pins>,
     store: Store,
     recovered: braid_log::Recovered,
     meta: Meta,
@@ -73,14 +76,27 @@ impl Offline {
         Ok((lock, device))
     }
 
+    /// Opens the newest state, next to a writer if there is one.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let (lock, device) = Self::device(path)?;
-        let (store, meta) = Store::open_read_only(
-            device.clone(),
-            StoreOptions {
-                pool_bytes: POOL_BYTES,
-            },
-        )?;
+        if !path.join("data.braid").is_file() {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "there is no data.braid in it".into(),
+            });
+        }
+        let source = read_source(path)?;
+        let (mut offline, pins) = source.open_with(None, Self::attempt)?;
+        offline._pins = pins;
+        Ok(offline)
+    }
+
+    fn attempt(attempt: &Attempt) -> Result<Self> {
+        let device = attempt.device.clone();
+        let options = StoreOptions {
+            pool_bytes: POOL_BYTES,
+        };
+        let (store, meta) = Store::open_read_only(device.clone(), options)?;
+        attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
         let (meta, start) = Meta::decode(&meta)?;
         let options = LogOptions {
             protocol: meta.protocol,
@@ -88,9 +104,12 @@ impl Offline {
             lanes: meta.lanes.into(),
             ..LogOptions::default()
         };
-        let recovered = Log::recover(device, options, &start, &|_| {})?;
+        let recovered = match attempt.durable {
+            None => Log::recover(device, options, &start, &|_| {})?,
+            Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,
+        };
         Ok(Self {
-            _lock: lock,
+            _pins: None,
             store,
             recovered,
             meta,
@@ -98,8 +117,9 @@ impl Offline {
     }
 }
 
-/// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of
-/// space, the chains of the log. Writes nothing. Each finding goes to `sink`.
+/// Checks a database: every checksum, the order of the trees, the accounting of space, the chains of the
+/// log. Writes nothing. Each finding goes to `sink`. While another process writes, this checks the newest
+/// checkpoint and the log up to what is durable.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -152,7 +172,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     Ok(report)
 }
 
-/// Prints a database that nobody has open: its properties, its pages, and the transactions of its log.
+/// Prints a database: its properties, its pages, and the transactions of its log.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

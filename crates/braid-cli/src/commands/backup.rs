@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use braid::{Database, Restore, Until};
+use braid::{Database, Error, Restore, Until};
 use indicatif::ProgressBar;
 
 use crate::failure::Failure;
@@ -12,8 +12,8 @@ use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
-    /// The database's directory; no other process may have it open (a program backs its own up with
-    /// `Database::backup`, while it is in use)
+    /// The database's directory; while another process writes, only a full backup can be made, and no
+    /// incremental one builds on it (that process makes both with `Database::backup`)
     dir: PathBuf,
 
     /// The backup: a new file, or an existing directory, in which it is named after its number
@@ -25,7 +25,10 @@ pub(crate) struct BackupArgs {
 }
 
 pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failure> {
-    let db = open(&args.dir)?;
+    let db = match open(&args.dir) {
+        Err(Error::Locked { .. }) => Database::open_read_only(&args.dir)?,
+        opened => opened?,
+    };
     let bar = output::bar(0, "backup");
     let mut backup = db.backup_options().progress(|progress| {
         show(&bar, progress.pages, progress.pages_total);
@@ -49,9 +52,8 @@ pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failu
     Ok(())
 }
 
-fn open(dir: &PathBuf) -> Result<Database, Failure> {
-    let builder = Database::builder().create_if_missing(false);
-    Ok(builder.open(dir)?)
+fn open(dir: &PathBuf) -> Result<Database, Error> {
+    Database::builder().create_if_missing(false).open(dir)
 }
 
 fn show(bar: &ProgressBar, pages: u64, of: u64) {

@@ -10,12 +10,16 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How long `--follow` leaves the database to others before it looks again.
+/// How long `--follow` with a feed leaves the database to others before it looks again.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often `--follow` without a feed looks for new transactions.
+const REFRESH: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChangesArgs {
-    /// The database's directory; no other process may have it open (with --follow: at times)
+    /// The database's directory; other processes may have it open, but not with --feed (with --feed and
+    /// --follow: at times)
     dir: PathBuf,
 
     /// Begin behind this transaction [default: behind the oldest one whose changes are kept]
@@ -26,14 +30,18 @@ pub(crate) struct ChangesArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     feed: Option<String>,
 
-    /// Go on for ever: look again and again, whenever no other process has the database open
-    #[arg(long, requires = "feed")]
+    /// Print new transactions as other processes commit them, until interrupted; with --feed, whenever no
+    /// other process has the database open
+    #[arg(long)]
     follow: bool,
 }
 
 pub(crate) fn run(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
+    let Some(name) = &args.feed else {
+        return read(args, output);
+    };
     loop {
-        match print(args, output) {
+        match print_feed(args, name, output) {
             Err(Problem::Locked(_)) if args.follow => {}
             Err(Problem::Locked(error)) => return Err(error.into()),
             Err(Problem::Other(failure)) => return Err(failure),
@@ -55,28 +63,44 @@ impl<E: Into<Failure>> From<E> for Problem {
     }
 }
 
-fn print(args: &ChangesArgs, output: &mut Output) -> Result<(), Problem> {
+/// Prints what a feed was not acknowledged for, and acknowledges it, for which the database is opened for writing.
+fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(), Problem> {
     let builder = Database::builder().create_if_missing(false);
     let db = builder.open(&args.dir).map_err(|error| match error {
         error @ Error::Locked { .. } => Problem::Locked(error),
         error => Problem::Other(error.into()),
     })?;
-    match (&args.feed, args.from) {
-        (Some(name), _) => {
-            let feed = db.feed(name)?;
-            let mut changes = feed.changes()?;
-            print_all(&mut changes, output)?;
-            // Whoever reads them has them.
-            output.flush()?;
-            feed.acknowledge(changes.position())?;
-        }
-        (None, Some(number)) => {
-            print_all(&mut db.changes(db.position_behind(number))?, output)?;
-        }
-        (None, None) => print_all(&mut db.changes(db.oldest_position())?, output)?,
-    }
+    let feed = db.feed(name)?;
+    let mut changes = feed.changes()?;
+    print_all(&mut changes, output)?;
+    // Whoever reads them has them.
+    output.flush()?;
+    feed.acknowledge(changes.position())?;
+    drop((changes, feed));
     db.close()?;
     Ok(())
+}
+
+/// Prints changes without a feed: whoever reads them remembers how far.
+fn read(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
+    let mut db = Database::open_read_only(&args.dir)?;
+    let mut position = match args.from {
+        Some(number) => db.position_behind(number),
+        None => db.oldest_position(),
+    };
+    loop {
+        let mut changes = db.changes(position)?;
+        print_all(&mut changes, output)?;
+        output.flush()?;
+        if !args.follow {
+            drop(changes);
+            return Ok(db.close()?);
+        }
+        position = changes.position();
+        while !db.refresh()? {
+            thread::sleep(REFRESH);
+        }
+    }
 }
 
 fn print_all(changes: &mut Changes, output: &mut Output) -> Result<(), Failure> {

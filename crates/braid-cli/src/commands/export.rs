@@ -17,7 +17,7 @@ const SHOW_EVERY: u64 = 8192;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The database's directory; no other process may have it open for writing
+    /// The database's directory; other processes may have it open
     dir: PathBuf,
     /// The tables to write; all unless given
     tables: Vec<String>,

@@ -12,7 +12,7 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArgs {
-    /// The database's directory; no other process may have it open, except with --watch
+    /// The database's directory; other processes may have it open
     dir: PathBuf,
     /// Print every counter in Prometheus' text format
     #[arg(long, conflicts_with = "watch")]
@@ -30,9 +30,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     if let Some(interval) = args.watch {
         return watch(&args.dir, interval, args.count, output);
     }
-    let db = Database::builder()
-        .create_if_missing(false)
-        .open(&args.dir)?;
+    let db = Database::open_read_only(&args.dir)?;
     if args.prometheus {
         let text = db.stats().to_prometheus();
         output.line(text.trim_end())?;

@@ -10,7 +10,7 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// The database's directory; no process may have it open
+    /// The database's directory; other processes may have it open, but not with --repair
     dir: PathBuf,
     /// Save what can be read into a new database, given by --into; the damaged one is only read
     ///

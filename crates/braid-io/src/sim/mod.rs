@@ -27,7 +27,7 @@ pub use self::decay::{Decay, FileCopies, FileDecay};
 use self::content::Content;
 use self::file::SimFile;
 use self::state::{Failing, State, Step};
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 const BLOCK: usize = 4096;
 
@@ -315,6 +315,10 @@ impl Device for SimDevice {
             state.durable_name_changes = changes;
         }
         Ok(())
+    }
+
+    fn reader_table(&self, _create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        Ok(Some(Arc::new(self.state.lock().readers.clone())))
     }
 }
 

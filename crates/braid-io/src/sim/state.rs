@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::blocks::Blocks;
 use super::content::Content;
 use super::{BLOCK, PAGE, SECTOR};
+use crate::readers::MemoryReaderTable;
 
 /// A write that has begun.
 #[derive(Debug)]
@@ -68,6 +69,8 @@ pub(super) struct State {
     /// The claim of the opener that may use the device, and how many there were.
     pub(super) owner: Option<u64>,
     pub(super) claims: u64,
+    /// Of the processes that have the device: the next ones begin with another.
+    pub(super) readers: MemoryReaderTable,
 }
 
 pub(super) fn crashed() -> io::Error {

@@ -10,6 +10,7 @@ mod gsn;
 mod gwsn;
 mod serial;
 
+use crate::chunk::NUMBERS_MAX;
 use crate::{LockRelease, LogError, ProtocolKind};
 
 /// What the durable horizon is computed from. The order of collection matters: `drawn` first, then
@@ -90,6 +91,10 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
+    /// Of a log that another process writes, which is read up to a number only: see
+    /// [`Log::recover_up_to`](crate::Log::recover_up_to).
+    pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(NUMBERS_MAX - 1);
+
     /// The same in a segment header's form.
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
         match self {

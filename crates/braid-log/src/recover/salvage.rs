@@ -5,7 +5,9 @@ use std::sync::Arc;
 use braid_io::Device;
 
 use super::Recovered;
+use crate::options::FlushMode;
 use crate::protocol::Run;
+use crate::scan::ScanMode;
 use crate::segment::SegmentHeader;
 use crate::start::LogStart;
 use crate::{LogError, LogOptions};
@@ -47,7 +49,12 @@ impl Recovered {
         options: LogOptions,
         start: &LogStart,
     ) -> Result<(Self, Vec<String>), LogError> {
-        let (segments, mut scans) = Self::scan_lanes(&device, &options, start, true, &|_| {})?;
+        let mode = ScanMode {
+            read_ahead: options.flush_mode == FlushMode::Background,
+            salvage: true,
+            limit: None,
+        };
+        let (segments, mut scans) = Self::scan_lanes(&device, &options, start, mode, &|_| {})?;
         let mut notes = Vec::new();
         // What was durable, as far as anything says.
         let mut durable = start.number;
@@ -80,6 +87,7 @@ impl Recovered {
             segments,
             scans,
             Some(damage),
+            None,
         )?;
         let cut = recovered.cut;
         if durable > cut {

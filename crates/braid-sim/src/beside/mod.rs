@@ -17,6 +17,7 @@ mod copies;
 mod feed;
 mod leases;
 mod loads;
+mod readers;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,6 +31,7 @@ pub(crate) use copies::{Copies, CopiesOfRound};
 pub(crate) use feed::{Consumer, Shown};
 pub(crate) use leases::Leases;
 pub(crate) use loads::Loads;
+pub(crate) use readers::{Reader, Readers};
 
 use crate::check::Violation;
 use crate::client::Tables;
@@ -65,6 +67,7 @@ pub(crate) struct Beside {
     pub(crate) batches: Batches,
     pub(crate) consumer: Consumer,
     pub(crate) copies: Copies,
+    pub(crate) readers: Readers,
     pub(crate) callbacks: Callbacks,
     /// The first complaint of a client, which can't end the history itself.
     complaint: Shared<Option<Violation>>,

@@ -14,15 +14,20 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::space::{FIRST_BLOCK, Space};
 
 impl DataFile {
+    /// The file, without a look at what is in it.
+    pub(crate) fn peek(device: Arc<dyn Device>) -> Result<Self, StoreError> {
+        let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
+        let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        Ok(Self::assemble(device, file))
+    }
+
     /// Opens the file; returns the state of its newest superblock and the page map. With `only_read` a leaf of the
     /// map may be damaged: its pages are lost then.
     pub(crate) fn open(
         device: Arc<dyn Device>,
         only_read: bool,
     ) -> Result<(Self, Root, Vec<u64>), StoreError> {
-        let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
-        let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
-        let mut this = Self::assemble(device, file);
+        let mut this = Self::peek(device)?;
         let (mut root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));

@@ -9,6 +9,7 @@
 //! superblock that it found once more, durably, before the first other write ([`DataFile::settle`]).
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use braid_io::{AlignedBuf, Device};
 
@@ -24,6 +25,11 @@ pub const FORMAT: u64 = 4;
 
 /// The formats before that are read: their places are blocks without checksums.
 const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=3;
+
+/// How often a superblock that cannot be read is read again, and after how long: another process may be
+/// writing it.
+const LOOKS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The format that a device's data file says it has: that of its newest superblock that is whole.
 ///
@@ -197,6 +203,19 @@ impl DataFile {
         Ok((sequence, blob, len, buf))
     }
 
+    /// The number of the newest checkpoint.
+    pub(crate) fn newest_sequence(&self) -> Result<u64, StoreError> {
+        let read = [0, 1].map(|slot| self.read_superblock(slot).map(|(sequence, ..)| sequence));
+        let [first, second] = read;
+        match (first, second) {
+            (Ok(first), Ok(second)) => Ok(first.max(second)),
+            (Err(error @ StoreError::Incompatible { .. }), _) => Err(error),
+            (_, Err(error @ StoreError::Incompatible { .. })) => Err(error),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(error), Err(_)) => Err(error),
+        }
+    }
+
     /// The newest root, and its superblock's bytes.
     pub(super) fn read_root(&mut self) -> Result<(Root, AlignedBuf), StoreError> {
         let mut candidates = Vec::new();
@@ -239,9 +258,16 @@ impl DataFile {
     pub(crate) fn superblock_damage(&self) -> Vec<StoreError> {
         // The one that the first checkpoint left alone was never written.
         let written: Vec<u64> = (0..2).filter(|slot| !self.is_blank(*slot)).collect();
-        written
-            .into_iter()
-            .filter_map(|slot| self.read_superblock(slot).err())
-            .collect()
+        let damage = |slot: u64| {
+            let mut damage = self.read_superblock(slot).err();
+            for _ in 0..LOOKS {
+                damage.as_ref()?;
+                // Another process may be writing it.
+                braid_rt::sleep(PAUSE);
+                damage = self.read_superblock(slot).err();
+            }
+            damage
+        };
+        written.into_iter().filter_map(damage).collect()
     }
 }

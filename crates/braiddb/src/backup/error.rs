@@ -77,6 +77,12 @@ pub enum BackupError {
         /// The parent's number.
         parent: u64,
     },
+    /// The parent of an incremental backup was made by a process that only read the database, or this process
+    /// only reads it. Which pages changed since is known to the process that writes.
+    #[error(
+        "an incremental backup is made by the process that writes the database, and builds on one that it made; make a full backup"
+    )]
+    MadeByReader,
     /// The place for a backup or a restored database is taken.
     #[error("{} holds {found:?}; choose an empty or new place", path.display())]
     DestinationInUse {

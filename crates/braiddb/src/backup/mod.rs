@@ -63,6 +63,10 @@ pub struct BackupReport {
     pub path: Option<PathBuf>,
 }
 
+/// The checkpoint number in backups by a process that only reads: its checkpoints are in its memory, so their numbers,
+/// and those of pages in them, say nothing beside the writer's.
+const READERS_SEQUENCE: u64 = u64::MAX / 2;
+
 /// A backup to be made: [`Database::backup_options`].
 #[must_use]
 pub struct Backup<'a> {
@@ -192,6 +196,9 @@ impl<'a> Backup<'a> {
             return Ok(None);
         };
         let manifest = source::read_manifest(path)?;
+        if self.inner.view.get().is_some() || manifest.sequence == READERS_SEQUENCE {
+            return Err(BackupError::MadeByReader.into());
+        }
         let identity = self.inner.log.identity();
         if manifest.identity != identity {
             return Err(BackupError::OtherDatabase {
@@ -219,6 +226,10 @@ impl<'a> Backup<'a> {
             }
             .into());
         }
+        let sequence = match self.inner.view.get() {
+            Some(_) => READERS_SEQUENCE,
+            None => pinned.sequence(),
+        };
         let (_, start) = Meta::decode(pinned.meta())?;
         let before = |id: usize| {
             let entries = parent.as_ref().map_or(&[][..], |parent| &parent.entries);
@@ -248,7 +259,7 @@ impl<'a> Backup<'a> {
         let written_bytes = pieces.finish(Manifest {
             identity: self.inner.log.identity(),
             number: start.number,
-            sequence: pinned.sequence(),
+            sequence,
             time: braid_rt::wall_clock(),
             parent: parent.as_ref().map(|parent| Parent {
                 digest: parent.digest(),

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use braid_io::{Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode};
+use braid_io::{
+    Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
+};
 use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
 use bytes::Bytes;
 
@@ -429,7 +431,8 @@ fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Resul
 fn begin(device: &dyn Device) -> Result<()> {
     let failed = |e| Error::io("restoring a database", e);
     let entries = device.list().map_err(failed)?;
-    if let Some(entry) = entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
+    let is_other = |name: &str| name != LOCK_FILE_NAME && name != READERS_FILE_NAME;
+    if let Some(entry) = entries.iter().find(|entry| is_other(&entry.name)) {
         return Err(BackupError::DestinationInUse {
             path: PathBuf::from("the device"),
             found: entry.name.clone(),

@@ -243,6 +243,9 @@ impl Changes {
         inner.check_position(from)?;
         let number = from.number;
         let lost = || inner.position_lost(number);
+        if let Some(view) = inner.view.get() {
+            view.pin_log();
+        }
         let held = inner.retention.add_reader(number).ok_or_else(lost)?;
         let follower = follow(inner, number)?;
         Ok(Self {

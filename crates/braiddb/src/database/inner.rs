@@ -32,6 +32,7 @@ use crate::named::NamedSnapshots;
 use crate::options::{Builder, TransactionOptions};
 use crate::publish::Publisher;
 use crate::range_reads::RangeReads;
+use crate::readers::{Readers, View};
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
 use crate::stats::Counters;
@@ -111,6 +112,10 @@ pub(crate) struct Inner {
     pub(crate) recovery: RecoveryReport,
     /// I9: every operation on a file passes it; closing shuts it.
     pub(crate) gate: Gate,
+    /// Readers in other processes, if this one writes.
+    pub(crate) readers: Option<Arc<Readers>>,
+    /// Where the state comes from, if it is only read.
+    pub(crate) view: OnceLock<View>,
     contexts: ContextPool,
     next_context: AtomicU64,
     pub(crate) publisher: Publisher,
@@ -139,6 +144,7 @@ pub(crate) struct Parts {
     pub(crate) identity: u64,
     pub(crate) recovery: RecoveryReport,
     pub(crate) gate: Gate,
+    pub(crate) readers: Option<Arc<Readers>>,
 }
 
 impl Inner {
@@ -180,6 +186,8 @@ impl Inner {
             identity: parts.identity,
             recovery: parts.recovery,
             gate: parts.gate,
+            readers: parts.readers,
+            view: OnceLock::new(),
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
             next_context: AtomicU64::new(1),
             publisher: Publisher::new(options),
@@ -487,6 +495,9 @@ impl Inner {
             if let Some(archiver) = &self.archiver {
                 archiver.release();
             }
+            if let Some(readers) = &self.readers {
+                readers.release();
+            }
         });
     }
 
@@ -516,7 +527,8 @@ impl fmt::Debug for Inner {
 }
 
 /// Closes the database when the last handle goes.
-pub(super) struct Closer(pub(super) Arc<Inner>);
+#[derive(Debug)]
+pub(crate) struct Closer(pub(super) Arc<Inner>);
 
 impl Drop for Closer {
     fn drop(&mut self) {

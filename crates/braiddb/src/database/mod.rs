@@ -20,8 +20,7 @@ use crate::table::Table;
 use crate::transaction::Transaction;
 use crate::types::{AsKey, Key, Value};
 
-use self::inner::Closer;
-pub(crate) use self::inner::{Inner, Parts, PooledContext};
+pub(crate) use self::inner::{Closer, Inner, Parts, PooledContext};
 
 /// A transactional database of ordered tables.
 ///
@@ -209,7 +208,15 @@ impl Database {
     /// ```
     #[must_use = "a snapshot is there to be read"]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.inner.clone())
+        self.keep_open(Snapshot::new(self.inner.clone()))
+    }
+
+    /// A state that is only read stays open for its snapshots, though the handle moves on.
+    pub(crate) fn keep_open(&self, snapshot: Snapshot) -> Snapshot {
+        match self.inner.view.get() {
+            None => snapshot,
+            Some(_) => snapshot.keeping_open(self._closer.clone()),
+        }
     }
 
     /// Reads one key as a [`Database::snapshot`] of its own would, at less cost.

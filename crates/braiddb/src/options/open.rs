@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_io::{CatchingDevice, Device, OverlayDevice};
+use braid_io::{CatchingDevice, Device};
 use braid_log::LogOptions;
 
 use super::Builder;
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::readers::Source;
 
 impl Builder {
     /// Opens, and creates if need be, the database in a directory.
@@ -91,9 +92,12 @@ impl Builder {
     /// that was closed has no such log. Transactions work as far as they write nothing, which fails with
     /// [`Error::OpenedReadOnly`].
     ///
-    /// Any number of readers can have the directory open, but no writer at the same time: they share a lock
-    /// that is an opened writer's alone. (If the file `LOCK` is missing, in a copy perhaps, see to that
-    /// yourself.) Options for writing do not matter.
+    /// Any number of readers can have the directory open, and on Linux one writer at the same time, in another
+    /// process or this one: a reader opens the newest durable state, keeps it, and moves on with
+    /// [`Database::refresh`]. What it shows cannot vanish, whoever crashes. It does not make the writer wait; what its
+    /// state needs is not overwritten while it is open, so the data file may grow. Elsewhere, and where the
+    /// file `READERS` is missing, readers and a writer keep each other out. (If `LOCK` is missing, too, in a copy
+    /// perhaps, see to that yourself.) Options for writing do not matter.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -108,13 +112,14 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
-    /// [`Builder::create_if_missing`] says.
+    /// [`Builder::create_if_missing`] says; [`Error::Locked`] if a writer is recovering for longer than ten
+    /// seconds.
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_directory_read_only(path.as_ref(), self.reading())
     }
 
-    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. The caller sees to it
-    /// that nobody writes to the device meanwhile.
+    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. If the device has no
+    /// [reader table](braid_io::Device::reader_table), the caller sees to it that nobody writes to it meanwhile.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -131,9 +136,13 @@ impl Builder {
     /// # Errors
     /// As [`Builder::open_read_only`].
     pub fn open_read_only_on(self, device: Arc<dyn Device>) -> Result<Database> {
-        let overlay = OverlayDevice::new(Arc::new(CatchingDevice::new(device)));
-        let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
-        Database::open_device(Arc::new(overlay), None, self.reading())
+        let options = self.reading();
+        options.validate()?;
+        let device: Arc<dyn Device> = Arc::new(CatchingDevice::new(device));
+        let table = device.reader_table(false);
+        let table = table.map_err(|e| Error::io("opening the reader table", e))?;
+        let source = Source::new(device, Default::default(), table, None);
+        Database::open_source(Arc::new(source), options, None)
     }
 
     /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use braid::{Database, DeviceChoice, Error, Protocol, Ticket};
 
 use crate::syscalls::deny;
-use crate::workload::{THREADS, Tables, builder};
+use crate::workload::{THREADS, Tables, builder, check};
 
 /// The variable that tells the child what to do: directory, protocol and device, a line each,
 /// and perhaps one more: an order that comes before everything else.
@@ -35,6 +35,20 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
+/// The order to read next to a writer, in place of writing.
+pub(crate) const READ: &str = "read";
+
+/// Follows a writer until it is killed.
+fn read(dir: &Path) {
+    let opened = Database::builder().pool_bytes(1 << 20).open_read_only(dir);
+    let mut db = opened.expect("a database to read");
+    loop {
+        check(&db, &[0; THREADS as usize], "a reader");
+        say("shown");
+        db.refresh().expect("a newer state");
+    }
+}
+
 /// The name of an error's variant.
 fn name(error: &Error) -> String {
     let text = format!("{error:?}");
@@ -51,7 +65,7 @@ pub(crate) fn run() {
     let dir = PathBuf::from(next());
     let protocol: Protocol = next().parse().expect("a protocol");
     let device: DeviceChoice = next().parse().expect("a device");
-    plan.next().into_iter().for_each(deny);
+    let order = plan.next();
     thread::spawn(|| {
         thread::sleep(LONGEST);
         eprintln!("the child ran too long");
@@ -59,6 +73,10 @@ pub(crate) fn run() {
     });
     // Behind what the test harness has said without ending its line.
     say("\n@started");
+    if order == Some(READ) {
+        return read(&dir);
+    }
+    order.into_iter().for_each(deny);
     let opened = builder(protocol, device)
         .recovery_progress(|_| say("recovering"))
         .open(dir);

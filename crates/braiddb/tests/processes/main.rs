@@ -13,6 +13,7 @@ mod fork;
 mod mounts;
 mod openers;
 mod parent;
+mod readers;
 mod storms;
 mod syscalls;
 mod workload;

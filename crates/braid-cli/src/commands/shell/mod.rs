@@ -20,7 +20,7 @@ use session::{Flow, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShellArgs {
-    /// The database's directory; no other process may have it open
+    /// The database's directory; no other process may have it open, except with --read-only
     dir: PathBuf,
     /// Run these commands, separated by semicolons, and end
     #[arg(short, long, value_name = "COMMANDS")]
@@ -28,10 +28,16 @@ pub(crate) struct ShellArgs {
     /// Create the database if it is missing
     #[arg(long)]
     create: bool,
+    /// Only read, also while another process writes; `refresh` moves on to what is durable then
+    #[arg(long, conflicts_with = "create")]
+    read_only: bool,
 }
 
 pub(crate) fn run(args: &ShellArgs, output: &mut Output) -> Result<(), Failure> {
-    let mut session = Session::open(&args.dir, args.create)?;
+    let mut session = match args.read_only {
+        true => Session::open_read_only(&args.dir)?,
+        false => Session::open(&args.dir, args.create)?,
+    };
     if let Some(commands) = &args.command {
         session.line(commands, output)?;
     } else if io::stdin().is_terminal() {

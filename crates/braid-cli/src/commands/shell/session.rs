@@ -51,6 +51,11 @@ pub(super) const COMMANDS: &[CommandText] = &[
     command("abort", "", "drop it"),
     command("snapshot", "", "read what is durable now, until `release`"),
     command("release", "", "read the newest state again"),
+    command(
+        "refresh",
+        "",
+        "with --read-only: move on to what other processes have committed",
+    ),
     command("stat", "", "sizes and counters"),
     command("checkpoint", "", "write a checkpoint now"),
     command("verify", "", "close the database, check it, open it again"),
@@ -67,6 +72,7 @@ pub(super) enum Flow {
 /// An open database and what the commands so far have begun.
 pub(super) struct Session {
     dir: PathBuf,
+    read_only: bool,
     /// `None` if `verify` could not open it again.
     db: Option<Database>,
     tx: Option<Transaction>,
@@ -175,12 +181,36 @@ impl Wanted {
 impl Session {
     pub(super) fn open(dir: &Path, create: bool) -> Result<Self, Failure> {
         let db = Database::builder().create_if_missing(create).open(dir)?;
-        Ok(Session {
+        Ok(Self::over(dir, db, false))
+    }
+
+    pub(super) fn open_read_only(dir: &Path) -> Result<Self, Failure> {
+        let db = Database::open_read_only(dir)?;
+        Ok(Self::over(dir, db, true))
+    }
+
+    fn over(dir: &Path, db: Database, read_only: bool) -> Self {
+        Session {
             dir: dir.to_owned(),
+            read_only,
             db: Some(db),
             tx: None,
             snapshot: None,
-        })
+        }
+    }
+
+    fn refresh(&mut self, output: &mut Output) -> Result<(), Failure> {
+        if self.tx.is_some() || self.snapshot.is_some() {
+            return Err(Failure::Failed(
+                "it keeps its state: commit or abort, and release, first".to_owned(),
+            ));
+        }
+        let closed = || Failure::Failed("the database is not open any more".to_owned());
+        let db = self.db.as_mut().ok_or_else(closed)?;
+        if !db.refresh()? {
+            output.line("(nothing newer)")?;
+        }
+        Ok(())
     }
 
     /// Ends the session. That a transaction is open then is most likely a mistake.
@@ -326,6 +356,7 @@ impl Session {
             ["abort"] => self.tx.take().ok_or_else(no_transaction)?.abort(),
             ["snapshot"] => self.snapshot = Some(self.db()?.snapshot()),
             ["release"] => self.snapshot = None,
+            ["refresh"] => self.refresh(output)?,
             ["stat"] => {
                 for (name, value) in stat::rows(self.db()?)? {
                     output.line(format_args!("{name:<14}{value}"))?;
@@ -387,11 +418,12 @@ impl Session {
             db.close()?;
         }
         let found = verify::check(&self.dir, output);
-        self.db = Some(
-            Database::builder()
+        self.db = Some(match self.read_only {
+            true => Database::open_read_only(&self.dir)?,
+            false => Database::builder()
                 .create_if_missing(false)
                 .open(&self.dir)?,
-        );
+        });
         found
     }
 }

@@ -1,0 +1,95 @@
+//! The commands that only read, next to a process that has the database open for writing: this one.
+
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use braid::{Database, Table};
+
+mod common;
+
+use common::{braid_in, expect_code, stderr, stdout};
+
+fn put(db: &Database, table: &Table<String, u64>, key: &str, value: u64) {
+    db.transact(|tx| tx.insert(table, key, &value)).unwrap();
+}
+
+#[track_caller]
+fn read(dir: &Path, args: &[&str]) -> String {
+    let output = braid_in(dir, args);
+    expect_code(&output, 0);
+    stdout(&output)
+}
+
+#[test]
+fn commands_that_read_work_next_to_a_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, dir) = (dir.path().join("db"), dir.path());
+    let db = Database::open(&path).unwrap();
+    let table = db.table::<String, u64>("stock").unwrap();
+    for value in 0..20 {
+        put(&db, &table, "cups", value);
+        if value % 6 == 5 {
+            db.checkpoint().unwrap();
+        }
+        let value = value.to_string();
+        assert!(read(dir, &["export", "db"]).contains(&value));
+        let shell = ["shell", "db", "--read-only", "-c", "get stock \"cups\""];
+        assert_eq!(read(dir, &shell).trim(), value);
+    }
+    assert!(read(dir, &["stat", "db"]).contains("stock"));
+    assert!(read(dir, &["verify", "db"]).contains("sound"));
+    assert!(read(dir, &["changes", "db"]).lines().count() > 0);
+    read(dir, &["backup", "db", "copy"]);
+    read(dir, &["restore", "copy", "restored"]);
+    assert!(read(dir, &["export", "restored"]).contains("19"));
+    // What writes is refused.
+    for refused in [
+        &["shell", "db", "-c", "tables"][..],
+        &["changes", "db", "--feed", "f"],
+        &["backup", "db", "more", "--incremental-from", "copy"],
+    ] {
+        let output = braid_in(dir, refused);
+        expect_code(&output, 1);
+    }
+    let output = braid_in(
+        dir,
+        &["shell", "db", "--read-only", "-c", "put stock \"a\" 1"],
+    );
+    expect_code(&output, 1);
+    assert!(stderr(&output).contains("read"), "{}", stderr(&output));
+    put(&db, &table, "plates", 7);
+    db.close().unwrap();
+}
+
+#[test]
+fn changes_are_followed_next_to_a_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Database::open(&path).unwrap();
+    let table = db.table::<String, u64>("stock").unwrap();
+    put(&db, &table, "cups", 0);
+    let from = db.durable_horizon().to_string();
+    let mut follower = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["changes", "db", "--follow", "--from", &from])
+        .current_dir(dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    for value in 1..12_u64 {
+        put(&db, &table, "cups", value);
+        if value % 4 == 0 {
+            db.checkpoint().unwrap();
+        }
+        let line = lines.next().unwrap().unwrap();
+        let set: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let shown = set["changes"][0]["value"].as_str().unwrap();
+        assert_eq!(shown, format!("{value:02x}00000000000000"));
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    db.close().unwrap();
+}

@@ -1,0 +1,74 @@
+//! Readers in other processes, next to the writer: databases on the same medium that are only read.
+
+use std::sync::Arc;
+
+use braid::{Database, Error, Result, Snapshot};
+use braid_io::SimDevice;
+use fastrand::Rng;
+
+use super::{Checked, Shared};
+use crate::client::Tables;
+
+/// The medium that the readers of a round share with the writer.
+#[derive(Clone, Default)]
+pub(crate) struct Readers {
+    device: Shared<Option<SimDevice>>,
+}
+
+/// One reader. Its process ends with it.
+pub(crate) struct Reader {
+    db: Database,
+    /// What it looks at, perhaps of an older state than that of `db`.
+    pub(crate) snapshot: Snapshot,
+    pub(crate) tables: Tables,
+}
+
+impl Readers {
+    pub(crate) fn set_device(&self, device: SimDevice) {
+        *self.device.lock() = Some(device);
+    }
+
+    pub(crate) fn open(&self) -> Result<Reader> {
+        let device = self.device.lock().clone().expect("a round has a medium");
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let db = builder.open_read_only_on(Arc::new(device))?;
+        Ok(Reader {
+            snapshot: db.snapshot(),
+            tables: Tables::existing(&db)?,
+            db,
+        })
+    }
+
+    /// Whether an error of a reader may come of the medium.
+    pub(crate) fn is_excused(&self, error: &Error) -> bool {
+        let device = self.device.lock();
+        let is_whole = |device: &SimDevice| device.faults() == 0 && !device.has_crashed();
+        let damaged = matches!(error, Error::Corrupted { .. } | Error::Decode { .. });
+        !(damaged && device.as_ref().is_some_and(is_whole))
+    }
+}
+
+impl Reader {
+    /// Moves on, or stays. Everything up to `acknowledged` was acknowledged before.
+    pub(crate) fn go_on(&mut self, acknowledged: u64, rng: &mut Rng) -> Checked {
+        if rng.u32(..3) == 0 {
+            return Ok(Ok(()));
+        }
+        let before = self.db.durable_horizon();
+        let moved = self.db.refresh()?;
+        let now = self.db.durable_horizon();
+        ensure!(
+            now >= before && moved == (now > before),
+            "a reader went from {before} to {now}"
+        );
+        ensure!(
+            now >= acknowledged,
+            "a reader shows {now}, and {acknowledged} was acknowledged"
+        );
+        if rng.u32(..4) > 0 {
+            self.snapshot = self.db.snapshot();
+            self.tables = Tables::existing(&self.db)?;
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,170 @@
+//! The writer's side: it announces what is durable, and keeps what readers pin.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_io::{Announcement, Device, ReaderGuard, ReaderNeeds, ReaderTable};
+use braid_log::Log;
+use braid_rt::Mutex;
+use braid_store::{PinnedCheckpoint, PinnedFile, Store};
+
+use crate::error::{Error, Result};
+use crate::retention::Retention;
+
+/// What a writer knows of readers in other processes.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    table: Arc<dyn ReaderTable>,
+    claim: Mutex<Option<Box<dyn ReaderGuard>>>,
+    announced: Mutex<Announcement>,
+    /// Whether flushes announce what they made durable. Only while there are readers.
+    watched: AtomicBool,
+    /// Whether they do without readers, too: nobody looks for those.
+    always: bool,
+    kept: Mutex<Kept>,
+}
+
+/// What is kept for readers.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The blocks of checkpoints that were the newest, by their numbers.
+    pages: Vec<(u64, PinnedCheckpoint)>,
+    /// Every block that the file had when it was opened, for readers of the checkpoints before this one.
+    file: Option<(u64, PinnedFile)>,
+    /// The log behind checkpoints.
+    log: Vec<(u64, Arc<AtomicU64>)>,
+}
+
+impl Readers {
+    /// Registers the process as the writer of a database. `None` where the device has no place for readers.
+    pub(crate) fn claim(device: &dyn Device, background: bool) -> Result<Option<Arc<Self>>> {
+        let failed = |error| Error::io("registering as the writer in the reader table", error);
+        let table = match device.reader_table(true) {
+            Ok(table) => table,
+            // Without a table, readers keep out while there is a writer. That is no reason to keep it out.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let Some(table) = table else { return Ok(None) };
+        let claim = table.claim().map_err(failed)?;
+        let readers = Self {
+            table,
+            claim: Mutex::new(Some(claim)),
+            announced: Mutex::new(Announcement {
+                writer: braid_rt::entropy(),
+                process: std::process::id(),
+                ..Announcement::default()
+            }),
+            watched: AtomicBool::new(!background),
+            always: !background,
+            kept: Mutex::default(),
+        };
+        readers.write(&readers.announced.lock());
+        Ok(Some(Arc::new(readers)))
+    }
+
+    fn write(&self, announcement: &Announcement) {
+        // If it fails, readers go on with what was announced before, which was durable then.
+        let _ = self.table.announce(announcement);
+    }
+
+    /// Keeps all blocks of the file if there are readers of checkpoints before the newest one, `sequence`: the
+    /// writer before knew which blocks those need. To be called before anything is changed.
+    pub(crate) fn pin_older(&self, store: &Store, sequence: u64) -> Result<()> {
+        if self.is_pinned(0..sequence, ReaderNeeds::Pages) {
+            self.kept.lock().file = Some((sequence, store.pin_file()?));
+        }
+        Ok(())
+    }
+
+    /// The log is recovered: from here on everything that is durable is announced.
+    pub(crate) fn open(self: &Arc<Self>, log: &Log) {
+        let readers = self.clone();
+        log.announce_durable(move |durable| readers.announce(durable));
+        let mut announced = self.announced.lock();
+        announced.recovered = true;
+        announced.exact = self.always;
+        announced.durable = announced.durable.max(log.horizon());
+        self.write(&announced);
+    }
+
+    /// Everything up to a number is durable.
+    fn announce(&self, durable: u64) {
+        // SeqCst: see `look`.
+        if self.watched.load(Ordering::SeqCst) {
+            let mut announced = self.announced.lock();
+            if durable > announced.durable {
+                announced.durable = durable;
+                self.write(&announced);
+            }
+        }
+    }
+
+    /// Looks for readers who come or went. Done at intervals, and by whoever writes a checkpoint.
+    pub(crate) fn look(&self, log: &Log) {
+        self.release_unpinned();
+        let any = 0..u64::MAX;
+        let is_watched = self.always
+            || self.is_pinned(any.clone(), ReaderNeeds::Pages)
+            || self.is_pinned(any, ReaderNeeds::Log);
+        // SeqCst: a flush either sees this and announces, or moved the horizon before it is read here.
+        self.watched.store(is_watched, Ordering::SeqCst);
+        let durable = log.horizon();
+        let mut announced = self.announced.lock();
+        if is_watched != announced.exact || (is_watched && durable > announced.durable) {
+            announced.exact = is_watched;
+            announced.durable = announced.durable.max(durable);
+            self.write(&announced);
+        }
+    }
+
+    /// Whether a reader pins one of the checkpoints, as far as is known.
+    fn is_pinned(&self, checkpoints: std::ops::Range<u64>, needs: ReaderNeeds) -> bool {
+        // Who can't be asked may need it.
+        let pinned = self.table.is_pinned(checkpoints, needs).unwrap_or(true);
+        pinned && !braid_rt::mutant!("ignore_readers")
+    }
+
+    /// Whether a reader needs the pages of the checkpoint that has just been replaced.
+    pub(crate) fn needs_pages(&self, sequence: u64) -> bool {
+        let needed = self.is_pinned(sequence..sequence + 1, ReaderNeeds::Pages);
+        if needed {
+            braid_rt::reach("readers: a replaced checkpoint is kept");
+        }
+        needed
+    }
+
+    /// Keeps the pages of a replaced checkpoint for as long as a reader needs them.
+    pub(crate) fn keep_pages(&self, pages: PinnedCheckpoint) {
+        self.kept.lock().pages.push((pages.sequence(), pages));
+    }
+
+    /// Keeps the log behind the newest checkpoint, or the one that was the newest, if a reader needs it: as much as
+    /// for feeds.
+    pub(crate) fn keep_log(&self, sequence: u64, number: u64, retention: &Retention) {
+        let mut kept = self.kept.lock();
+        let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
+        if !is_kept && self.is_pinned(sequence..sequence + 1, ReaderNeeds::Log) {
+            braid_rt::reach("readers: log is kept");
+            kept.log
+                .extend(retention.add_reader(number).map(|held| (sequence, held)));
+        }
+    }
+
+    /// Lets go of what no reader needs any more.
+    fn release_unpinned(&self) {
+        let mut kept = self.kept.lock();
+        let Kept { pages, file, log } = &mut *kept;
+        let is_needed = |sequence: u64, needs| self.is_pinned(sequence..sequence + 1, needs);
+        pages.retain(|(sequence, _)| is_needed(*sequence, ReaderNeeds::Pages));
+        log.retain(|(sequence, _)| is_needed(*sequence, ReaderNeeds::Log));
+        file.take_if(|(sequence, _)| !self.is_pinned(0..*sequence, ReaderNeeds::Pages));
+    }
+
+    /// The database is closed, and this process the writer no more.
+    pub(crate) fn release(&self) {
+        *self.kept.lock() = Kept::default();
+        *self.claim.lock() = None;
+    }
+}

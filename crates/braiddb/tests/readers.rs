@@ -1,0 +1,375 @@
+//! Readers next to a writer: what they show, what they pin, and how they move on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid::{Bytes, Database, Error, Protocol, Readable, Table};
+use braid_io::{
+    Announcement, Device, MemoryDevice, ReaderGuard, ReaderNeeds, ReaderTable, SimDevice,
+};
+
+fn builder() -> braid::Builder {
+    Database::builder()
+        .pool_bytes(1 << 20)
+        .segment_bytes(128 << 10)
+        .background_threads(false)
+}
+
+type Contents = BTreeMap<u32, Vec<u8>>;
+
+fn contents(db: &Database) -> Contents {
+    let Some(table) = db.existing_table::<u32, Bytes>("t").unwrap() else {
+        return BTreeMap::new();
+    };
+    let snapshot = db.snapshot();
+    let all = snapshot.iter(&table).unwrap();
+    all.map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap())
+        .collect()
+}
+
+fn put(db: &Database, key: u32, len: usize) {
+    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    db.transact(|tx| tx.insert(&table, &key, &vec![key as u8; len]))
+        .unwrap();
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
+    for protocol in Protocol::ALL {
+        let device = Arc::new(MemoryDevice::new());
+        let writer = builder()
+            .protocol(*protocol)
+            .open_on(device.clone())
+            .unwrap();
+        put(&writer, 1, 100);
+        let mut reader = builder().open_read_only_on(device.clone()).unwrap();
+        assert_eq!(contents(&reader).len(), 1, "{protocol}");
+        assert!(!reader.refresh().unwrap(), "{protocol}: nothing happened");
+        let before = reader.snapshot();
+        let table: Table<u32, Bytes> = reader.table("t").unwrap();
+        for round in 0..6 {
+            for key in 0..20 {
+                put(&writer, 100 * round + key, 3_000);
+            }
+            if round % 2 == 1 {
+                writer.checkpoint().unwrap();
+            }
+            let clone = reader.clone();
+            let old = contents(&clone);
+            assert!(reader.refresh().unwrap(), "{protocol}");
+            writer.sync().unwrap();
+            assert_eq!(contents(&reader), contents(&writer), "{protocol}");
+            assert_eq!(contents(&clone), old, "{protocol}: a clone moves by itself");
+        }
+        assert_eq!(before.iter(&table).unwrap().count(), 1, "{protocol}");
+        // A transaction that wrote nothing is nothing newer.
+        writer.checkpoint().unwrap();
+        assert!(!reader.refresh().unwrap(), "{protocol}");
+        drop(writer);
+        assert!(!reader.refresh().unwrap(), "{protocol}: it only closed");
+        let writer = builder().open_on(device).unwrap();
+        put(&writer, 7_000, 10);
+        assert!(reader.refresh().unwrap());
+        assert_eq!(contents(&reader), contents(&writer), "{protocol}");
+        assert_eq!(before.iter(&table).unwrap().count(), 1, "{protocol}");
+        reader.close().unwrap();
+    }
+}
+
+/// Each reader reads its pages when they were replaced several times already.
+#[test]
+fn what_a_reader_pins_outlives_checkpoints_and_writers() {
+    let device = Arc::new(MemoryDevice::new());
+    let open = || builder().open_on(device.clone()).unwrap();
+    let mut writer = open();
+    let table: Table<u32, Bytes> = writer.table("t").unwrap();
+    let fill = |writer: &Database, table: &Table<u32, Bytes>, len: usize| {
+        writer
+            .transact(|tx| (0..300).try_for_each(|i| tx.insert(table, &i, &vec![len as u8; len])))
+            .unwrap();
+        writer.checkpoint().unwrap();
+    };
+    fill(&writer, &table, 1_000);
+    let state = contents(&writer);
+    let mut readers: Vec<Database> = (0..9)
+        .map(|_| builder().open_read_only_on(device.clone()).unwrap())
+        .collect();
+    drop(table);
+    for round in 0..9 {
+        if round % 4 == 3 {
+            drop(writer);
+            writer = open();
+        }
+        let table = writer.table("t").unwrap();
+        fill(&writer, &table, 900 + round);
+        fill(&writer, &table, 901 + round);
+        let reader = readers.pop().unwrap();
+        assert!(contents(&reader) == state, "round {round}");
+        reader.close().unwrap();
+    }
+    let used = |writer: &Database| {
+        let stats = writer.stats().store;
+        stats.file_bytes - stats.file_free_bytes
+    };
+    let long = used(&writer);
+    for _ in 0..3 {
+        put(&writer, 0, 10);
+        writer.checkpoint().unwrap();
+    }
+    let short = used(&writer);
+    assert!(
+        short * 3 < long * 2,
+        "{short} {long}: nothing is pinned any more"
+    );
+}
+
+#[test]
+fn what_is_not_durable_is_not_shown() {
+    let device = Arc::new(SimDevice::new(5));
+    let writer = builder().open_on(device.clone()).unwrap();
+    put(&writer, 1, 10);
+    let table: Table<u32, Bytes> = writer.table("t").unwrap();
+    let mut reader = builder().open_read_only_on(device.clone()).unwrap();
+    let mut tx = writer.begin();
+    tx.insert(&table, &2, &vec![2; 3_000][..]).unwrap();
+    let ticket = tx.commit_async().unwrap();
+    assert!(!reader.refresh().unwrap());
+    assert_eq!(contents(&reader).len(), 1);
+    ticket.wait().unwrap();
+    assert!(reader.refresh().unwrap());
+    assert_eq!(contents(&reader).len(), 2);
+}
+
+/// A backup by a reader is whole, and no incremental one builds on it: page numbers would not tell what changed.
+#[test]
+fn a_reader_makes_backups_next_to_the_writer() {
+    let device = Arc::new(MemoryDevice::new());
+    let writer = builder().open_on(device.clone()).unwrap();
+    (0..50).for_each(|i| put(&writer, i, 2_000));
+    let mut reader = builder().open_read_only_on(device).unwrap();
+    put(&writer, 90, 20);
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new, incremental, restored] =
+        ["old", "new", "incremental", "restored"].map(|name| dir.path().join(name));
+    writer.backup(&old).unwrap();
+    reader.refresh().unwrap();
+    reader.backup(&new).unwrap();
+    braid::restore(&[&new], &restored).unwrap();
+    assert_eq!(
+        contents(&Database::open(&restored).unwrap()),
+        contents(&writer)
+    );
+    for (db, parent) in [(&reader, &old), (&writer, &new)] {
+        let backup = db.backup_options().incremental_from(parent);
+        let refused = backup.to_path(&incremental);
+        let Err(Error::Backup(error)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(matches!(error, braid::BackupError::MadeByReader), "{error}");
+    }
+}
+
+#[test]
+fn a_reader_and_a_writer_of_a_directory_need_not_wait_for_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let writer = Database::builder().pool_bytes(1 << 20).open(&path).unwrap();
+    put(&writer, 1, 100);
+    let mut reader = Database::open_read_only(&path).unwrap();
+    let mut second = Database::open_read_only(&path).unwrap();
+    assert_eq!(contents(&reader), contents(&writer));
+    let others = |name: &String| !name.starts_with("log-");
+    for key in 0..40 {
+        put(&writer, key, 1_000);
+        assert!(reader.refresh().unwrap());
+        assert_eq!(
+            contents(&reader),
+            contents(&writer),
+            "acknowledged, so shown"
+        );
+    }
+    let found: Vec<String> = names(&path).into_iter().filter(others).collect();
+    assert_eq!(
+        found,
+        ["LOCK", "READERS", "data.braid"],
+        "a reader makes no file"
+    );
+    assert!(second.refresh().unwrap());
+    assert!(matches!(Database::open(&path), Err(Error::Locked { .. })));
+    drop(writer);
+    // Nor does a reader keep writers out.
+    let writer = Database::open(&path).unwrap();
+    put(&writer, 1_000, 5);
+    assert!(reader.refresh().unwrap());
+    assert_eq!(contents(&reader), contents(&writer));
+    let report = braid::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
+    assert_eq!(report.damages, 0);
+    drop((reader, second));
+    writer.close().unwrap();
+}
+
+#[test]
+fn changes_are_followed_next_to_the_writer() {
+    for protocol in Protocol::ALL {
+        let device = Arc::new(MemoryDevice::new());
+        let writer = builder()
+            .protocol(*protocol)
+            .open_on(device.clone())
+            .unwrap();
+        put(&writer, 0, 10);
+        let mut reader = builder().open_read_only_on(device.clone()).unwrap();
+        let mut position = reader.position();
+        let (mut expected, mut next) = (Vec::new(), 1);
+        for round in 0..30 {
+            for _ in 0..round % 7 {
+                put(&writer, next, 2_000);
+                expected.push(next);
+                next += 1;
+            }
+            if round % 5 == 2 {
+                writer.checkpoint().unwrap();
+            }
+            let mut changes = reader.changes(position).unwrap();
+            for set in &mut changes {
+                let key = <[u8; 4]>::try_from(&set.unwrap().changes[0].key[..]).unwrap();
+                assert_eq!(u32::from_be_bytes(key), expected.remove(0), "{protocol}");
+            }
+            position = changes.position();
+            reader.refresh().unwrap();
+        }
+        let last = reader.changes(position).unwrap().count();
+        assert_eq!(last, expected.len(), "{protocol}");
+    }
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A device on which something happens when a reader is about to pin the newest checkpoint, or that has no reader
+/// table.
+#[derive(Clone)]
+struct Staged {
+    device: MemoryDevice,
+    has_table: bool,
+    before_pin: Arc<std::sync::Mutex<Option<Hook>>>,
+}
+
+impl std::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Staged")
+    }
+}
+
+impl Device for Staged {
+    fn kind(&self) -> braid_io::DeviceKind {
+        self.device.kind()
+    }
+    fn block_size(&self) -> usize {
+        self.device.block_size()
+    }
+    fn allocate(&self, len: usize) -> braid_io::AlignedBuf {
+        self.device.allocate(len)
+    }
+    fn open(
+        &self,
+        name: &str,
+        mode: braid_io::OpenMode,
+    ) -> std::io::Result<Arc<dyn braid_io::File>> {
+        self.device.open(name, mode)
+    }
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        self.device.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
+        self.device.rename(from, to)
+    }
+    fn list(&self) -> std::io::Result<Vec<braid_io::Entry>> {
+        self.device.list()
+    }
+    fn sync_directory(&self) -> std::io::Result<()> {
+        self.device.sync_directory()
+    }
+    fn reader_table(&self, create: bool) -> std::io::Result<Option<Arc<dyn ReaderTable>>> {
+        let table = self.device.reader_table(create)?.filter(|_| self.has_table);
+        let staged = |table| Arc::new(StagedTable(table, self.clone())) as Arc<dyn ReaderTable>;
+        Ok(table.map(staged))
+    }
+}
+
+#[derive(Debug)]
+struct StagedTable(Arc<dyn ReaderTable>, Staged);
+
+impl ReaderTable for StagedTable {
+    fn claim(&self) -> std::io::Result<Box<dyn ReaderGuard>> {
+        self.0.claim()
+    }
+    fn is_claimed(&self) -> std::io::Result<bool> {
+        self.0.is_claimed()
+    }
+    fn announce(&self, announcement: &Announcement) -> std::io::Result<()> {
+        self.0.announce(announcement)
+    }
+    fn announcement(&self) -> std::io::Result<Option<Announcement>> {
+        self.0.announcement()
+    }
+    fn pin(&self, checkpoint: u64, needs: ReaderNeeds) -> std::io::Result<Box<dyn ReaderGuard>> {
+        let hook = self.1.before_pin.lock().unwrap().take();
+        hook.into_iter().for_each(|hook| hook());
+        self.0.pin(checkpoint, needs)
+    }
+    fn is_pinned(&self, range: std::ops::Range<u64>, needs: ReaderNeeds) -> std::io::Result<bool> {
+        self.0.is_pinned(range, needs)
+    }
+}
+
+/// Between the look at the superblock and the pin, checkpoints follow that free what the first one had.
+#[test]
+fn a_reader_that_pinned_too_late_looks_again() {
+    let device = Staged {
+        device: MemoryDevice::new(),
+        has_table: true,
+        before_pin: Arc::default(),
+    };
+    let writer = builder().open_on(Arc::new(device.clone())).unwrap();
+    let fill = |writer: &Database, len: usize| {
+        let table: Table<u32, Bytes> = writer.table("t").unwrap();
+        writer
+            .transact(|tx| (0..300).try_for_each(|i| tx.insert(&table, &i, &vec![len as u8; len])))
+            .unwrap();
+        writer.checkpoint().unwrap();
+    };
+    fill(&writer, 1_000);
+    let late = writer.clone();
+    *device.before_pin.lock().unwrap() = Some(Box::new(move || fill(&late, 1_001)));
+    let reader = builder().open_read_only_on(Arc::new(device)).unwrap();
+    let state = contents(&writer);
+    for len in 1_002..1_006 {
+        fill(&writer, len);
+    }
+    assert!(contents(&reader) == state);
+}
+
+#[test]
+fn a_device_without_a_reader_table_has_one_opener() {
+    let device = Arc::new(Staged {
+        device: MemoryDevice::new(),
+        has_table: false,
+        before_pin: Arc::default(),
+    });
+    let writer = builder().open_on(device.clone()).unwrap();
+    put(&writer, 1, 1);
+    drop(writer);
+    let mut reader = builder().open_read_only_on(device).unwrap();
+    assert_eq!(contents(&reader).len(), 1);
+    assert!(!reader.refresh().unwrap());
+}
