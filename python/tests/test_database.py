@@ -105,7 +105,7 @@ def test_opening_what_is_not_there(path: Path, tmp_path: Path) -> None:
 
 def test_opening_twice(path: Path) -> None:
     with braid.open(path, **SMALL):
-        with pytest.raises(braid.LockedError, match="close it first"):
+        with pytest.raises(braid.LockedError, match="close it there first"):
             braid.open(path, **SMALL)
         with pytest.raises(braid.LockedError):
             braid.verify(path)
