@@ -165,6 +165,14 @@ impl OverlayFile {
         }
     }
 
+    /// Reads what still shows of the file below, and no more: another process may cut off the rest.
+    fn read_below(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.base {
+            Some(base) => base.read_at(buf, offset),
+            None => Ok(()),
+        }
+    }
+
     /// The numbers of the blocks in a range, whose ends are multiples of the block size.
     fn numbers(&self, range: Range<u64>) -> Range<u64> {
         range.start / self.block as u64..range.end / self.block as u64
@@ -214,20 +222,28 @@ impl File for OverlayFile {
         if end > changes.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // What is below first, in one go, and then what lies over it.
         let below = changes.base_len.clamp(offset, end) - offset;
-        let (shown, rest) = buf.split_at_mut(below as usize);
-        rest.fill(0);
-        if let (Some(base), false) = (&self.base, shown.is_empty()) {
-            base.read_at(shown, offset)?;
-        }
-        let chunks = buf.chunks_exact_mut(self.block);
-        for (number, chunk) in self.numbers(offset..end).zip(chunks) {
+        buf[below as usize..].fill(0);
+        let mut unchanged: Option<Range<usize>> = None;
+        for (i, number) in self.numbers(offset..end).enumerate() {
+            let place = i * self.block..(i + 1) * self.block;
             match changes.blocks.get(&number) {
-                Some(Some(block)) => chunk.copy_from_slice(block),
-                Some(None) => chunk.fill(0),
-                None => {}
+                Some(Some(block)) => buf[place].copy_from_slice(block),
+                Some(None) => buf[place].fill(0),
+                None if place.start >= below as usize => {}
+                // Together with those that follow.
+                None => match &mut unchanged {
+                    Some(run) if run.end == place.start => run.end = place.end,
+                    run => {
+                        if let Some(run) = run.replace(place) {
+                            self.read_below(&mut buf[run.clone()], offset + run.start as u64)?;
+                        }
+                    }
+                },
             }
+        }
+        if let Some(run) = unchanged {
+            self.read_below(&mut buf[run.clone()], offset + run.start as u64)?;
         }
         Ok(())
     }
@@ -298,6 +314,23 @@ mod tests {
                 done.unwrap();
             }
         }
+    }
+
+    /// As a data file that another process writes is cut, where an older state has no block.
+    #[test]
+    fn what_was_changed_needs_nothing_below() {
+        let base = MemoryDevice::new();
+        let below = base.open("a", OpenMode::CreateNew).unwrap();
+        below.write_at(&[&[1; 6 * BLOCK]], 0).unwrap();
+        let overlay = OverlayDevice::new(Arc::new(base)).unwrap();
+        let file = overlay.open("a", OpenMode::Existing).unwrap();
+        file.write_at(&[&[2; BLOCK]], BLOCK as u64).unwrap();
+        file.write_at(&[&[2; 2 * BLOCK]], 4 * BLOCK as u64).unwrap();
+        below.set_len(4 * BLOCK as u64).unwrap();
+        let mut bytes = vec![0; 6 * BLOCK];
+        file.read_at(&mut bytes, 0).unwrap();
+        let blocks: Vec<u8> = bytes.chunks(BLOCK).map(|block| block[BLOCK - 1]).collect();
+        assert_eq!(blocks, [1, 2, 1, 1, 2, 2]);
     }
 
     #[test]
