@@ -607,8 +607,8 @@ impl Inner {
         false
     }
 
-    /// What the range holds now; `None` if something was removed from it by a greater number, so that it may
-    /// have held more at this one.
+    /// What the range holds now; `None` if something was removed from it at this number or a greater one, so that
+    /// it may have held more before.
     fn fingerprint(
         &self,
         state: &Context,
@@ -624,7 +624,14 @@ impl Inner {
             let leaf = tree.scan_leaf(position, lower, upper, Direction::Forward, usize::MAX)?;
             for record in leaf.records() {
                 match record.meta.tombstone {
+                    // At this number, too: a transaction without writes has no number of its own, so that of the
+                    // removal may be the one that it validates at.
                     true if record.meta.version > number => return Ok(None),
+                    true if record.meta.version == number
+                        && !braid_rt::mutant!("share_a_number_with_a_removal") =>
+                    {
+                        return Ok(None);
+                    }
                     true => {}
                     false => fingerprint.add(record.key, record.meta.version),
                 }
@@ -776,6 +783,30 @@ mod tests {
             validated,
             Err(Error::Conflict(ConflictKind::Range))
         ));
+    }
+
+    /// The same, but the removal is still in the leaf when the validation gets there.
+    #[test]
+    fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
+        let (db, t) = open();
+        let inner = db.inner();
+        let mut tx = db.begin();
+        assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
+        // Keeps the tombstone.
+        let snapshot = db.snapshot();
+        db.transact(|v| v.insert(&t, &2, &2)).unwrap();
+        let number = inner.log.last_number() + 1;
+        db.transact(|w| w.remove(&t, &2)).unwrap();
+        assert!(inner.garbage.none_purged_from(number));
+        let context = tx.context.as_mut().unwrap();
+        let state = &mut **context.state.get_mut();
+        state.reads.add_ranges(context.ranges.get_mut(), || 0);
+        let validated = context.inner.validate(state, number);
+        assert!(matches!(
+            validated,
+            Err(Error::Conflict(ConflictKind::Range))
+        ));
+        drop(snapshot);
     }
 
     /// No panic is known, but one would leave every lock to nobody.
