@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_rt::Mutex;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -81,7 +82,8 @@ impl Rings {
         let mut ring = self.take()?;
         let mut waiting: Vec<usize> = (0..operations.len()).rev().collect();
         let mut in_flight = 0;
-        let mut failure = None;
+        let mut failure: Option<io::Error> = None;
+        let mut patience = Patience::default();
         while in_flight > 0 || (failure.is_none() && !waiting.is_empty()) {
             while failure.is_none() && in_flight < DEPTH as usize {
                 let Some(index) = waiting.pop() else { break };
@@ -94,18 +96,17 @@ impl Rings {
                 }
                 in_flight += 1;
             }
-            match ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if is_passing(&error) => {}
-                Err(error) => {
-                    if ring.submission().len() == in_flight {
-                        // The kernel has nothing of it, and gets nothing: the queue goes with the ring.
-                        return Err(failure.unwrap_or(error));
-                    }
-                    // What the kernel already has must come back before the memory may go.
-                    failure.get_or_insert(error);
-                    std::thread::yield_now();
-                }
+            if let Err(error) = ring.submit_and_wait(1)
+                && let Err(error) = patience.try_again(error)
+            {
+                failure.get_or_insert(error);
+            }
+            if ring.submission().len() == in_flight
+                && let Some(failure) = failure
+            {
+                // The kernel has nothing of it any more, and gets nothing: the queue goes with the ring. Before, what
+                // the kernel already has must come back: the memory may not go.
+                return Err(failure);
             }
             let completed: Vec<cqueue::Entry> = ring.completion().collect();
             for completion in completed {
@@ -121,6 +122,7 @@ impl Rings {
                         failure.get_or_insert(kind.into());
                     }
                     done if done > 0 => {
+                        patience = Patience::default();
                         operation.advance(done as usize);
                         if operation.len > 0 {
                             waiting.push(index);
@@ -128,10 +130,9 @@ impl Rings {
                     }
                     errno => {
                         let error = io::Error::from_raw_os_error(-errno);
-                        if is_passing(&error) {
-                            waiting.push(index);
-                        } else {
-                            failure.get_or_insert(error);
+                        match patience.try_again(error) {
+                            Ok(()) => waiting.push(index),
+                            Err(error) => drop(failure.get_or_insert(error)),
                         }
                     }
                 }
@@ -145,11 +146,32 @@ impl Rings {
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
-    )
+/// How often the kernel may refuse work for now, with nothing completed in between: for about a second.
+const ATTEMPTS_MAX: u32 = 1_000;
+
+/// Counts how often in a row the kernel refused work for now.
+#[derive(Default)]
+struct Patience(u32);
+
+impl Patience {
+    /// Waits a moment before another attempt, if the error says that one may help.
+    ///
+    /// # Errors
+    /// The error itself if it is another one, or the kernel has refused for too long.
+    fn try_again(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            // A signal came in between, which says nothing about the kernel.
+            Some(libc::EINTR) => return Ok(()),
+            Some(libc::EAGAIN | libc::EBUSY) if self.0 < ATTEMPTS_MAX => {}
+            _ => return Err(error),
+        }
+        self.0 += 1;
+        match self.0 < 16 {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(Duration::from_millis(1)),
+        }
+        Ok(())
+    }
 }
 
 /// A [`Device`] over a directory with direct I/O through io_uring; see the module's text.
