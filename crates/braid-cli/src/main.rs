@@ -7,6 +7,8 @@ mod numbers;
 mod output;
 mod records;
 mod scratch;
+mod signals;
+mod suggest;
 
 use std::process::ExitCode;
 

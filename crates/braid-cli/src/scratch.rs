@@ -1,17 +1,22 @@
 //! The directory that a command works in.
 
 use std::env;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 use crate::failure::Failure;
+use crate::signals::Temporary;
 
 /// A directory for a database: the one that the user named, or a fresh one that goes away again.
 pub(crate) enum Scratch {
     Named(PathBuf),
-    Fresh(TempDir),
+    Fresh(
+        TempDir,
+        #[expect(dead_code, reason = "dropped with the directory")] Temporary,
+    ),
 }
 
 impl Scratch {
@@ -31,7 +36,10 @@ impl Scratch {
         };
         let fresh = tempfile::Builder::new().prefix(prefix).tempdir_in(&parent);
         match fresh {
-            Ok(dir) => Ok(Scratch::Fresh(dir)),
+            Ok(dir) => {
+                let temporary = Temporary::new(dir.path());
+                Ok(Scratch::Fresh(dir, temporary))
+            }
             Err(error) => Err(Failure::io(
                 format_args!(
                     "cannot create a temporary directory in {} (--dir names another place)",
@@ -45,7 +53,7 @@ impl Scratch {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Scratch::Named(dir) => dir,
-            Scratch::Fresh(dir) => dir.path(),
+            Scratch::Fresh(dir, _) => dir.path(),
         }
     }
 
@@ -53,7 +61,7 @@ impl Scratch {
     pub(crate) fn keep(self) -> Option<PathBuf> {
         match self {
             Scratch::Named(_) => None,
-            Scratch::Fresh(dir) => Some(dir.keep()),
+            Scratch::Fresh(dir, _) => Some(dir.keep()),
         }
     }
 
@@ -61,7 +69,7 @@ impl Scratch {
     pub(crate) fn remove(self) -> Result<(), Failure> {
         match self {
             Scratch::Named(_) => Ok(()),
-            Scratch::Fresh(dir) => {
+            Scratch::Fresh(dir, _) => {
                 let path = dir.path().to_owned();
                 dir.close().or_else(|error| ignore_missing(&path, &error))
             }
@@ -77,4 +85,39 @@ fn ignore_missing(path: &Path, error: &io::Error) -> Result<(), Failure> {
         format_args!("cannot remove {}", path.display()),
         error,
     ))
+}
+
+/// What a command makes of a directory that was missing or empty, to be removed if the command fails.
+pub(crate) struct Made {
+    dir: PathBuf,
+    /// The highest directory that was missing; `None` if the directory was there.
+    missing: Option<PathBuf>,
+    was_empty: bool,
+}
+
+impl Made {
+    /// Looks at what is there before a command makes anything.
+    pub(crate) fn look(dir: &Path) -> Self {
+        let above = dir.ancestors().filter(|path| !path.as_os_str().is_empty());
+        let missing = above.take_while(|path| !path.exists()).last();
+        let is_empty = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        Made {
+            dir: dir.to_owned(),
+            missing: missing.map(Path::to_owned),
+            was_empty: is_empty,
+        }
+    }
+
+    /// Removes what was made since, and nothing that was there before. There is nothing to do about an error: the
+    /// command has failed already.
+    pub(crate) fn remove(&self) {
+        if let Some(missing) = &self.missing {
+            let _ = fs::remove_dir_all(missing);
+        } else if self.was_empty {
+            let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+            for entry in entries {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `braid backup`, `braid restore`, `braid archive`: copies of a database, and databases from copies.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use braid::{Database, Error, Restore, Until};
@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
 use crate::output::{self, Output};
+use crate::scratch::Made;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
@@ -25,6 +26,7 @@ pub(crate) struct BackupArgs {
 }
 
 pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failure> {
+    refuse_inside(&args.dir, &args.dest)?;
     let db = match open(&args.dir) {
         Err(Error::Locked { .. }) => Database::open_read_only(&args.dir)?,
         opened => opened?,
@@ -50,6 +52,27 @@ pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failu
     ))?;
     db.close()?;
     Ok(())
+}
+
+/// Refuses a backup inside the database's own directory: it would go with the database.
+fn refuse_inside(dir: &Path, dest: &Path) -> Result<(), Failure> {
+    let above = match dest.parent() {
+        Some(parent) if !dest.is_dir() && parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) if !dest.is_dir() => parent,
+        _ => dest,
+    };
+    let (Ok(dir), Ok(above)) = (dir.canonicalize(), above.canonicalize()) else {
+        // Whatever is missing is named by what needs it.
+        return Ok(());
+    };
+    match above.starts_with(&dir) {
+        false => Ok(()),
+        true => Err(Failure::Failed(format!(
+            "cannot back up to {}: it lies inside the database; give a path outside of {}",
+            dest.display(),
+            dir.display()
+        ))),
+    }
 }
 
 fn open(dir: &PathBuf) -> Result<Database, Error> {
@@ -106,9 +129,14 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
         (None, Some(time)) => Until::Time(time),
         (None, None) => Until::End,
     });
+    let made = Made::look(dest);
     let report = restore.run(dest);
     bar.finish_and_clear();
-    let report = report?;
+    let report = report.inspect_err(|error| {
+        if !matches!(error, Error::Locked { .. }) {
+            made.remove();
+        }
+    })?;
     output.line(format_args!(
         "{}: the transactions up to number {}; {} pages from backups, {} transactions from the archive",
         dest.display(),

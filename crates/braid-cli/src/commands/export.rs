@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use braid::{Database, Readable, Snapshot, Table};
 use tempfile::NamedTempFile;
 
+use super::shell::no_table;
 use crate::datum::Column;
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
@@ -63,13 +64,13 @@ fn tables(db: &Database, args: &ExportArgs) -> Result<Vec<Table>, Failure> {
     };
     if args.format == Format::Csv && names.len() != 1 {
         return Err(Failure::Usage(format!(
-            "CSV holds one table, not {}; name it",
+            "cannot write {} tables as CSV, which holds one; name the table after the database",
             names.len()
         )));
     }
     let open = |name: &String| match db.untyped_table(name)? {
         Some(table) => Ok(table),
-        None => Err(Failure::Failed(format!("there is no table {name:?}"))),
+        None => Err(no_table(db, name)?),
     };
     names.iter().map(open).collect()
 }

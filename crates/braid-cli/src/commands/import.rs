@@ -15,7 +15,9 @@ use crate::datum::Column;
 use crate::failure::Failure;
 use crate::numbers::grouped;
 use crate::output::{self, Output};
-use crate::records::{BadLine, Entry, Field, Format, reader};
+use crate::records::{BadLine, CsvColumns, Entry, Field, Format, RecordReader, reader};
+use crate::scratch::Made;
+use crate::suggest::suggestion;
 
 /// A batch ends when its keys and values come to this many bytes: some large values are enough.
 const BATCH_BYTES: usize = 4 << 20;
@@ -41,13 +43,15 @@ pub(crate) struct ImportArgs {
     /// The type of its values
     #[arg(long, value_name = "TYPE", requires = "table", requires = "key_type")]
     value_type: Option<String>,
+    #[command(flatten)]
+    columns: CsvColumns,
     /// Entries in a transaction, at most
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
     /// Import everything in one transaction (up to 1 GiB), or nothing
     #[arg(long)]
     atomic: bool,
-    /// Leave bad lines out and count them, instead of ending at the first
+    /// Leave bad lines out and name each with its number and what is wrong with it, instead of ending at the first
     #[arg(long)]
     skip_bad: bool,
 }
@@ -55,22 +59,41 @@ pub(crate) struct ImportArgs {
 pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure> {
     if args.format == Format::Csv && args.table.is_none() {
         return Err(Failure::Usage(
-            "a CSV file does not say which table it is; add --table".to_owned(),
+            "cannot import CSV without a table's name, which the file does not say; add --table TABLE".to_owned(),
         ));
+    }
+    for column in [
+        args.key_type.as_deref().map(Column::key),
+        args.value_type.as_deref().map(Column::value),
+    ] {
+        let known = column.map_or(Ok(()), |column| column.check_known());
+        known.map_err(|mismatch| Failure::Usage(mismatch.to_string()))?;
     }
     let (input, progress) = open(&args.file)?;
     let mut builder = Database::builder();
     if args.atomic {
         builder = builder.transaction_bytes_max(1 << 30);
     }
+    let made = Made::look(&args.dir);
     let db = builder.open(&args.dir)?;
     let mut import = Import::new(&db, args);
-    let mut records = reader(args.format, input);
-    while let Some((line, entry)) = records.next() {
-        import.take(line, entry)?;
-    }
-    let (entries, skipped) = import.finish()?;
+    let mut records = reader(args.format, &args.columns, input);
+    let imported = import.run(&mut *records);
     progress.finish_and_clear();
+    let (entries, skipped) = match imported {
+        Ok(imported) => imported,
+        Err(failure) => {
+            let is_empty = import.entries == 0;
+            drop(import);
+            db.close()?;
+            // A database that this made for nothing.
+            if is_empty {
+                made.remove();
+            }
+            return Err(failure);
+        }
+    };
+    drop(import);
     db.close()?;
     output.line(format_args!("{} entries imported", grouped(entries)))?;
     if skipped > 0 {
@@ -135,6 +158,10 @@ impl From<Error> for Refused {
     }
 }
 
+fn no_name() -> Refused {
+    Refused::Bad("the line names no table; add --table TABLE".into())
+}
+
 struct Import<'a> {
     db: &'a Database,
     args: &'a ImportArgs,
@@ -161,6 +188,16 @@ impl<'a> Import<'a> {
         }
     }
 
+    /// Imports all records; returns how many entries went in and how many lines were left out.
+    fn run(&mut self, records: &mut dyn RecordReader) -> Result<(u64, u64), Failure> {
+        while let Some((line, entry)) = records.next() {
+            self.take(line, entry)?;
+        }
+        self.commit()?;
+        self.wait()?;
+        Ok((self.entries, self.skipped))
+    }
+
     fn take(&mut self, line: u64, entry: Result<Entry, BadLine>) -> Result<(), Failure> {
         let refused = match entry {
             Err(BadLine::Fatal(what)) => return Err(self.give_up(line, &what)),
@@ -175,8 +212,12 @@ impl<'a> Import<'a> {
         };
         match refused {
             Ok(()) => Ok(()),
-            Err(Refused::Bad(_)) if self.args.skip_bad => {
+            Err(Refused::Bad(what)) if self.args.skip_bad => {
                 self.skipped += 1;
+                output::complain(&format!(
+                    "left out: {}, line {line}: {what}",
+                    self.args.file.display()
+                ));
                 Ok(())
             }
             Err(Refused::Bad(what)) => Err(self.give_up(line, &what)),
@@ -192,7 +233,7 @@ impl<'a> Import<'a> {
         options: TableOptions,
     ) -> Result<(), Refused> {
         let name = name.or_else(|| self.args.table.clone());
-        let name = name.ok_or_else(|| Refused::Bad("no table is named; --table does".into()))?;
+        let name = name.ok_or_else(no_name)?;
         let types = key_type
             .or_else(|| self.args.key_type.clone())
             .zip(value_type.or_else(|| self.args.value_type.clone()));
@@ -220,8 +261,11 @@ impl<'a> Import<'a> {
                         .create_untyped_table_with(name, &key, &value, options)?
                 }
                 (None, None) => {
+                    let names = self.db.table_names()?;
+                    let meant = suggestion(name, names.iter().map(String::as_str));
                     return Err(Refused::Bad(format!(
-                        "there is no table {name:?}, and nothing says of which types it is to be"
+                        "there is no table {name:?}{meant}, and nothing says of which types it is to be; add \
+                         --key-type TYPE and --value-type TYPE, or create it in the shell"
                     )));
                 }
             };
@@ -247,7 +291,7 @@ impl<'a> Import<'a> {
                     types.filter(|_| !self.targets.contains_key(name)),
                 )
             }
-            (None, None) => return Err(Refused::Bad("no table is named; --table does".into())),
+            (None, None) => return Err(no_name()),
         };
         let target = self.target(&name, types)?;
         let bad = |mismatch: crate::datum::Mismatch| Refused::Bad(mismatch.to_string());
@@ -289,12 +333,6 @@ impl<'a> Import<'a> {
         self.in_flight
             .drain(..)
             .try_for_each(|ticket| ticket.wait().map(drop))
-    }
-
-    fn finish(mut self) -> Result<(u64, u64), Failure> {
-        self.commit()?;
-        self.wait()?;
-        Ok((self.entries, self.skipped))
     }
 
     /// Drops the open batch, waits for those before it, and says where they end.

@@ -170,7 +170,15 @@ fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Fai
         a_second(summary.with_crashes),
         a_second(summary.crashes)
     ))?;
-    output.line(format_args!("{:>14} {:>14}", "times", "histories"))?;
+    output.line(
+        "A history is one run of the engine from a seed; a step is one choice of the scheduler. Below: how often \
+         each fault struck and each branch of opening and recovery was taken, and in how many histories. A fault or \
+         branch that never came is a gap in the run, not in the engine.",
+    )?;
+    output.line(format_args!(
+        "{:>14} {:>14}  what happened",
+        "times", "histories"
+    ))?;
     for (what, count) in summary.coverage() {
         output.line(format_args!(
             "{:>14} {:>14}  {what}",

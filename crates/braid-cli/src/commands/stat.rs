@@ -1,6 +1,6 @@
 //! `braid stat`: what a database holds and has done.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::{Database, Health};
@@ -17,6 +17,9 @@ pub(crate) struct StatArgs {
     /// Print every counter in Prometheus' text format
     #[arg(long, conflicts_with = "watch")]
     prometheus: bool,
+    /// Print one JSON object
+    #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
+    json: bool,
     /// Show every so many seconds (1 unless given) how a database does that another process has open with
     /// `Builder::stats_file(true)`
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
@@ -30,7 +33,13 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     if let Some(interval) = args.watch {
         return watch(&args.dir, interval, args.count, output);
     }
+    // Only reads, so that the right to read is enough.
     let db = Database::open_read_only(&args.dir)?;
+    if args.json {
+        output.line(json(&db, &args.dir)?)?;
+        db.close()?;
+        return Ok(());
+    }
     if args.prometheus {
         let text = db.stats().to_prometheus();
         output.line(text.trim_end())?;
@@ -46,6 +55,56 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a table holds; of a large one, as estimated from a sample of its pages.
+#[derive(serde::Serialize)]
+struct TableRow {
+    name: String,
+    key_type: String,
+    value_type: String,
+    entries: u64,
+    bytes: u64,
+}
+
+fn tables(db: &Database) -> Result<Vec<TableRow>, Failure> {
+    let mut rows = Vec::new();
+    for name in db.table_names()? {
+        // It may have been dropped meanwhile.
+        let Some(table) = db.untyped_table(&name)? else {
+            continue;
+        };
+        let (key_type, value_type) = table.type_names();
+        let (key_type, value_type) = (key_type.to_owned(), value_type.to_owned());
+        let estimate = db.estimate(&table, ..)?;
+        rows.push(TableRow {
+            name,
+            key_type,
+            value_type,
+            entries: estimate.entries,
+            bytes: estimate.bytes,
+        });
+    }
+    Ok(rows)
+}
+
+fn json(db: &Database, dir: &Path) -> Result<serde_json::Value, Failure> {
+    let (recovery, stats) = (db.recovery(), db.stats());
+    let (log, store) = (&stats.log, &stats.store);
+    Ok(serde_json::json!({
+        "database": dir.display().to_string(),
+        "protocol": stats.protocol.to_string(),
+        "tables": tables(db)?,
+        "data_file_bytes": store.file_bytes,
+        "data_file_free_bytes": store.file_free_bytes,
+        "pages": store.pages,
+        "page_bytes": store.page_size,
+        "checkpoint": store.checkpoint_sequence,
+        "log_segments": log.segments,
+        "durable_up_to": stats.durable_horizon,
+        "recovered_transactions": recovery.transactions,
+        "recovered_log_bytes": recovery.log_bytes,
+    }))
+}
+
 pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
@@ -58,9 +117,19 @@ pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure
         Health::Damaged { what } => format!("damaged, opened read-only: {what}"),
         other => format!("{other:?}"),
     };
-    let tables = db.table_names()?;
+    let tables = tables(db)?;
     let mut rows = vec![("health", health), ("tables", grouped(tables.len() as u64))];
-    rows.extend(tables.into_iter().map(|table| ("", table)));
+    rows.extend(tables.into_iter().map(|table| {
+        let line = format!(
+            "{}: {} -> {}, about {} entries, {}",
+            table.name,
+            table.key_type,
+            table.value_type,
+            grouped(table.entries),
+            mib(table.bytes)
+        );
+        ("", line)
+    }));
     rows.extend([
         (
             "data file",

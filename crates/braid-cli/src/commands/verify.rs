@@ -1,12 +1,15 @@
 //! `braid verify`: is everything on the disk as it was written?
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use braid::Finding;
+use braid::{Database, Finding, Readable};
+use indicatif::ProgressBar;
 
+use crate::datum::{Column, to_literal};
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
-use crate::output::Output;
+use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
@@ -64,17 +67,91 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// Most of the entries of a table that are named one by one.
+const NAMED: u64 = 10;
+
+/// Entries between two updates of what is shown.
+const SHOW_EVERY: u64 = 8192;
+
+/// Finds keys and values that are not of their table's types, as far as those are Braid's own.
+fn undecodable(
+    dir: &Path,
+    spinner: &ProgressBar,
+    found: &mut dyn FnMut(String),
+) -> Result<(), Failure> {
+    let db = Database::open_read_only(dir)?;
+    let snapshot = db.snapshot();
+    for name in db.table_names()? {
+        let Some(table) = db.untyped_table(&name)? else {
+            continue;
+        };
+        let (key_type, value_type) = table.type_names();
+        let (key_type, value_type) = (Column::key(key_type), Column::value(value_type));
+        let (mut entries, mut bad) = (0_u64, 0_u64);
+        for entry in snapshot.iter(&table)? {
+            let (key, value) = entry?;
+            entries += 1;
+            if entries.is_multiple_of(SHOW_EVERY) {
+                spinner.set_message(format!("checking {name}: {} entries", grouped(entries)));
+            }
+            let wrong = match (key_type.decode(&key), value_type.decode(&value)) {
+                (None, _) => format!("key is not of type {}", key_type.name()),
+                (_, None) => format!("value is not of type {}", value_type.name()),
+                _ => continue,
+            };
+            bad += 1;
+            if bad <= NAMED {
+                let key = to_literal(&key_type, &key);
+                found(format!("table {name:?}, key {key}: the {wrong}"));
+            }
+        }
+        if bad > NAMED {
+            let more = grouped(bad - NAMED);
+            found(format!(
+                "table {name:?}: {more} more entries are not of its types"
+            ));
+        }
+    }
+    drop(snapshot);
+    db.close()?;
+    Ok(())
+}
+
 /// Checks a database that nobody has open; damage is a failure.
 pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let mut damages = 0_u64;
     let mut written = Ok(());
+    let spinner = output::spinner();
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner.set_message("checking pages and log");
     let report = braid::verify(dir, &mut |damage| {
         damages += 1;
+        // Whoever reads this has run it.
+        let damage = damage
+            .split("; run `braid verify`")
+            .next()
+            .unwrap_or_default();
+        spinner.set_message(format!(
+            "checking pages and log; {} damages",
+            grouped(damages)
+        ));
         // The rest is still counted when the reader has gone away.
         if written.is_ok() {
             written = output.line(format_args!("damaged: {damage}"));
         }
-    })?;
+    });
+    let report = report.inspect_err(|_| spinner.finish_and_clear())?;
+    if damages == 0 {
+        // What is damaged is not read as entries.
+        let undecodable = undecodable(dir, &spinner, &mut |what| {
+            damages += 1;
+            if written.is_ok() {
+                written = output.line(format_args!("damaged: {what}"));
+            }
+        });
+        undecodable.inspect_err(|_| spinner.finish_and_clear())?;
+    }
+    spinner.finish_and_clear();
     written?;
     if damages > 0 {
         let plural = if damages == 1 { "" } else { "s" };

@@ -6,6 +6,9 @@
 //! | integers of 128 bits | a string of its digits: most readers of JSON would round the number |
 //! | floats | a number; a string for infinities and for what is no number (`"NaN:"` and its bits) |
 //! | strings | a string |
+//! | `bool` | `true` or `false` |
+//! | `()` | `null` |
+//! | tuples | an array of their parts |
 //! | bytes, arrays, other types | a string: base64 |
 //! | bytes that are no valid encoding of the column's type | `{"base64": "…"}` |
 
@@ -14,7 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Column, Datum, Kind, Mismatch, number_text};
+use super::{Column, Datum, Kind, Mismatch, number_text, tuple};
 
 const RAW: &str = "base64";
 
@@ -22,6 +25,10 @@ pub(crate) fn to_json(column: &Column, bytes: &Bytes) -> Value {
     let Some(datum) = column.decode(bytes) else {
         return serde_json::json!({ RAW: BASE64_STANDARD.encode(bytes) });
     };
+    datum_json(datum)
+}
+
+fn datum_json(datum: Datum) -> Value {
     let digits = number_text(&datum);
     match datum {
         Datum::Unsigned(n) if let Ok(n) = u64::try_from(n) => n.into(),
@@ -29,6 +36,9 @@ pub(crate) fn to_json(column: &Column, bytes: &Bytes) -> Value {
         // As `f64`: that holds every `f32` exactly.
         Datum::F32(n) if n.is_finite() => f64::from(n).into(),
         Datum::F64(n) if n.is_finite() => n.into(),
+        Datum::Bool(truth) => truth.into(),
+        Datum::Unit => Value::Null,
+        Datum::Tuple(parts) => parts.into_iter().map(datum_json).collect(),
         Datum::Text(text) => text.into(),
         Datum::Bytes(bytes) => BASE64_STANDARD.encode(bytes).into(),
         _ => digits.into(),
@@ -46,7 +56,13 @@ pub(crate) fn from_json(column: &Column, value: &Value) -> Result<Vec<u8>, Misma
             .decode(raw.ok_or_else(mismatch)?)
             .map_err(|_| mismatch());
     }
-    let datum = match (column.kind(), value) {
+    datum(column, value)?.map_or_else(|| Err(mismatch()), |datum| column.encode(&datum))
+}
+
+/// What a JSON value is in a column; `None` if it is of another kind.
+fn datum(column: &Column, value: &Value) -> Result<Option<Datum>, Mismatch> {
+    let mismatch = || Mismatch::new(column, value);
+    Ok(match (column.kind(), value) {
         (Kind::Unsigned, Value::Number(n)) => n.as_u64().map(|n| Datum::Unsigned(n.into())),
         (Kind::Signed, Value::Number(n)) => n.as_i64().map(|n| Datum::Signed(n.into())),
         (Kind::Float, Value::Number(n)) if column.name() == "f32" => {
@@ -61,7 +77,15 @@ pub(crate) fn from_json(column: &Column, value: &Value) -> Result<Vec<u8>, Misma
             let bytes = BASE64_STANDARD.decode(text).map_err(|_| mismatch())?;
             Some(Datum::Bytes(bytes.into()))
         }
+        (Kind::Bool, Value::Bool(truth)) => Some(Datum::Bool(*truth)),
+        (Kind::Unit, Value::Null) => Some(Datum::Unit),
+        (Kind::Tuple, Value::Array(values)) => {
+            let parts = tuple::parts(column).filter(|parts| parts.len() == values.len());
+            let parts = parts.ok_or_else(mismatch)?;
+            let read = |(part, value)| datum(part, value)?.ok_or_else(mismatch);
+            let data = parts.iter().zip(values).map(read);
+            Some(Datum::Tuple(data.collect::<Result<_, _>>()?))
+        }
         _ => None,
-    };
-    column.encode(&datum.ok_or_else(mismatch)?)
+    })
 }

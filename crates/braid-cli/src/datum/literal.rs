@@ -2,19 +2,34 @@
 //!
 //! Numbers are digits. Strings and bytes are quoted: `"caf\xc3\xa9\n"`, with `\xNN` for any byte and `\n`,
 //! `\r`, `\t`, `\0`, `\"`, `\'`, `\\`; single quotes do, too. Quotes may be left out around what has no spaces,
-//! quotes or semicolons; a backslash is one there. Where a number is expected, a quoted literal stands for its encoded
-//! bytes: so is shown what is no valid encoding.
+//! quotes or semicolons; a backslash is one there. A tuple is `(PART, PART)`. Where a number, `true`, `false` or a tuple is
+//! expected, a quoted literal stands for its encoded bytes: so is shown what is no valid encoding.
 
 use bytes::Bytes;
 
-use super::{Column, Datum, Kind, Mismatch, number_text};
+use super::{Column, Datum, Kind, Mismatch, number_text, tuple};
 
 pub(crate) fn to_literal(column: &Column, bytes: &Bytes) -> String {
     match column.decode(bytes) {
         Some(Datum::Text(text)) => quote_text(&text),
+        Some(Datum::Tuple(parts)) => tuple_text(&parts),
         Some(Datum::Bytes(_)) | None => format!("\"{}\"", bytes.escape_ascii()),
         Some(number) => number_text(&number).unwrap_or_default(),
     }
+}
+
+/// A tuple as it is typed.
+pub(super) fn tuple_text(parts: &[Datum]) -> String {
+    let text = |part: &Datum| match part {
+        Datum::Text(text) => quote_text(text),
+        Datum::Bytes(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+        Datum::Tuple(parts) => tuple_text(parts),
+        number => number_text(number).unwrap_or_default(),
+    };
+    format!(
+        "({})",
+        parts.iter().map(text).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// A string in quotes: letters of any script stay as they are.
@@ -46,7 +61,28 @@ pub(crate) fn from_literal(column: &Column, word: &str) -> Result<Vec<u8>, Misma
         Kind::Unsigned | Kind::Signed | Kind::Float if !quoted => {
             column.encode(&column.parse_number(word)?)
         }
+        Kind::Bool if !quoted => {
+            let truth = word.parse().map_err(|_| Mismatch::new(column, word))?;
+            column.encode(&Datum::Bool(truth))
+        }
+        Kind::Unit if word == "()" => column.encode(&Datum::Unit),
+        Kind::Tuple if !quoted => tuple::from_text(column, word, typed_literal),
         _ => unquote(word).map_err(|what| Mismatch(format!("{word}: {what}"))),
+    }
+}
+
+/// A literal whose bytes are of the column's type.
+pub(crate) fn typed_literal(column: &Column, word: &str) -> Result<Vec<u8>, Mismatch> {
+    let bytes = from_literal(column, word)?;
+    match column.decode(&Bytes::from(bytes.clone())) {
+        Some(_) => Ok(bytes),
+        None if column.kind() == Kind::Tuple => {
+            let error = Mismatch::new(column, word);
+            Err(Mismatch(format!(
+                "{error}; write it as (PART, PART), without quotes around it"
+            )))
+        }
+        None => Err(Mismatch::new(column, word)),
     }
 }
 

@@ -3,15 +3,18 @@
 mod json;
 mod literal;
 mod text;
+mod tuple;
 
 use std::fmt;
 
 use braid::{AsKey, AsValue, Key, Value};
 use bytes::Bytes;
 
+use crate::suggest::suggestion;
 pub(crate) use json::{from_json, to_json};
-pub(crate) use literal::{from_literal, to_literal};
+pub(crate) use literal::{from_literal, to_literal, typed_literal};
 pub(crate) use text::{from_text, to_text};
+pub(crate) use tuple::{canonical, from_parts};
 
 /// A key or a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +23,13 @@ pub(crate) enum Datum {
     Signed(i128),
     F32(f32),
     F64(f64),
+    Bool(bool),
+    /// The value of a table that is a set of keys.
+    Unit,
     Text(String),
     Bytes(Bytes),
+    /// The parts of a key.
+    Tuple(Vec<Datum>),
 }
 
 /// What the bytes of a column mean.
@@ -30,7 +38,10 @@ pub(crate) enum Kind {
     Unsigned,
     Signed,
     Float,
+    Bool,
+    Unit,
     Text,
+    Tuple,
     /// Bytes, arrays of them, and what a type of somebody's own is encoded as.
     Bytes,
 }
@@ -62,7 +73,7 @@ impl fmt::Display for Mismatch {
 impl Mismatch {
     fn new(column: &Column, found: impl fmt::Display) -> Self {
         Mismatch(format!(
-            "{found} is no {} of type {}",
+            "{found} is not a {} of type {}",
             column.role, column.name
         ))
     }
@@ -108,9 +119,45 @@ impl Column {
             ("u8" | "u16" | "u32" | "u64" | "u128", _) => Kind::Unsigned,
             ("i8" | "i16" | "i32" | "i64" | "i128", _) => Kind::Signed,
             ("f32" | "f64", Role::Value) => Kind::Float,
+            ("bool", _) => Kind::Bool,
+            ("()", Role::Value) => Kind::Unit,
             ("string", _) => Kind::Text,
+            (_, Role::Key) if tuple::parts(self).is_some() => Kind::Tuple,
             _ => Kind::Bytes,
         }
+    }
+
+    /// The length of an array of bytes.
+    fn array_len(&self) -> Option<usize> {
+        let len = self.name.strip_prefix("[u8; ")?.strip_suffix(']')?;
+        len.parse().ok()
+    }
+
+    /// Whether the type is one of Braid's own, so that its bytes can be checked.
+    pub(crate) fn is_known(&self) -> bool {
+        self.kind() != Kind::Bytes || self.name == "bytes" || self.array_len().is_some()
+    }
+
+    /// Refuses a type that is not one of Braid's own: what is typed by hand is most likely a mistake.
+    pub(crate) fn check_known(&self) -> Result<(), Mismatch> {
+        if self.is_known() {
+            return Ok(());
+        }
+        let names = match self.role {
+            Role::Key => &NAMES[..],
+            Role::Value => &VALUE_NAMES[..],
+        };
+        let others = match self.role {
+            Role::Key => "[u8; N] and tuples like (string, u64)",
+            Role::Value => "[u8; N]",
+        };
+        Err(Mismatch(format!(
+            "unknown {} type {:?}{}; there are {} and {others}",
+            self.role,
+            self.name,
+            suggestion(&self.name, names.iter().copied()),
+            names.join(", ")
+        )))
     }
 
     /// What stored bytes mean; `None` if they are no valid encoding of the type, which only a program that
@@ -129,7 +176,12 @@ impl Column {
                     )*)*
                     ("f32", Role::Value) => f32::from_value_bytes(bytes.clone()).ok().map(Datum::F32),
                     ("f64", Role::Value) => f64::from_value_bytes(bytes.clone()).ok().map(Datum::F64),
+                    ("bool", Role::Key) => bool::from_key_bytes(bytes.clone()).ok().map(Datum::Bool),
+                    ("bool", Role::Value) => bool::from_value_bytes(bytes.clone()).ok().map(Datum::Bool),
+                    ("()", Role::Value) => bytes.is_empty().then_some(Datum::Unit),
                     ("string", _) => std::str::from_utf8(bytes).ok().map(|s| Datum::Text(s.to_owned())),
+                    _ if self.kind() == Kind::Tuple => tuple::decode(self, bytes),
+                    _ if self.array_len().is_some_and(|len| len != bytes.len()) => None,
                     _ => Some(Datum::Bytes(bytes.clone())),
                 }
             };
@@ -152,14 +204,37 @@ impl Column {
                     )*)*
                     ("f32", Role::Value, Datum::F32(n)) => Some(AsValue::<f32>::with_value_bytes(n, <[u8]>::to_vec)),
                     ("f64", Role::Value, Datum::F64(n)) => Some(AsValue::<f64>::with_value_bytes(n, <[u8]>::to_vec)),
+                    ("bool", _, Datum::Bool(truth)) => Some(vec![u8::from(*truth)]),
+                    ("()", Role::Value, Datum::Unit) => Some(Vec::new()),
                     ("string", _, Datum::Text(text)) => Some(text.as_bytes().to_vec()),
+                    (_, Role::Key, Datum::Tuple(parts)) => return tuple::encode(self, parts),
                     (_, _, Datum::Bytes(bytes)) if self.kind() == Kind::Bytes => Some(bytes.to_vec()),
                     _ => None,
                 }
             };
         }
         let encoded = for_integers!(encode);
-        encoded.ok_or_else(|| Mismatch::new(self, format_args!("{datum:?}")))
+        encoded.ok_or_else(|| self.out_of_range(datum))
+    }
+
+    /// Why a datum is not of the type: for numbers of the right kind it is their size.
+    fn out_of_range(&self, datum: &Datum) -> Mismatch {
+        macro_rules! range {
+            ($($variant:ident: $($type:ident)*);*) => {
+                match self.name.as_str() {
+                    $($(stringify!($type) => Some(format!("{} to {}", $type::MIN, $type::MAX)),)*)*
+                    _ => None,
+                }
+            };
+        }
+        let found = number_text(datum).unwrap_or_else(|| format!("{datum:?}"));
+        match for_integers!(range) {
+            Some(range) => Mismatch(format!(
+                "{found} is out of range for a {} of type {}: {range}",
+                self.role, self.name
+            )),
+            None => Mismatch::new(self, found),
+        }
     }
 
     /// A number of this column, as its digits say.
@@ -181,10 +256,19 @@ impl Column {
                     parse_float(text, |s| s.parse().ok(), |bits| Some(f64::from_bits(bits)));
                 number.map(Datum::F64).ok_or_else(mismatch)
             }
-            Kind::Text | Kind::Bytes => Err(mismatch()),
+            Kind::Bool | Kind::Unit | Kind::Text | Kind::Tuple | Kind::Bytes => Err(mismatch()),
         }
     }
 }
+
+/// The types of Braid's own, but for arrays and tuples.
+const NAMES: [&str; 13] = [
+    "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "bool", "string", "bytes",
+];
+const VALUE_NAMES: [&str; 16] = [
+    "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "f32", "f64", "bool",
+    "()", "string", "bytes",
+];
 
 /// What stands before the bits of a float that is no number: there are many of those, and each comes back.
 const NAN_BITS: &str = "NaN:";
@@ -209,7 +293,9 @@ fn number_text(datum: &Datum) -> Option<String> {
         Datum::F64(n) if n.is_nan() => format!("{NAN_BITS}{:x}", n.to_bits()),
         Datum::F32(n) => n.to_string(),
         Datum::F64(n) => n.to_string(),
-        Datum::Text(_) | Datum::Bytes(_) => return None,
+        Datum::Bool(truth) => truth.to_string(),
+        Datum::Unit => "()".to_owned(),
+        Datum::Text(_) | Datum::Bytes(_) | Datum::Tuple(_) => return None,
     })
 }
 
@@ -219,7 +305,7 @@ mod tests {
 
     use super::*;
 
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 20] = [
         "u8",
         "u16",
         "u32",
@@ -234,8 +320,65 @@ mod tests {
         "f64",
         "string",
         "bytes",
+        "bool",
+        "()",
+        "[u8; 4]",
+        "(string, u64)",
+        "(bytes, (u8, string), bool)",
         "somebody's own",
     ];
+
+    #[test]
+    fn tuples_are_stored_as_the_library_stores_them() {
+        let column = Column::key("(string, u64)");
+        let stored = AsKey::<(String, u64)>::with_key_bytes(&("a\0b", 7u64), <[u8]>::to_vec);
+        let literal = "(\"a\\x00b\", 7)";
+        assert_eq!(to_literal(&column, &stored.clone().into()), literal);
+        assert_eq!(
+            from_literal(&column, literal).map_err(|e| e.to_string()),
+            Ok(stored)
+        );
+        for bad in ["(a)", "(a, 1, 2)", "(a, x)", "(a, 1", "a", "(a, -1)"] {
+            let error = from_literal(&column, bad).unwrap_err().to_string();
+            assert!(error.contains("key of type"), "{bad}: {error}");
+        }
+        // As raw bytes, which are no such tuple.
+        assert_eq!(column.decode(&Bytes::from_static(b"(a,1)")), None);
+    }
+
+    #[test]
+    fn unknown_types_are_told_with_the_nearest_name() {
+        for (column, meant) in [
+            (Column::key("strng"), "did you mean \"string\"?"),
+            (Column::value("u46"), "did you mean \"u64\"?"),
+            (Column::key("f64"), "unknown key type \"f64\""),
+            (Column::key("()"), "unknown key type"),
+            (Column::key("(u8, strng)"), "unknown key type"),
+        ] {
+            let error = column.check_known().unwrap_err().to_string();
+            assert!(error.contains(meant), "{error}");
+        }
+        for name in NAMES[..NAMES.len() - 1]
+            .iter()
+            .filter(|name| !name.starts_with('('))
+        {
+            assert!(Column::value(name).check_known().is_ok(), "{name}");
+        }
+        assert!(
+            Column::key("(bytes, (u8, string), bool)")
+                .check_known()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_told_with_the_range() {
+        let error = from_text(&Column::value("u32"), "5000000000").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "5000000000 is out of range for a value of type u32: 0 to 4294967295"
+        );
+    }
 
     proptest! {
         /// Whatever bytes are stored, each written form leads back to them.

@@ -1,69 +1,147 @@
-//! CSV: one table, keys and values in two columns.
+//! CSV: one table; keys and values in two columns, or in those that are named.
 
 use std::io::{Read, Write};
 
 use braid::{Bytes, Table, TableOptions};
 use csv::{Error, ErrorKind, Reader, ReaderBuilder, StringRecord, Writer};
 
-use super::{BadLine, Entry, Field, RecordReader, RecordWriter};
+use super::{BadLine, CsvColumns, Entry, Field, RecordReader, RecordWriter};
 use crate::datum::{Column, to_literal, to_text};
 use crate::failure::Failure;
 use crate::output::writing;
+use crate::suggest::suggestion;
 
 pub(crate) struct CsvReader<R> {
     reader: Reader<R>,
-    at_header: bool,
+    wanted: CsvColumns,
+    /// What the header says; `None` before it was read.
+    layout: Option<Layout>,
     record: StringRecord,
 }
 
+/// Where the parts of an entry lie in a record.
+struct Layout {
+    key: Vec<usize>,
+    value: Vec<usize>,
+    names: Vec<String>,
+}
+
+impl Layout {
+    /// The columns of a header, whose names may have `:TYPE` behind them, and the types that it gives.
+    fn of(
+        header: &StringRecord,
+        wanted: &CsvColumns,
+    ) -> Result<(Self, [Option<String>; 2]), String> {
+        let split = |field: &str| match field.split_once(':') {
+            Some((name, kind)) => (name.to_owned(), Some(kind.to_owned())),
+            None => (field.to_owned(), None),
+        };
+        let (names, types): (Vec<_>, Vec<_>) = header.iter().map(split).unzip();
+        let list = || header.iter().collect::<Vec<_>>().join(",");
+        let find = |wanted: &String| {
+            let found = names.iter().position(|name| name == wanted);
+            found.ok_or_else(|| {
+                let meant = suggestion(wanted, names.iter().map(String::as_str));
+                format!("the header {} has no column {wanted:?}{meant}", list())
+            })
+        };
+        let (key, value) = if wanted.key.is_empty() {
+            if names != ["key", "value"] {
+                return Err(format!(
+                    "the header is {}, not key:TYPE,value:TYPE or key,value; add --key COLUMN and --value COLUMN",
+                    list()
+                ));
+            }
+            (vec![0], vec![1])
+        } else {
+            let key: Vec<usize> = wanted.key.iter().map(find).collect::<Result<_, _>>()?;
+            let value = match &wanted.value {
+                Some(value) => vec![find(value)?],
+                None => (0..names.len()).filter(|at| !key.contains(at)).collect(),
+            };
+            (key, value)
+        };
+        let key_type = match key[..] {
+            [at] => types[at].clone(),
+            _ => {
+                let types: Option<Vec<_>> = key.iter().map(|&at| types[at].clone()).collect();
+                types.map(|types| format!("({})", types.join(", ")))
+            }
+        };
+        let value_type = match value[..] {
+            [] => Some("()".to_owned()),
+            [at] => types[at].clone(),
+            _ => Some("string".to_owned()),
+        };
+        Ok((Layout { key, value, names }, [key_type, value_type]))
+    }
+
+    fn entry(&self, record: &StringRecord) -> Entry {
+        let field = |at: &usize| record.get(*at).unwrap_or_default().to_owned();
+        let key = match &self.key[..] {
+            [at] => Field::Text(field(at)),
+            several => Field::Parts(several.iter().map(field).collect()),
+        };
+        let value = match &self.value[..] {
+            [] => Field::Text("()".to_owned()),
+            [at] => Field::Text(field(at)),
+            several => {
+                let fields = several
+                    .iter()
+                    .map(|at| (self.names[*at].clone(), field(at).into()));
+                let object: serde_json::Map<String, serde_json::Value> = fields.collect();
+                Field::Text(serde_json::Value::Object(object).to_string())
+            }
+        };
+        let table = None;
+        Entry::Record { table, key, value }
+    }
+}
+
 impl<R: Read> CsvReader<R> {
-    pub(crate) fn new(input: R) -> Self {
+    pub(crate) fn new(input: R, wanted: CsvColumns) -> Self {
         CsvReader {
             // The header is a line like the others here, which says what the columns are.
             reader: ReaderBuilder::new().has_headers(false).from_reader(input),
-            at_header: true,
+            wanted,
+            layout: None,
             record: StringRecord::new(),
         }
     }
 
     fn entry(&mut self) -> Result<Entry, BadLine> {
-        let [key, value] = [0, 1].map(|i| self.record.get(i).unwrap_or_default().to_owned());
-        if self.record.len() != 2 {
-            let what = format!("{} fields instead of a key and a value", self.record.len());
-            return Err(BadLine::Nonsense(what));
-        }
-        if !std::mem::take(&mut self.at_header) {
-            return Ok(Entry::Record {
-                table: None,
-                key: Field::Text(key),
-                value: Field::Text(value),
-            });
+        if let Some(layout) = &self.layout {
+            return Ok(layout.entry(&self.record));
         }
         // Without a true header it is not known what the lines below mean.
-        let header = |field: &str, name| match field.strip_prefix(name)? {
-            "" => Some(None),
-            kind => kind.strip_prefix(':').map(|kind| Some(kind.to_owned())),
-        };
-        match (header(&key, "key"), header(&value, "value")) {
-            (Some(key_type), Some(value_type)) => Ok(Entry::Table {
-                name: None,
-                key_type,
-                value_type,
-                options: TableOptions::default(),
-            }),
-            _ => Err(BadLine::Fatal(format!(
-                "the header is {key:?},{value:?}, not key:TYPE,value:TYPE or key,value"
-            ))),
-        }
+        let layout = Layout::of(&self.record, &self.wanted);
+        let (layout, [key_type, value_type]) = layout.map_err(BadLine::Fatal)?;
+        self.layout = Some(layout);
+        Ok(Entry::Table {
+            name: None,
+            key_type,
+            value_type,
+            options: TableOptions::default(),
+        })
     }
+}
+
+/// That a line has other fields than the header.
+fn fields(found: u64, expected: u64) -> String {
+    let plural = |count| if count == 1 { "" } else { "s" };
+    format!(
+        "the line has {found} field{}, the header has {expected} column{}",
+        plural(found),
+        plural(expected)
+    )
 }
 
 fn bad_line(error: &Error) -> BadLine {
     match error.kind() {
         ErrorKind::Io(error) => BadLine::Fatal(error.to_string()),
-        ErrorKind::UnequalLengths { len, .. } => {
-            BadLine::Nonsense(format!("{len} fields instead of a key and a value"))
-        }
+        ErrorKind::UnequalLengths {
+            len, expected_len, ..
+        } => BadLine::Nonsense(fields(*len, *expected_len)),
         ErrorKind::Utf8 { err, .. } => BadLine::Nonsense(err.to_string()),
         _ => BadLine::Fatal(error.to_string()),
     }

@@ -4,7 +4,8 @@
 //! `{"table": …, "key": …, "value": …}` is an entry of one; a table with options also has `"compression"` and
 //! `"time_to_live_ms"`; see [`crate::datum`] for keys and values.
 //!
-//! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an entry.
+//! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an entry. Files with other
+//! columns are read by [`CsvColumns`].
 
 mod csv;
 mod jsonl;
@@ -15,7 +16,7 @@ use braid::{Bytes, Table, TableOptions};
 
 pub(crate) use self::csv::{CsvReader, CsvWriter};
 pub(crate) use self::jsonl::{JsonReader, JsonWriter};
-use crate::datum::{Column, Mismatch, from_json, from_text};
+use crate::datum::{Column, Mismatch, from_json, from_parts, from_text};
 use crate::failure::Failure;
 
 /// How records are written down.
@@ -32,6 +33,19 @@ pub(crate) enum Format {
 pub(crate) enum Field {
     Json(serde_json::Value),
     Text(String),
+    /// The parts of a tuple.
+    Parts(Vec<String>),
+}
+
+/// Which columns of a CSV file make an entry.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct CsvColumns {
+    /// The columns of a CSV file that are the key, by their names in the header; several make a tuple
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub(crate) key: Vec<String>,
+    /// The column that is the value; without it all columns but the key, as a JSON object in a string if they are several
+    #[arg(long, value_name = "COLUMN", requires = "key")]
+    pub(crate) value: Option<String>,
 }
 
 impl Field {
@@ -39,6 +53,7 @@ impl Field {
         match self {
             Field::Json(value) => from_json(column, value),
             Field::Text(text) => from_text(column, text),
+            Field::Parts(texts) => from_parts(column, texts),
         }
     }
 }
@@ -87,10 +102,14 @@ pub(crate) trait RecordWriter {
     fn finish(&mut self) -> Result<(), Failure>;
 }
 
-pub(crate) fn reader<'a>(format: Format, input: impl BufRead + 'a) -> Box<dyn RecordReader + 'a> {
+pub(crate) fn reader<'a>(
+    format: Format,
+    columns: &CsvColumns,
+    input: impl BufRead + 'a,
+) -> Box<dyn RecordReader + 'a> {
     match format {
         Format::Jsonl => Box::new(JsonReader::new(input)),
-        Format::Csv => Box::new(CsvReader::new(input)),
+        Format::Csv => Box::new(CsvReader::new(input, columns.clone())),
     }
 }
 

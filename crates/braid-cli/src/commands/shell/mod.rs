@@ -18,6 +18,8 @@ use crate::output::{Output, complain};
 use complete::Completion;
 use session::{Flow, Session};
 
+pub(crate) use session::no_table;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShellArgs {
     /// The database's directory; no other process may have it open, except with --read-only

@@ -13,14 +13,17 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
                 rest = &rest[1..];
             }
             _ => {
+                let plain_len = || {
+                    rest.find(|c: char| c.is_whitespace() || c == ';')
+                        .unwrap_or(rest.len())
+                };
+                let tuple = tuple_len(rest);
                 let len = match first {
                     '"' | '\'' => quoted_len(rest, first)?,
-                    _ => rest
-                        .find(|c: char| c.is_whitespace() || c == ';')
-                        .unwrap_or(rest.len()),
+                    _ => tuple.unwrap_or_else(plain_len),
                 };
                 let (word, behind) = rest.split_at(len);
-                let is_quoted = matches!(first, '"' | '\'');
+                let is_quoted = matches!(first, '"' | '\'') || tuple.is_some();
                 if !is_quoted && word.contains(['"', '\'']) {
                     return Err(format!(
                         "{word}: a quote in the midst of a word; quote all of it"
@@ -41,6 +44,28 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
     }
     commands.retain(|command| !command.is_empty());
     Ok(commands)
+}
+
+/// The length of the tuple that `text` begins with; `None` if there is none, or it does not end.
+fn tuple_len(text: &str) -> Option<usize> {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(c) = text[at..].chars().next() {
+        let begins_part = || text[..at].trim_end().ends_with(['(', ',']);
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            '"' | '\'' if begins_part() => {
+                at += quoted_len(&text[at..], c).ok()?;
+                continue;
+            }
+            _ => {}
+        }
+        at += c.len_utf8();
+        if depth == 0 {
+            return (at > 1).then_some(at).filter(|_| text.starts_with('('));
+        }
+    }
+    None
 }
 
 /// The length of the quoted word that `text` begins with.
@@ -78,6 +103,13 @@ mod tests {
             words(&[&["put", "t", "é", "\"ü\""]])
         );
         assert_eq!(parsed(" ; # nothing"), words(&[]));
+        assert_eq!(
+            parsed("put t (\"a;) b\", (1, 'c')) 7; get t (a"),
+            words(&[
+                &["put", "t", "(\"a;) b\", (1, 'c'))", "7"],
+                &["get", "t", "(a"]
+            ])
+        );
         for bad in [
             "get t \"a",
             "get t 'a\\'",

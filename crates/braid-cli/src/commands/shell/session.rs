@@ -7,9 +7,10 @@ use braid::{Bytes, Database, Readable, Snapshot, Table, Transaction};
 
 use super::parse;
 use crate::commands::{stat, verify};
-use crate::datum::{Column, from_literal, to_literal};
+use crate::datum::{Column, canonical, from_literal, to_literal, typed_literal};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::suggest::suggestion;
 
 /// A command as `help` and completion know it.
 pub(super) struct CommandText {
@@ -97,14 +98,7 @@ impl Typed {
 
     /// A literal as stored; unlike what is looked up, what is written must be of the column's type.
     fn written(column: &Column, word: &str) -> Result<Vec<u8>, Failure> {
-        let bytes = literal(column, word)?;
-        match column.decode(&Bytes::from(bytes.clone())) {
-            Some(_) => Ok(bytes),
-            None => Err(Failure::Failed(format!(
-                "{word} is nothing of type {}",
-                column.name()
-            ))),
-        }
+        typed_literal(column, word).map_err(|mismatch| Failure::Failed(mismatch.to_string()))
     }
 }
 
@@ -139,7 +133,7 @@ impl Wanted {
                 .filter(|_| ["from", "to", "limit"].contains(&word));
             let Some(operand) = operand else {
                 return Err(Failure::Failed(format!(
-                    "{word}: not from KEY, to KEY, limit N or reverse"
+                    "cannot scan with {word}: give from KEY, to KEY, limit N or reverse"
                 )));
             };
             match word {
@@ -247,8 +241,9 @@ impl Session {
 
     fn typed(&self, name: &str) -> Result<Typed, Failure> {
         let name = text(name)?;
-        let table = self.db()?.untyped_table(&name)?;
-        let table = table.ok_or_else(|| Failure::Failed(format!("there is no table {name:?}")))?;
+        let Some(table) = self.db()?.untyped_table(&name)? else {
+            return Err(no_table(self.db()?, &name)?);
+        };
         let (key, value) = table.type_names();
         let (key, value) = (Column::key(key), Column::value(value));
         Ok(Typed { table, key, value })
@@ -275,7 +270,7 @@ impl Session {
                 }
                 output.line(
                     "Numbers are digits; strings and bytes are quoted, with \\xNN for any byte, or not if \
-                     they have no spaces, quotes or semicolons. # begins a comment.",
+                     they have no spaces, quotes or semicolons. A tuple is (PART, PART). # begins a comment.",
                 )?;
             }
             ["help", name] => match COMMANDS.iter().find(|text| text.name == name) {
@@ -293,8 +288,15 @@ impl Session {
                 }
             }
             ["create", name, key, value] => {
+                let key = Column::key(&canonical(&text(key)?));
+                let value = Column::value(&text(value)?);
+                let unknown = |mismatch: crate::datum::Mismatch| {
+                    Failure::Failed(format!("cannot create table {name}: {mismatch}"))
+                };
+                key.check_known().map_err(unknown)?;
+                value.check_known().map_err(unknown)?;
                 self.db()?
-                    .create_untyped_table(&text(name)?, &text(key)?, &text(value)?)?;
+                    .create_untyped_table(&text(name)?, key.name(), value.name())?;
             }
             ["drop", name] => {
                 let typed = self.typed(name)?;
@@ -428,6 +430,15 @@ impl Session {
     }
 }
 
+/// That there is no table of a name, with the name that may have been meant.
+pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
+    let names = db.table_names()?;
+    let meant = suggestion(name, names.iter().map(String::as_str));
+    Ok(Failure::Failed(format!(
+        "there is no table {name:?}{meant}"
+    )))
+}
+
 /// A name that may be quoted.
 fn text(word: &str) -> Result<String, Failure> {
     let bytes = literal(&Column::key("string"), word)?;
@@ -441,6 +452,11 @@ fn no_transaction() -> Failure {
 fn unknown(name: &str) -> Failure {
     match COMMANDS.iter().find(|text| text.name == name) {
         Some(text) => Failure::Failed(format!("usage: {} {}", text.name, text.words)),
-        None => Failure::Failed(format!("there is no command {name:?}; `help` lists them")),
+        None => {
+            let meant = suggestion(name, COMMANDS.iter().map(|text| text.name));
+            Failure::Failed(format!(
+                "there is no command {name:?}{meant}; `help` lists them"
+            ))
+        }
     }
 }

@@ -1,0 +1,91 @@
+//! What is left when a command is interrupted: directories that it made for itself are removed first.
+//!
+//! The signals are blocked in every thread and awaited by one, so that removing needs no care for what a handler may
+//! do. Afterwards the process ends by the signal, as its parent expects.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+/// Directories to be removed when the process is interrupted.
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A directory that is removed when the process is interrupted, for as long as this lives.
+pub(crate) struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Registers a directory. Called before other threads are started, which have to block the signals, too.
+    pub(crate) fn new(path: &Path) -> Self {
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(listen);
+        registered().push(path.to_owned());
+        Temporary(path.to_owned())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        registered().retain(|path| *path != self.0);
+    }
+}
+
+fn registered() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child process may still be writing there: it ends with this one.
+fn remove_all() {
+    for path in registered().iter() {
+        for _ in 0..20 {
+            match fs::remove_dir_all(path) {
+                Err(_) if path.exists() => std::thread::sleep(Duration::from_millis(50)),
+                _ => break,
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+fn listen() {
+    // SAFETY: `set` is initialized by `sigemptyset` before it is used, and nothing else refers to it.
+    let set = unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        set
+    };
+    let wait = move || {
+        let mut signal = 0;
+        // SAFETY: both point to what lives until the call returns.
+        if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
+            return;
+        }
+        remove_all();
+        // SAFETY: the calls take no memory but `set`; the default action of these signals ends the process.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            libc::raise(signal);
+        }
+    };
+    // Without this thread a signal would be waited for by nobody.
+    if std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .is_err()
+    {
+        // SAFETY: as above.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn listen() {
+    let _ = remove_all;
+}

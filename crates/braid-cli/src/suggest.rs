@@ -1,0 +1,71 @@
+//! The name that somebody may have meant.
+
+/// The nearest of `names`, if it differs from `asked` by no more than a third of its letters.
+pub(crate) fn nearest<'a>(
+    asked: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let most = (asked.chars().count() / 3).max(1);
+    let distances = names.into_iter().map(|name| (distance(asked, name), name));
+    let near = distances.filter(|(distance, _)| *distance <= most);
+    let letters = |name: &str| {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    // Letters in another order are likelier than another letter.
+    near.min_by_key(|(distance, name)| (*distance, letters(name) != letters(asked)))
+        .map(|(_, name)| name)
+}
+
+/// A suggestion at the end of a message; nothing if no name is near.
+pub(crate) fn suggestion<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let name = nearest(asked, names);
+    name.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
+}
+
+/// How many letters are to be changed, added, removed or exchanged with the next, to get from one to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (
+        from.to_lowercase().chars().collect(),
+        to.to_lowercase().chars().collect(),
+    );
+    let mut before: Vec<usize> = Vec::new();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for i in 0..from.len() {
+        let mut next = vec![i + 1];
+        for j in 0..to.len() {
+            let changed = row[j] + usize::from(from[i] != to[j]);
+            let mut best = changed.min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && from[i] == to[j - 1] && from[i - 1] == to[j] {
+                best = best.min(before[j - 1] + 1);
+            }
+            next.push(best);
+        }
+        before = std::mem::replace(&mut row, next);
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_suggested_if_it_is_near() {
+        let names = ["string", "u64", "books", "authors"];
+        for (asked, meant) in [
+            ("strng", Some("string")),
+            ("sting", Some("string")),
+            ("u46", Some("u64")),
+            ("Boosk", Some("books")),
+            ("author", Some("authors")),
+            ("x", None),
+            ("letters", None),
+        ] {
+            assert_eq!(nearest(asked, names), meant, "{asked}");
+        }
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", ""), 3);
+    }
+}
