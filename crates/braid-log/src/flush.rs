@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Goes on to the next segment; returns what its first flush is to write besides the chunks.
-    fn next_segment(&self, lane: &Lane, seal: &mut SealState) -> Result<FirstFlush, LogError> {
+    fn next_segment(&self, lane: &Lane, seal: &mut SealState) -> Result<Box<FirstFlush>, LogError> {
         let segment = loop {
             if let Some(segment) = lane.pool.take() {
                 break segment;
@@ -234,13 +234,14 @@ impl Core {
         let device = &*self.device;
         let before = std::mem::replace(&mut seal.segment, segment);
         seal.offset = BLOCK as u64;
-        let first = FirstFlush {
+        // Boxed, since flushes are moved about and few have one.
+        let first = Box::new(FirstFlush {
             header: header.encode(device),
             mark: (
                 before,
                 seal.header.marked(header.incarnation).encode(device),
             ),
-        };
+        });
         seal.header = header;
         Ok(first)
     }

@@ -60,7 +60,7 @@ pub(crate) struct FlushGroup {
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
     /// What goes to the medium besides, if this is its segment's first flush.
-    pub(crate) first: Option<FirstFlush>,
+    pub(crate) first: Option<Box<FirstFlush>>,
     pub(crate) chunks: Vec<SealedChunk>,
     /// The place behind the chunks.
     pub(crate) end: u64,

@@ -30,6 +30,7 @@
 //! | 520..524 | incarnation of the next segment |
 //! | 524..528 | CRC-32C of the bytes 16..44 (log, sequence and incarnation of this segment) and 512..524 |
 
+use std::io;
 use std::sync::Arc;
 
 use braid_io::{AlignedBuf, Device, File};
@@ -94,9 +95,6 @@ impl Segment {
         device: &dyn Device,
         lane: usize,
     ) -> Result<Option<SegmentHeader>, LogError> {
-        if self.len < BLOCK as u64 {
-            return Ok(None);
-        }
         let name = segment_name(lane, self.sequence);
         SegmentHeader::read(device, &*self.file, &name)
     }
@@ -213,16 +211,18 @@ impl SegmentHeader {
         is_possible.then_some(header)
     }
 
-    /// Reads the header of a file; `None` if it has none that is valid.
+    /// Reads the header of a file; `None` if it has none that is valid, or is shorter than one.
     pub(crate) fn read(
         device: &dyn Device,
         file: &dyn File,
         name: &str,
     ) -> Result<Option<Self>, LogError> {
         let mut block = device.allocate(BLOCK);
-        file.read_at(&mut block[..BLOCK], 0)
-            .map_err(|error| LogError::io(format!("reading the header of {name}"), error))?;
-        Ok(Self::decode(&block))
+        match file.read_at(&mut block[..BLOCK], 0) {
+            Ok(()) => Ok(Self::decode(&block)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(LogError::io(format!("reading the header of {name}"), error)),
+        }
     }
 }
 
@@ -273,6 +273,14 @@ mod tests {
         for name in ["log-of-a-voyage.new", "log-1-2.new", "log-01-00000002.seg"] {
             assert!(!is_unfinished_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_shorter_than_a_header_has_none() {
+        let device = MemoryDevice::new();
+        let file = device.open("log", OpenMode::CreateNew).unwrap();
+        file.set_len(100).unwrap();
+        assert_eq!(SegmentHeader::read(&device, &*file, "log").unwrap(), None);
     }
 
     #[test]

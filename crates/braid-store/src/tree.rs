@@ -157,9 +157,7 @@ impl Tree {
     fn try_descend<'a>(&'a self, way: &impl Way<'a>) -> Result<Option<ReadPage<'a>>, StoreError> {
         let mut page = match self.pool.read_resident(self.root) {
             Some(page) => page,
-            None => self
-                .read_existing(self.root)
-                .map_err(|error| self.in_all(error))?,
+            None => self.read_root()?,
         };
         let mut node = Node(page.page());
         for _ in 0..LEVELS_MAX {
@@ -194,16 +192,32 @@ impl Tree {
             return Ok(None);
         }
         match resident {
-            None => {
-                let read = self.read_existing(child);
-                if !parent.validate() {
-                    return Ok(None);
-                }
-                read.map(Some)
-                    .map_err(|error| self.in_child(error, parent, child))
-            }
+            // By value: a reference would keep every parent of a descent in memory.
+            None => self.read_child(*parent, child),
             resident => Ok(resident),
         }
+    }
+
+    /// Opens the root, which may not be in memory.
+    #[cold]
+    fn read_root(&self) -> Result<ReadPage<'_>, StoreError> {
+        self.read_existing(self.root)
+            .map_err(|error| self.in_all(error))
+    }
+
+    /// Opens a child that may not be in memory; `None` if its parent changed.
+    #[cold]
+    fn read_child(
+        &self,
+        parent: ReadPage<'_>,
+        child: PageId,
+    ) -> Result<Option<ReadPage<'_>>, StoreError> {
+        let read = self.read_existing(child);
+        if !parent.validate() {
+            return Ok(None);
+        }
+        read.map(Some)
+            .map_err(|error| self.in_child(error, &parent, child))
     }
 
     /// Opens a page that may not be in memory.

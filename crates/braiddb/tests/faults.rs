@@ -219,10 +219,10 @@ fn a_second_opener_is_refused() {
         Database::open(dir.path()),
         Err(Error::Locked { .. })
     ));
-    assert!(matches!(
-        braid::verify(dir.path(), &mut |_| {}),
-        Err(Error::Locked { .. })
-    ));
+    // Readers, verify among them, work next to the writer.
+    let mut damage = Vec::new();
+    braid::verify(dir.path(), &mut |found| damage.push(found)).unwrap();
+    assert_eq!(damage, Vec::<String>::new());
     drop(db);
     Database::open(dir.path()).unwrap();
 }

@@ -393,7 +393,10 @@ impl Database {
     /// # Errors
     /// [`crate::Error::OutOfSpace`], [`crate::Error::Io`] or [`crate::Error::Poisoned`]; the checkpoint before stays good.
     pub fn checkpoint(&self) -> Result<()> {
-        self.inner.check_writable()?;
+        // On a poisoned database the checkpoint itself fails, so that the failure is an event.
+        if !self.inner.log.is_poisoned() {
+            self.inner.check_writable()?;
+        }
         let outcome = self.inner.checkpoint();
         outcome.inspect_err(|error| self.inner.note_failure(error))
     }
