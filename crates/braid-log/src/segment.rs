@@ -247,7 +247,7 @@ pub(crate) fn checksum(block: &[u8], lanes: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use braid_io::MemoryDevice;
+    use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
 

@@ -133,10 +133,10 @@ static void read_back(const char *dir) {
     }
     EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("never committed"), &value));
 
-    /* Open only once, and checked only while it is not. */
+    /* Open for writing only once; checked next to the writer, too. */
     open_db(dir, BRAID_LOCKED, NULL);
     MESSAGE(dir);
-    EXPECT(BRAID_LOCKED, braid_verify(dir, NULL, NULL, NULL));
+    OK(braid_verify(dir, NULL, NULL, NULL));
     OK(braid_db_close(db));
     OK(braid_verify(dir, damage, &damages, &report));
     CHECK(damages == 0 && report.damages == 0 && report.tables >= 2 && report.records >= 100);

@@ -94,7 +94,7 @@ fn run(script: &[u8]) {
     let device = image.device();
     let is_marked = foreign.iter().any(|(name, _)| name == MARKER);
     let mut before = match is_marked {
-        true => image.files.clone(),
+        true => image.there().cloned().collect(),
         false => foreign,
     };
     before.sort_unstable();
