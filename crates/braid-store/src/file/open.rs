@@ -114,7 +114,7 @@ impl DataFile {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 

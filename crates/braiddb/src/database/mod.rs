@@ -420,7 +420,7 @@ impl Database {
     /// with a gap, and asks for a new backup. Does nothing if the database was opened with the archive.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::ReadOnly`], [`Error::Closed`].
+    /// [`crate::Error::Io`], [`crate::Error::OpenedReadOnly`], [`crate::Error::Closed`].
     pub fn end_archive(&self) -> Result<()> {
         self.inner.check_writable()?;
         if self.inner.archiver.is_none() {
