@@ -130,7 +130,7 @@ fn what_failed_leaves_no_directory() {
     }
     assert!(!dir.path().join("new").exists());
     assert_eq!(fs::read_dir(dir.path().join("empty")).unwrap().count(), 0);
-    // What was there stays.
+    // Existing files stay.
     expect_code(&braid(&["import", "db", "bad.jsonl"]), 1);
     assert_eq!(shell(dir.path(), "count t", 0).trim(), "1");
     for inside in ["db/backup", "db", "./db/../db/x"] {

@@ -45,7 +45,7 @@ fn commands_that_read_work_next_to_a_writer() {
     read(dir, &["backup", "db", "copy"]);
     read(dir, &["restore", "copy", "restored"]);
     assert!(read(dir, &["export", "restored"]).contains("19"));
-    // What writes is refused.
+    // Writes are refused.
     for refused in [
         &["shell", "db", "-c", "tables"][..],
         &["changes", "db", "--feed", "f"],

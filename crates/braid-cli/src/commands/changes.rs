@@ -73,7 +73,7 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     let feed = db.feed(name)?;
     let mut changes = feed.changes()?;
     print_all(&mut changes, output)?;
-    // Whoever reads them has them.
+    // The reader has the changes before the feed forgets them.
     output.flush()?;
     feed.acknowledge(changes.position())?;
     drop((changes, feed));
@@ -81,7 +81,7 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// Prints changes without a feed: whoever reads them remembers how far.
+/// Prints changes without a feed: the reader remembers its position.
 fn read(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
     let mut db = Database::open_read_only(&args.dir)?;
     let mut position = match args.from {

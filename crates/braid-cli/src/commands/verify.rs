@@ -126,7 +126,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     spinner.set_message("checking pages and log");
     let report = braid::verify(dir, &mut |damage| {
         damages += 1;
-        // Whoever reads this has run it.
+        // The user is running `braid verify` already.
         let damage = damage
             .split("; run `braid verify`")
             .next()
@@ -142,7 +142,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     });
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
     if damages == 0 {
-        // What is damaged is not read as entries.
+        // Damaged pages are not read as entries.
         let undecodable = undecodable(dir, &spinner, &mut |what| {
             damages += 1;
             if written.is_ok() {

@@ -46,7 +46,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
     Ok(commands)
 }
 
-/// The length of the tuple that `text` begins with; `None` if there is none, or it does not end.
+/// The length of the tuple at the start of `text`; `None` if there is no tuple, or it does not end.
 fn tuple_len(text: &str) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, 0);
     while let Some(c) = text[at..].chars().next() {
