@@ -28,6 +28,7 @@ mod handles;
 mod health;
 mod limits;
 mod maintenance;
+mod many;
 mod memory;
 mod modify;
 mod options;
@@ -58,6 +59,7 @@ pub use handles::{
 pub use health::*;
 pub use limits::*;
 pub use maintenance::*;
+pub use many::*;
 pub use memory::braid_slice;
 pub use modify::*;
 pub use options::*;

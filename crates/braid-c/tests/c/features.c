@@ -472,8 +472,56 @@ static void feeds(void) {
     EXPECT(BRAID_STALE_HANDLE, braid_feed_position(feed, &at));
 }
 
+static void many_keys(void) {
+    braid_table *table = open_table("many");
+    braid_tx *tx = NULL;
+    braid_snapshot *snapshot = NULL;
+    braid_slice keys[] = {{"b", 1}, {"x", 1}, {"a", 1}, {NULL, 0}, {"b", 1}};
+    braid_slice wrong[] = {{"b", 1}, {NULL, 1}};
+    braid_range middle = {{BRAID_INCLUDED, {"a5", 2}}, {BRAID_EXCLUDED, {"b", 1}}};
+    braid_value values[5];
+    uint64_t entries = 7, bytes = 7;
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("a"), S("1")));
+    OK(braid_tx_insert(tx, table, S("b"), S("")));
+    OK(braid_tx_commit(tx, NULL));
+    OK(braid_snapshot_open(db, &snapshot));
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, table, S("x"), S("own")));
+    OK(braid_tx_prefetch(tx, table, keys, 5));
+    OK(braid_tx_get_many(tx, table, keys, 5, values));
+    CHECK(value_is(&values[0], "") && value_is(&values[1], "own") && value_is(&values[2], "1"));
+    CHECK(!values[3].data && value_is(&values[4], ""));
+    OK(braid_tx_commit(tx, NULL));
+    OK(braid_snapshot_prefetch(snapshot, table, keys, 5));
+    OK(braid_snapshot_get_many(snapshot, table, keys, 3, values));
+    CHECK(value_is(&values[0], "") && !values[1].data && value_is(&values[2], "1"));
+    OK(braid_table_get_many(table, keys, 2, values));
+    CHECK(value_is(&values[0], "") && value_is(&values[1], "own"));
+    OK(braid_table_get_many(table, NULL, 0, NULL));
+    /* None is a value after an error, and freeing none does nothing. */
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, wrong, 2, values));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, NULL, 2, values));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, keys, 2, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_prefetch(snapshot, table, NULL, 1));
+    EXPECT(BRAID_STALE_HANDLE, braid_tx_get_many(tx, table, keys, 2, values));
+    EXPECT(BRAID_STALE_HANDLE, braid_tx_prefetch(tx, table, keys, 2));
+    OK(braid_snapshot_free(snapshot));
+
+    OK(braid_table_estimate(table, NULL, &entries, &bytes));
+    CHECK(entries == 3 && bytes == 7);
+    OK(braid_table_estimate(table, &middle, &entries, NULL));
+    CHECK(entries == 0);
+    OK(braid_table_estimate(table, NULL, NULL, NULL));
+    middle.lower.kind = 9;
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_table_estimate(table, &middle, &entries, &bytes));
+    OK(braid_table_free(table));
+    EXPECT(BRAID_STALE_HANDLE, braid_table_estimate(table, NULL, &entries, &bytes));
+}
+
 int main(void) {
     db = open_in_memory();
+    many_keys();
     savepoints();
     ranges_removed();
     entries_kept_popped_and_counted();
