@@ -629,9 +629,6 @@ typedef struct {
   uint64_t losses;
 } braid_salvage_report;
 
-// Is shown an entry, which lasts for the call, and says whether it is to stay.
-typedef bool (*braid_keep_callback)(void *data, braid_slice key, braid_slice value);
-
 // A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
 // the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
 // copies is to be freed.
@@ -643,6 +640,9 @@ typedef struct {
   // The library's.
   void *reserved;
 } braid_value;
+
+// Is shown an entry, which lasts for the call, and says whether it is to stay.
+typedef bool (*braid_keep_callback)(void *data, braid_slice key, braid_slice value);
 
 // How recovery gets on, as a callback is told.
 typedef struct {
@@ -1158,6 +1158,79 @@ braid_status braid_salvage(const char *path,
                            braid_finding_callback callback,
                            void *data,
                            braid_salvage_report *report);
+
+// Reads several keys of a table from one snapshot of the durable state. The reads of the keys' pages
+// overlap, so one call takes less time than a call per key.
+//
+// `values[i]` is set to the value of `keys[i]`; its `data` is NULL if the key does not exist. Free each
+// value with `braid_value_free`. After an error no element is a value.
+//
+// # Safety
+//
+// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
+// `len` is 0; `values` is NULL or points to room for `count` values.
+braid_status braid_table_get_many(braid_table *table,
+                                  const braid_slice *keys,
+                                  size_t count,
+                                  braid_value *values);
+
+// Reads several keys of a table in a snapshot, as `braid_table_get_many` does for the durable state.
+//
+// # Safety
+//
+// That of `braid_table_get_many`.
+braid_status braid_snapshot_get_many(braid_snapshot *snapshot,
+                                     braid_table *table,
+                                     const braid_slice *keys,
+                                     size_t count,
+                                     braid_value *values);
+
+// Reads several keys of a table in a transaction, including the transaction's own writes, as
+// `braid_table_get_many` does for the durable state.
+//
+// # Safety
+//
+// That of `braid_table_get_many`.
+braid_status braid_tx_get_many(braid_tx *tx,
+                               braid_table *table,
+                               const braid_slice *keys,
+                               size_t count,
+                               braid_value *values);
+
+// Loads the pages that hold these keys into memory, all at once, before the transaction reads or writes
+// the keys. A hint: it changes nothing and adds nothing to the transaction's read set.
+//
+// # Safety
+//
+// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
+// `len` is 0.
+braid_status braid_tx_prefetch(braid_tx *tx,
+                               braid_table *table,
+                               const braid_slice *keys,
+                               size_t count);
+
+// Loads the pages that hold these keys into memory, as `braid_tx_prefetch` does.
+//
+// # Safety
+//
+// That of `braid_tx_prefetch`.
+braid_status braid_snapshot_prefetch(braid_snapshot *snapshot,
+                                     braid_table *table,
+                                     const braid_slice *keys,
+                                     size_t count);
+
+// Estimates the number of entries in a range of keys, and the bytes of their keys and values as stored.
+// It reads a few pages, whatever the table's size: exact for a small range, usually within ten per cent
+// for a large one. A `range` of NULL is the whole table. `entries` and `bytes` may be NULL.
+//
+// # Safety
+//
+// `range` is NULL or points to a range whose keys point to as many bytes as they say; `entries` and
+// `bytes` are NULL or point to room for a number.
+braid_status braid_table_estimate(braid_table *table,
+                                  const braid_range *range,
+                                  uint64_t *entries,
+                                  uint64_t *bytes);
 
 // Removes the entries of a range that `keep` says no to, and sets `count`, which may be NULL, to how many there were.
 // `keep` is called with all of them, in their order, on this thread. Otherwise as `braid_tx_remove_range`.

@@ -1,78 +1,83 @@
-//! Several keys in one call, and estimates of how many there are.
+//! Batched reads, prefetches, and estimates of a range's size.
+
+use std::mem::MaybeUninit;
 
 use braid::{Bytes, Readable};
 
 use crate::boundary::{Outcome, call};
 use crate::cursor::{bounds_of, braid_range};
 use crate::handles::{braid_snapshot, braid_table, braid_tx};
-use crate::memory::{Optional, Out, braid_slice, bytes, elements};
+use crate::memory::{Optional, Out, array, braid_slice, bytes, elements};
 use crate::snapshot::SNAPSHOTS;
 use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{BytesTable, table};
 use crate::transaction::TRANSACTIONS;
 use crate::value::{Value, braid_value};
 
-/// The keys that a caller names.
+/// The caller's keys.
 ///
 /// # Safety
-/// `keys` is NULL or points to `count` slices, each of which is that of [`bytes`].
+/// `keys` is NULL or points to `count` slices, each with the contract of [`bytes`].
 unsafe fn keys_of<'a>(keys: *const braid_slice, count: usize) -> Outcome<Vec<&'a [u8]>> {
     // SAFETY: this function's contract.
     let keys = unsafe { elements(keys, count, "keys") }?;
     // SAFETY: this function's contract.
-    let of_slice = |key: &braid_slice| unsafe { bytes(key.data, key.len, "key") };
-    keys.iter().map(of_slice).collect()
+    let key_of = |key: &braid_slice| unsafe { bytes(key.data, key.len, "key") };
+    keys.iter().map(key_of).collect()
 }
 
-/// Places for values, all of which say that there is none.
-///
-/// # Safety
-/// `values` is NULL or points to where `count` values fit.
-unsafe fn places(values: *mut braid_value, count: usize) -> Outcome<Vec<Out<braid_value>>> {
-    let place = |i| {
-        let value = match values.is_null() {
-            true => values,
-            false => values.wrapping_add(i),
-        };
+/// The keys of a batched read, and the caller's array for their values.
+struct Batch<'a> {
+    keys: Vec<&'a [u8]>,
+    values: Vec<Out<braid_value>>,
+}
+
+impl<'a> Batch<'a> {
+    /// Reads the keys and sets each element of `values` to no value. The values are set first, before
+    /// anything can fail that the caller does not see in `values` itself: the caller may free all of
+    /// them after any error.
+    ///
+    /// # Safety
+    /// That of [`keys_of`]; `values` is NULL or has room for `count` values.
+    unsafe fn new(
+        keys: *const braid_slice,
+        count: usize,
+        values: *mut braid_value,
+    ) -> Outcome<Self> {
         // SAFETY: this function's contract.
-        unsafe { Out::named(value, "values") }
-    };
-    (0..count).map(place).collect()
-}
-
-/// Puts the values of keys where the caller wants them.
-///
-/// # Safety
-/// Those of [`keys_of`] and [`places`].
-unsafe fn get_many(
-    reader: &impl Readable,
-    table: &BytesTable,
-    keys: *const braid_slice,
-    count: usize,
-    values: *mut braid_value,
-) -> Outcome {
-    // SAFETY: this function's contract. The keys first: their number is checked with them.
-    let keys = unsafe { keys_of(keys, count) }?;
-    // SAFETY: this function's contract.
-    let places = unsafe { places(values, count) }?;
-    let found: Vec<Option<Bytes>> = reader.get_many(table, keys)?;
-    for (mut place, value) in places.into_iter().zip(found) {
-        if let Some(value) = value {
-            place.set_value(Value::of_bytes(value));
-        }
+        let values = unsafe { array(values, count, "values") }?;
+        // SAFETY: `array` returned places that are fit for writing.
+        let no_value = |value: &mut MaybeUninit<braid_value>| unsafe {
+            Out::named(value.as_mut_ptr(), "values")
+        };
+        let values = values.iter_mut().map(no_value).collect::<Outcome<_>>()?;
+        // SAFETY: this function's contract.
+        let keys = unsafe { keys_of(keys, count) }?;
+        Ok(Self { keys, values })
     }
-    Ok(BRAID_OK)
+
+    /// Reads the keys of a table and sets the values of those that exist.
+    fn read(self, reader: &impl Readable, table: &BytesTable) -> Outcome {
+        let found: Vec<Option<Bytes>> = reader.get_many(table, self.keys)?;
+        for (mut place, value) in self.values.into_iter().zip(found) {
+            if let Some(value) = value {
+                place.set_value(Value::of_bytes(value));
+            }
+        }
+        Ok(BRAID_OK)
+    }
 }
 
-/// Reads several keys of what is durable now, all of one moment: what they need is fetched at the same time, so that
-/// it takes less than one call after the other. `values` is set to as many values as there are keys, in their order;
-/// one whose `data` is NULL says that its key is not there. The others are freed with `braid_value_free` each. After an error
-/// none is a value.
+/// Reads several keys of a table from one snapshot of the durable state. The reads of the keys' pages
+/// overlap, so one call takes less time than a call per key.
+///
+/// `values[i]` is set to the value of `keys[i]`; its `data` is NULL if the key does not exist. Free each
+/// value with `braid_value_free`. After an error no element is a value.
 ///
 /// # Safety
 ///
-/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if there are none;
-/// `values` is NULL or points to where `count` values fit.
+/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
+/// `len` is 0; `values` is NULL or points to room for `count` values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_get_many(
     table: *mut braid_table,
@@ -81,14 +86,14 @@ pub unsafe extern "C" fn braid_table_get_many(
     values: *mut braid_value,
 ) -> braid_status {
     call(|| {
-        let open = self::table(table)?;
-        let snapshot = open.database().snapshot();
         // SAFETY: this function's contract.
-        unsafe { get_many(&snapshot, &open.table, keys, count, values) }
+        let batch = unsafe { Batch::new(keys, count, values) }?;
+        let open = self::table(table)?;
+        batch.read(&open.database().snapshot(), &open.table)
     })
 }
 
-/// Reads several keys of a snapshot, as `braid_table_get_many` does of what is durable now.
+/// Reads several keys of a table in a snapshot, as `braid_table_get_many` does for the durable state.
 ///
 /// # Safety
 ///
@@ -102,14 +107,15 @@ pub unsafe extern "C" fn braid_snapshot_get_many(
     values: *mut braid_value,
 ) -> braid_status {
     call(|| {
-        let snapshot = SNAPSHOTS.pin(snapshot)?;
-        let open = self::table(table)?;
         // SAFETY: this function's contract.
-        unsafe { get_many(&**snapshot, &open.table, keys, count, values) }
+        let batch = unsafe { Batch::new(keys, count, values) }?;
+        let snapshot = SNAPSHOTS.pin(snapshot)?;
+        batch.read(&**snapshot, &self::table(table)?.table)
     })
 }
 
-/// Reads several keys in a transaction, its own writes included, as `braid_table_get_many` does of what is durable now.
+/// Reads several keys of a table in a transaction, including the transaction's own writes, as
+/// `braid_table_get_many` does for the durable state.
 ///
 /// # Safety
 ///
@@ -123,19 +129,20 @@ pub unsafe extern "C" fn braid_tx_get_many(
     values: *mut braid_value,
 ) -> braid_status {
     call(|| {
-        let tx = TRANSACTIONS.lock(tx)?;
-        let open = self::table(table)?;
         // SAFETY: this function's contract.
-        unsafe { get_many(tx.reader(), &open.table, keys, count, values) }
+        let batch = unsafe { Batch::new(keys, count, values) }?;
+        let tx = TRANSACTIONS.lock(tx)?;
+        batch.read(tx.reader(), &self::table(table)?.table)
     })
 }
 
-/// Brings what reading or writing these keys needs into memory, all at once, before the transaction needs it. A hint: it
-/// changes nothing and is no read of the transaction.
+/// Loads the pages that hold these keys into memory, all at once, before the transaction reads or writes
+/// the keys. A hint: it changes nothing and adds nothing to the transaction's read set.
 ///
 /// # Safety
 ///
-/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if there are none.
+/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
+/// `len` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_prefetch(
     tx: *mut braid_tx,
@@ -152,7 +159,7 @@ pub unsafe extern "C" fn braid_tx_prefetch(
     })
 }
 
-/// Brings what reading these keys needs into memory, as `braid_tx_prefetch` does.
+/// Loads the pages that hold these keys into memory, as `braid_tx_prefetch` does.
 ///
 /// # Safety
 ///
@@ -173,14 +180,14 @@ pub unsafe extern "C" fn braid_snapshot_prefetch(
     })
 }
 
-/// Estimates how many entries a range has, and how many bytes their keys and values have as they are stored, from a few
-/// pages of the table, whatever its size: exact in a small range, usually within some ten per cent in a large one.
-/// `range` may be NULL, which is the whole table. `entries` and `bytes` may be NULL.
+/// Estimates the number of entries in a range of keys, and the bytes of their keys and values as stored.
+/// It reads a few pages, whatever the table's size: exact for a small range, usually within ten per cent
+/// for a large one. A `range` of NULL is the whole table. `entries` and `bytes` may be NULL.
 ///
 /// # Safety
 ///
-/// `range` is NULL or points to a range whose keys, where there are some, point to as many bytes as they say; `entries`
-/// and `bytes` are NULL or point to where a number fits.
+/// `range` is NULL or points to a range whose keys point to as many bytes as they say; `entries` and
+/// `bytes` are NULL or point to room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_estimate(
     table: *mut braid_table,

@@ -499,12 +499,20 @@ static void many_keys(void) {
     OK(braid_table_get_many(table, keys, 2, values));
     CHECK(value_is(&values[0], "") && value_is(&values[1], "own"));
     OK(braid_table_get_many(table, NULL, 0, NULL));
-    /* None is a value after an error, and freeing none does nothing. */
+    /* After an error no element is a value, whatever was there before. */
+    memset(values, 0xa5, sizeof values);
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, wrong, 2, values));
+    CHECK(!values[0].data && !values[1].data && values[2].data);
+    memset(values, 0xa5, sizeof values);
+    EXPECT(BRAID_STALE_HANDLE, braid_tx_get_many(tx, table, keys, 5, values));
+    for (int i = 0; i < 5; i++) {
+        CHECK(!values[i].data && values[i].len == 0);
+        braid_value_free(&values[i]);
+    }
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_table_get_many(table, keys, SIZE_MAX / 2, values));
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, NULL, 2, values));
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, keys, 2, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_prefetch(snapshot, table, NULL, 1));
-    EXPECT(BRAID_STALE_HANDLE, braid_tx_get_many(tx, table, keys, 2, values));
     EXPECT(BRAID_STALE_HANDLE, braid_tx_prefetch(tx, table, keys, 2));
     OK(braid_snapshot_free(snapshot));
 
