@@ -1,6 +1,7 @@
 //! A commit that is logged and fails while it is applied: nobody sees a part of it, and no checkpoint keeps one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid::{Bytes, Database, Durability, Error, Health, Protocol, Readable, Table};
 use braid_io::SimDevice;
@@ -134,10 +135,70 @@ fn history(protocol: Protocol, seed: u64) {
     db.close().unwrap();
 }
 
-#[test]
-fn a_commit_that_fails_when_it_is_applied_is_whole_or_gone() {
+/// A transaction writes keys 0, 1 and 2, and fails at key 1. Another one reads keys 0 and 2 meanwhile and
+/// writes key 3 without waiting for durability. Returns whether the other one saw a half of the first.
+fn overlapping_history(protocol: Protocol, seed: u64) -> bool {
+    let device = SimDevice::new(seed);
+    let db = open(&device, protocol);
+    let table: Table<u64, Bytes> = db.table("t").unwrap();
+    let mut tx = db.begin();
+    tx.insert(&table, &0, &[1][..]).unwrap();
+    tx.insert(&table, &1, &value(1)[..]).unwrap();
+    tx.insert(&table, &2, &[1][..]).unwrap();
+    tx.commit().unwrap();
+    cool(&db);
+    // Only the pages of the large value stay out of the pool.
+    db.get(&table, &0).unwrap();
+    let mut failing = db.begin();
+    failing.insert(&table, &0, &[2][..]).unwrap();
+    failing.insert(&table, &1, &value(2)[..]).unwrap();
+    failing.insert(&table, &2, &[2][..]).unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
+    let saw_a_half = Arc::new(AtomicBool::new(false));
+    let other = {
+        let (db, table) = (db.clone(), table.clone());
+        let (begun, saw_a_half) = (begun.clone(), saw_a_half.clone());
+        thread::spawn("other", move || {
+            loop {
+                let mut tx = db.begin();
+                tx.set_durability(Durability::None);
+                begun.store(true, Ordering::Relaxed);
+                let mut attempt = || -> braid::Result<(u8, u8)> {
+                    let first = tx.get(&table, &0)?.map_or(0, |bytes| bytes[0]);
+                    let last = tx.get(&table, &2)?.map_or(0, |bytes| bytes[0]);
+                    tx.insert(&table, &3, &[first][..])?;
+                    Ok((first, last))
+                };
+                let seen = attempt();
+                if matches!(seen, Ok((first, last)) if first != last) {
+                    saw_a_half.store(true, Ordering::Relaxed);
+                }
+                match seen.and_then(|seen| tx.commit().map(|_| seen)) {
+                    Ok(seen) => assert!(seen == (1, 1) || seen == (2, 2), "{seen:?} committed"),
+                    Err(Error::Conflict(_)) => {}
+                    Err(error) => {
+                        assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+                        return;
+                    }
+                }
+            }
+        })
+        .unwrap()
+    };
+    while !begun.load(Ordering::Relaxed) {
+        thread::yield_now();
+    }
+    device.fail_reads_at_random(1);
+    let error = failing.commit().unwrap_err();
+    assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+    other.join().unwrap();
+    saw_a_half.load(Ordering::Relaxed)
+}
+
+/// Runs a history under each protocol with some seeds.
+fn run_histories(seeds: u64, history: fn(Protocol, u64)) {
     for (i, &protocol) in Protocol::ALL.iter().enumerate() {
-        for seed in 0..40 {
+        for seed in 0..seeds {
             let seed = seed * 7 + i as u64;
             let options = simulation::Options {
                 seed,
@@ -148,4 +209,20 @@ fn a_commit_that_fails_when_it_is_applied_is_whole_or_gone() {
             outcome.unwrap_or_else(|failure| panic!("{protocol}, seed {seed}: {failure}"));
         }
     }
+}
+
+#[test]
+fn a_commit_that_fails_when_it_is_applied_is_whole_or_gone() {
+    run_histories(40, history);
+}
+
+#[test]
+fn nothing_commits_that_saw_half_of_a_failed_commit() {
+    static HALVES: AtomicU64 = AtomicU64::new(0);
+    run_histories(40, |protocol, seed| {
+        let saw_a_half = overlapping_history(protocol, seed);
+        HALVES.fetch_add(u64::from(saw_a_half), Ordering::Relaxed);
+    });
+    // Otherwise the test could not fail.
+    assert!(HALVES.load(Ordering::Relaxed) > 0);
 }
