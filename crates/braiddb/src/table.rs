@@ -87,6 +87,17 @@ impl TableCore {
         }
     }
 
+    /// [`Self::open`] out of the way of reads from plain tables.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn open_stored(
+        &self,
+        stored: Option<Bytes>,
+        now: impl FnOnce() -> u64,
+    ) -> Result<Option<Bytes>> {
+        self.open(stored, now)
+    }
+
     /// What `take` makes of the value of a stored form.
     #[cold]
     pub(crate) fn take_opened<R>(

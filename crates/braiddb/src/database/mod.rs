@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_store::ValueRef;
-use bytes::Bytes;
 
 use crate::archive::Archiver;
 use crate::error::Result;
@@ -240,9 +239,11 @@ impl Database {
     ) -> Result<Option<V>> {
         let (inner, core) = (&self.inner, &*table.core);
         inner.check_table(core)?;
-        let stored =
+        let mut found =
             key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
-        let found: Option<Bytes> = core.open(stored, || inner.clock.now())?;
+        if core.codec.is_some() {
+            found = core.open_stored(found, || inner.clock.now())?;
+        }
         found.map(V::from_value_bytes).transpose()
     }
 
