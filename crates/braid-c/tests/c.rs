@@ -4,11 +4,14 @@
 //! With every C compiler that is there (`cc`, and `clang` if it is another one), at once. What is missing is said.
 //! Programs take the shared library, which links in a moment; one of them, and the example, take the static one.
 
+mod built;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use built::{INTERFACE, library};
 use tempfile::TempDir;
 
 const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
@@ -18,17 +21,13 @@ fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What cargo made of this package's library for its integration tests.
-fn library(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let deps = test.parent().unwrap();
-    let beside = deps.join(name);
-    if beside.exists() {
-        return beside;
+/// Links the shared library's name for the dynamic linker to it, in a directory for `LD_LIBRARY_PATH`.
+fn name_for_loading(library: &Path, dir: &Path) {
+    #[cfg(unix)]
+    if library.extension() == Some(OsStr::new("so")) {
+        let name = format!("libbraid_c.so.{INTERFACE}");
+        std::os::unix::fs::symlink(library, dir.join(name)).unwrap();
     }
-    let above = deps.parent().unwrap().join(name);
-    assert!(above.exists(), "no {name} in {deps:?} or above");
-    above
 }
 
 fn output(command: &mut Command) -> Option<String> {
@@ -137,13 +136,15 @@ fn run_with(program: &str, arguments: &[&[&str]], library: &Path, prepare: impl 
     by_each_compiler(|compiler, dir| {
         prepare(dir);
         let binary = compiler.c(&source, dir, library.as_os_str());
+        let libraries = tempfile::tempdir().unwrap();
+        name_for_loading(library, libraries.path());
         for arguments in arguments {
             let place = dir.display().to_string();
             let arguments = arguments
                 .iter()
                 .map(|argument| argument.replace("{dir}", &place));
             let mut command = Command::new(&binary);
-            command.env("LD_LIBRARY_PATH", library.parent().unwrap());
+            command.env("LD_LIBRARY_PATH", libraries.path());
             let said = succeed(command.args(arguments));
             assert_eq!(said, "ok\n", "{program} by {}", compiler.name);
         }
@@ -238,7 +239,8 @@ fn the_shortest_program_runs() {
         std::fs::write(&source, program.expect("the manual has a program")).unwrap();
         let binary = compiler.c(&source, dir, library.as_os_str());
         let mut command = Command::new(binary);
-        command.env("LD_LIBRARY_PATH", library.parent().unwrap());
+        name_for_loading(&library, dir);
+        command.env("LD_LIBRARY_PATH", dir);
         assert_eq!(succeed(command.current_dir(dir)), "Call me Ishmael.\n");
     });
 }

@@ -12,11 +12,11 @@ mod suggest;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, changes, compact, demo, dump, export, import, shell, simulate, stat, upgrade,
-    verify,
+    backup, bench, changes, compact, demo, dump, export, import, manual, shell, simulate, stat,
+    upgrade, verify,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -89,6 +89,12 @@ enum Command {
     Compact(compact::CompactArgs),
     /// Bring a database of an older version to the present format
     Upgrade(upgrade::UpgradeArgs),
+    /// Print a script that completes this command in a shell
+    ///
+    /// For bash: braid completions bash > ~/.local/share/bash-completion/completions/braid
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages of this command and its subcommands into a directory
+    Man(manual::ManArgs),
     /// The child process of `demo`
     #[command(hide = true)]
     DemoWorker(demo::WorkerArgs),
@@ -114,6 +120,8 @@ fn main() -> ExitCode {
         Command::Shell(args) => shell::run(&args, &mut output),
         Command::Compact(args) => compact::run(&args, &mut output),
         Command::Upgrade(args) => upgrade::run(&args, &mut output),
+        Command::Completions(args) => manual::completions(&args, Cli::command(), &mut output),
+        Command::Man(args) => manual::man(&args, Cli::command(), &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),
     };
     let result = result.and_then(|()| output.flush());

@@ -13,6 +13,7 @@ pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod manual;
 pub(crate) mod shell;
 pub(crate) mod simulate;
 pub(crate) mod stat;

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Build and install the C library: header, shared and static library, pkg-config file.
+#
+#     scripts/install-c.sh PREFIX
+#
+# Environment:
+#     DESTDIR               directory that stands for / during the installation, for packagers
+#     LIBDIR, INCLUDEDIR    absolute directories instead of PREFIX/lib and PREFIX/include
+#     BUILT                 directory with libraries that are already built; nothing is built
+set -euo pipefail
+
+usage() {
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+
+absolute() {
+    case $1 in
+        /*) printf '%s' "$1" ;;
+        *) printf '%s/%s' "$PWD" "$1" ;;
+    esac
+}
+
+(($# == 1)) || usage
+[[ $1 == -* || -z $1 ]] && usage
+prefix=$(absolute "${1%/}")
+destdir=${DESTDIR:+$(absolute "${DESTDIR%/}")}
+libdir=${LIBDIR:-$prefix/lib}
+includedir=${INCLUDEDIR:-$prefix/include}
+built=${BUILT:+$(absolute "$BUILT")}
+cd "$(dirname "$0")/.."
+
+if [[ -z $built ]]; then
+    # Without the Rust library, which cannot be linked with LTO, the others are.
+    cargo rustc --locked --profile dist -p braid-c --lib --crate-type staticlib,cdylib
+    built=${CARGO_TARGET_DIR:-target}/dist
+fi
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+# The version of the interface, as in crates/braid-c/build.rs.
+case $version in
+    0.*) interface=$(cut -d . -f 1,2 <<<"$version") ;;
+    *) interface=${version%%.*} ;;
+esac
+
+lib=$destdir$libdir
+include=$destdir$includedir
+mkdir -p "$lib/pkgconfig" "$include"
+install -m 644 crates/braid-c/include/braid.h "$include/braid.h"
+install -m 644 "$built/libbraid_c.a" "$lib/libbraid_c.a"
+# The compiler strips no static library. A strip that does not know the library leaves it as it is.
+strip -S "$lib/libbraid_c.a" || true
+if [[ -e $built/libbraid_c.dylib ]]; then
+    install -m 755 "$built/libbraid_c.dylib" "$lib/libbraid_c.$interface.dylib"
+    ln -sf "libbraid_c.$interface.dylib" "$lib/libbraid_c.dylib"
+else
+    install -m 755 "$built/libbraid_c.so" "$lib/libbraid_c.so.$version"
+    ln -sf "libbraid_c.so.$version" "$lib/libbraid_c.so.$interface"
+    ln -sf "libbraid_c.so.$interface" "$lib/libbraid_c.so"
+fi
+cat >"$lib/pkgconfig/braid.pc" <<EOF
+prefix=$prefix
+libdir=$libdir
+includedir=$includedir
+
+Name: braid
+Description: Embeddable transactional storage engine
+URL: https://github.com/braid-db/braid
+Version: $version
+Libs: -L"\${libdir}" -lbraid_c
+Libs.private: -lpthread -ldl -lm
+Cflags: -I"\${includedir}"
+EOF
+printf 'installed braid %s in %s\n' "$version" "$destdir$prefix"
