@@ -529,3 +529,24 @@ fn threads_see_whole_records_in_order() {
     checkpoint(&store);
     assert_sound(&store, 0);
 }
+
+/// Long keys in ascending order before a short one: the separator between the two is as long as the keys, and leaves
+/// no room in a leaf that is full of them.
+#[test]
+fn a_row_of_long_keys_before_a_short_one_finds_room() {
+    for len in [300, 480, 600, 700, 900, 1_020] {
+        let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+        let tree = store.tree(1).unwrap();
+        let mut model = Model::new();
+        put(&tree, b"z", 1, b"");
+        model.insert(b"z".to_vec(), (1, Vec::new()));
+        for i in 2..100_u64 {
+            let key = [&vec![b'x'; len - 8][..], &i.to_be_bytes()].concat();
+            put(&tree, &key, i, b"");
+            model.insert(key, (i, Vec::new()));
+        }
+        check(&tree, &model, len as u64);
+        checkpoint(&store);
+        assert_sound(&store, len as u64);
+    }
+}

@@ -84,8 +84,9 @@ impl<'a> Contents<&'a [u8]> {
         if len > 2 && self.entries[len - 1].key < key {
             return self.split_at(len - 1);
         }
-        if let Some(at) = self.end_of_run(key) {
-            return self.split_behind_run(at, key);
+        let run = self.end_of_run(key);
+        if let Some((at, separator)) = run.and_then(|at| self.separator_behind_run(at, key)) {
+            return self.cut(at, separator);
         }
         self.split_at(self.middle())
     }
@@ -116,9 +117,10 @@ impl<'a> Contents<&'a [u8]> {
         (is_run && is_newest).then_some(at)
     }
 
-    /// Splits between a run and what is behind it. The key that comes goes on with the run, if that leaves room for
-    /// some more of it, and to what is behind otherwise.
-    fn split_behind_run(&mut self, at: usize, key: &[u8]) -> (Vec<u8>, Self) {
+    /// Where to split between a run and what is behind it, and the separator. The key that comes goes on with the run, if
+    /// that leaves room for some more of it, and to what is behind otherwise. `None` if one of the two has no room for
+    /// the separator, which may be much longer than the entries of the other.
+    fn separator_behind_run(&self, at: usize, key: &[u8]) -> Option<(usize, Vec<u8>)> {
         let prefix = self.prefix_len();
         let sizes = self.entries[at..].iter();
         let behind: usize = sizes.map(|entry| self.entry_words(entry, prefix)).sum();
@@ -126,7 +128,12 @@ impl<'a> Contents<&'a [u8]> {
             true => shortest_separator(key, self.entries[at].key),
             false => shortest_separator(self.entries[at - 1].key, key),
         };
-        self.cut(at, separator)
+        let fence =
+            |fence: &Option<Vec<u8>>| fence.as_ref().map_or(0, |fence| words_of(fence.len()));
+        let before = self.entries_words(prefix) - behind;
+        let words = (fence(&self.lower) + before).max(fence(&self.upper) + behind);
+        let fits = FIRST_SLOT + words_of(separator.len()) + words <= WORDS;
+        (fits || braid_rt::mutant!("split_without_room")).then_some((at, separator))
     }
 
     /// Cuts off the entries from `at` on. Of an inner node, the key before `at` moves up.
