@@ -230,6 +230,44 @@ fn the_contents_list_every_page_once() {
     assert_eq!(listed, pages, "left: in {CONTENTS}; right: the pages");
 }
 
+/// The paths of sources that a page names as code: what stands between backticks and begins with `crates/`.
+fn named_sources(text: &str) -> Vec<String> {
+    let spans = prose(text)
+        .into_iter()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    let paths = spans
+        .filter(|span| span.starts_with("crates/") && !span.contains([' ', '*', '{', '<', '…']));
+    paths.map(str::to_owned).collect()
+}
+
+#[test]
+fn named_sources_exist() {
+    let mut pages = pages_under("docs");
+    // Records and decisions name sources of their time.
+    pages.retain(|page| !page.starts_with("docs/results/") && !page.starts_with("docs/decisions/"));
+    pages.extend(FRONT_PAGES.map(str::to_owned));
+    let missing: Vec<String> = pages
+        .iter()
+        .flat_map(|page| {
+            named_sources(&read(page))
+                .into_iter()
+                .map(move |path| format!("{page}: {path}"))
+        })
+        .filter(|named| !root().join(named.split_once(": ").unwrap().1).exists())
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "sources that do not exist:\n{}",
+        missing.join("\n")
+    );
+    assert_eq!(
+        named_sources(
+            "`crates/a/src/b.rs` and `x` (`crates/c`)\n```\n`crates/d`\n```\n`crates/*/e`"
+        ),
+        ["crates/a/src/b.rs", "crates/c"]
+    );
+}
+
 #[test]
 fn a_broken_link_is_noticed() {
     let pages = HashMap::from([

@@ -283,6 +283,8 @@ mod book {
     struct Snapshots;
     #[doc = include_str!("../../../docs/concepts/tables-and-types.md")]
     struct TablesAndTypes;
+    #[doc = include_str!("../../../docs/internals.md")]
+    struct Internals;
     #[doc = include_str!("../../../docs/faq.md")]
     struct Questions;
 }
