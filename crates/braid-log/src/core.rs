@@ -57,6 +57,10 @@ pub(crate) struct Core {
     /// Identity of the log.
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
+    /// Whether the incarnation has begun; see [`Core::begin`].
+    pub(crate) begun: AtomicBool,
+    /// Held while it begins.
+    pub(crate) beginning: Mutex<()>,
     /// The cut this incarnation started from.
     pub(crate) base: u64,
     /// What counts of the incarnation before, see [`SegmentHeader::kept`].
@@ -113,6 +117,7 @@ pub(crate) struct CoreParts {
     pub(crate) options: LogOptions,
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
+    pub(crate) begun: bool,
     pub(crate) base: u64,
     pub(crate) kept: Vec<u64>,
     pub(crate) lanes: Box<[Lane]>,
@@ -126,6 +131,7 @@ impl Core {
             options,
             id,
             incarnation,
+            begun,
             base,
             kept,
             lanes,
@@ -153,6 +159,8 @@ impl Core {
                 .then(|| FlushOrder::new(options.lanes)),
             id,
             incarnation,
+            begun: AtomicBool::new(begun),
+            beginning: Mutex::new(()),
             base,
             kept,
             entries: Entries::new(base, by_lane.then_some(options.lanes)),

@@ -202,7 +202,11 @@ impl Core {
     }
 
     /// Goes on to the next segment; returns what its first flush is to write besides the chunks.
-    fn next_segment(&self, lane: &Lane, seal: &mut SealState) -> Result<Box<FirstFlush>, LogError> {
+    pub(crate) fn next_segment(
+        &self,
+        lane: &Lane,
+        seal: &mut SealState,
+    ) -> Result<Box<FirstFlush>, LogError> {
         let segment = loop {
             if let Some(segment) = lane.pool.take() {
                 break segment;

@@ -116,6 +116,15 @@ impl Log {
             done: start.number,
             from: start.number,
         };
+        // What the headers of this incarnation say, or will say.
+        follower.begun.insert(
+            core.incarnation,
+            Begun {
+                base: core.base,
+                kept: core.kept.clone(),
+                protocol: core.protocol,
+            },
+        );
         for (lane, position) in start.lanes.iter().enumerate() {
             let cursor = follower.open(lane, position, start.number)?;
             follower.incarnation = follower.incarnation.min(position.incarnation);
@@ -134,6 +143,7 @@ impl Follower {
     /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or
     /// [`LogError::Io`]. Then the reader is to be dropped.
     pub fn read(&mut self, bytes: usize, f: &mut dyn FnMut(Piece<'_>)) -> Result<u64, LogError> {
+        let idle = !self.core.is_begun();
         // In this order: what the horizon covers lies before the ends that are looked up after it.
         let horizon = match braid_rt::mutant!("follow_beyond_the_horizon") {
             true => self.core.entries.last_number(),
@@ -147,11 +157,12 @@ impl Follower {
             .collect();
         let mut room = bytes;
         loop {
-            if self
-                .lanes
-                .iter()
-                .all(|c| c.next.incarnation > self.incarnation)
-            {
+            // Where nothing was written since the log was opened, an end is the end of its incarnation.
+            let is_past = |cursor: &Cursor| {
+                cursor.next.incarnation > self.incarnation
+                    || idle && cursor.is_at(ends[cursor.lane])
+            };
+            if self.incarnation < self.core.incarnation && self.lanes.iter().all(is_past) {
                 if !self.end_incarnation(&mut room, f)? {
                     return Ok(self.done);
                 }
@@ -162,7 +173,7 @@ impl Follower {
                 false => cursor.horizon,
             };
             let current = self.incarnation;
-            let here = |cursor: &&Cursor| cursor.next.incarnation == current;
+            let here = |cursor: &&Cursor| cursor.next.incarnation <= current;
             let to = self.lanes.iter().filter(here).map(settled).min();
             let to = to.unwrap_or(horizon);
             // A chunk of a log that another process writes may say that more was durable than this log begins
@@ -284,6 +295,13 @@ impl Follower {
         if incarnation >= self.core.incarnation {
             return Ok(None);
         }
+        {
+            // Under the latch that a beginning incarnation takes.
+            let seal = self.core.lanes[lane].seal.lock();
+            if seal.segment.sequence == segment.sequence {
+                return Ok(Some(seal.chunk));
+            }
+        }
         let next = self.segment(lane, segment.sequence + 1)?;
         let header = self.header(lane, &next)?;
         Ok((header.incarnation > incarnation).then_some(header.first_chunk))
@@ -365,6 +383,10 @@ impl Follower {
         let segment = cursor.segment.clone();
         if is_last && cursor.next.incarnation == incarnation {
             return Err(self.unexpected(lane, &segment, at_end));
+        }
+        if is_last && at_end == end.offset {
+            // Nothing was written since the log was opened.
+            return Ok(());
         }
         let next = self.segment(lane, segment.sequence + 1)?;
         let header = self.header(lane, &next)?;

@@ -9,6 +9,7 @@ use braid_io::AlignedBuf;
 use crossbeam_utils::CachePadded;
 
 use crate::event::{Event, GroupWords};
+use crate::options::LogOptions;
 use crate::pool::SegmentPool;
 use crate::segment::{Segment, SegmentHeader};
 use crate::strand::Slot;
@@ -34,6 +35,49 @@ pub(crate) struct SealState {
     pub(crate) link: u32,
     /// The next flush group.
     pub(crate) group: u64,
+}
+
+impl SealState {
+    /// The place of the next chunk.
+    fn end(&self) -> DurableEnd {
+        DurableEnd {
+            segment: self.segment.sequence,
+            offset: self.offset,
+        }
+    }
+
+    /// Where the lane's log ends, to go [back to](SealState::move_to).
+    pub(crate) fn position(&self) -> LaneEnd {
+        LaneEnd {
+            segment: self.segment.clone(),
+            header: self.header.clone(),
+            offset: self.offset,
+            chunk: self.chunk,
+            link: self.link,
+        }
+    }
+
+    /// Goes on at `end`.
+    pub(crate) fn move_to(&mut self, end: LaneEnd) {
+        self.segment = end.segment;
+        self.header = end.header;
+        self.offset = end.offset;
+        self.chunk = end.chunk;
+        self.link = end.link;
+    }
+}
+
+/// Where a lane's log ends when the log is created or recovered.
+#[derive(Debug)]
+pub(crate) struct LaneEnd {
+    pub(crate) segment: Segment,
+    /// The segment's header.
+    pub(crate) header: SegmentHeader,
+    pub(crate) offset: u64,
+    /// Sequence number of the next chunk.
+    pub(crate) chunk: u64,
+    /// CRC of the last chunk.
+    pub(crate) link: u32,
 }
 
 /// A chunk on its way to the device.
@@ -221,28 +265,25 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(
-        index: usize,
-        lanes: usize,
-        strands: usize,
-        most_in_flight: usize,
-        seal: SealState,
-        pool: SegmentPool,
-    ) -> Self {
-        assert_eq!(seal.group, 1, "groups are counted from 1");
-        let end = DurableEnd {
-            segment: seal.segment.sequence,
-            offset: seal.offset,
+    pub(crate) fn new(index: usize, options: &LogOptions, at: LaneEnd, pool: SegmentPool) -> Self {
+        let seal = SealState {
+            segment: at.segment,
+            header: at.header,
+            offset: at.offset,
+            chunk: at.chunk,
+            link: at.link,
+            // Groups are counted from 1.
+            group: 1,
         };
         Self {
             index,
-            strands: index..strands,
-            step: lanes,
-            segment_left: AtomicU64::new(seal.segment.len - seal.offset),
+            strands: index..options.strands,
+            step: options.lanes,
+            segment_left: AtomicU64::new(seal.segment.len.saturating_sub(seal.offset)),
+            completion: Mutex::new(Completion::new(seal.end())),
             seal: Mutex::new(seal),
-            completion: Mutex::new(Completion::new(end)),
             in_flight: CachePadded::new(AtomicU32::new(0)),
-            most_in_flight: most_in_flight as u32,
+            most_in_flight: options.flushes_in_flight as u32,
             overlaps: AtomicBool::new(true),
             sealed: AtomicU64::new(0),
             acknowledged: CachePadded::new(AtomicU64::new(0)),
@@ -254,6 +295,13 @@ impl Lane {
             short: AtomicBool::new(false),
             counters: CachePadded::new(LaneCounters::default()),
         }
+    }
+
+    /// Goes on where the segment that was just begun says.
+    pub(crate) fn begin_at(&self, seal: &SealState) {
+        self.completion.lock().end = seal.end();
+        self.segment_left
+            .store(seal.segment.len - seal.offset, Ordering::Release);
     }
 
     /// Indices of the lane's strands.

@@ -98,6 +98,7 @@
 )]
 
 mod background;
+mod begin;
 mod callbacks;
 mod chunk;
 mod consolidation;

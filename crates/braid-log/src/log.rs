@@ -1,6 +1,5 @@
 //! The log itself.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +11,19 @@ use braid_rt::thread::JoinHandle;
 
 use crate::LogError;
 use crate::background;
+use crate::begin::{preallocate, prepare_first};
 use crate::callbacks::Action;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
 use crate::entries::relax;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
 use crate::inflight::InFlight;
-use crate::lane::{Lane, SealState};
+use crate::lane::{Lane, LaneEnd};
 use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
-use crate::pool::{Quota, SegmentPool};
+use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
-use crate::segment::{Segment, SegmentHeader, is_unfinished_name, parse_segment_name};
+use crate::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
 use crate::start::{LanePosition, LogStart};
 use crate::stats::LogStats;
 use crate::ticket::{Ticket, TicketHome, UnlockPoint};
@@ -52,48 +52,6 @@ impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core().fmt(f)
     }
-}
-
-/// Where a lane begins when a log is created or recovered.
-pub(crate) struct LaneStart {
-    /// Sequence number of the segment to begin, which must not hold anything that counts.
-    pub(crate) sequence: u64,
-    /// Sequence number of the first chunk.
-    pub(crate) chunk: u64,
-    pub(crate) link: u32,
-    /// Where the log ended, if it is not new: the segment and its header.
-    pub(crate) before: Option<(Segment, SegmentHeader)>,
-    /// Segments that recovery needs until they are released, oldest first.
-    pub(crate) live: VecDeque<Segment>,
-    /// Segments ready for use, in sequence from `sequence` on.
-    pub(crate) ready: VecDeque<Segment>,
-    /// Segments to use again.
-    pub(crate) free: Vec<Segment>,
-}
-
-/// Makes the segments that the options want ahead, in all lanes or in none.
-fn preallocate(
-    lanes: &[Lane],
-    device: &dyn Device,
-    options: &LogOptions,
-    quota: &Quota,
-) -> Result<(), LogError> {
-    let mut made = Vec::with_capacity(lanes.len());
-    for lane in lanes {
-        match lane.pool.preallocate(device, options, quota) {
-            Ok(first) => made.push((lane, first)),
-            Err(error) => {
-                for (lane, first) in made {
-                    lane.pool.take_back(first, device, quota);
-                }
-                return Err(match error.is_storage_full() {
-                    true => quota.out_of_space(options, options.preallocated_bytes, true),
-                    false => error,
-                });
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Log {
@@ -155,114 +113,78 @@ impl Log {
                     .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
             }
         }
-        let lanes = (0..options.lanes)
-            .map(|_| LaneStart {
-                sequence: 1,
-                chunk: 1,
-                link: 0,
-                before: None,
-                live: VecDeque::new(),
-                ready: VecDeque::new(),
-                free: Vec::new(),
-            })
-            .collect();
-        let kept = Kept::Numbers(number);
-        Self::begin(device, options, identity, 1, number, &kept, lanes)
-    }
-
-    /// Begins an incarnation: every lane starts a fresh segment whose durable header says `base`, the
-    /// last number of older incarnations that counts, and `kept`, what counts of the one before.
-    pub(crate) fn begin(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        id: u128,
-        incarnation: u32,
-        base: u64,
-        kept: &Kept,
-        starts: Vec<LaneStart>,
-    ) -> Result<Log, LogError> {
-        let kept = kept.words(options.lanes);
+        let kept = Kept::Numbers(number).words(options.lanes);
         let quota = Quota::default();
-        for start in &starts {
-            quota.add((start.live.len() + start.ready.len() + start.free.len()) as u64);
-        }
-        let mut lanes = Vec::with_capacity(starts.len());
-        let mut marks = Vec::with_capacity(starts.len());
-        for (index, start) in starts.into_iter().enumerate() {
-            let next = start.sequence + start.ready.len() as u64;
-            let pool = SegmentPool::new(index, start.live, start.ready, start.free, next);
-            if pool.ready() == 0 {
-                // A full log must open too, or nobody could write the checkpoint that frees it.
-                let unlimited = LogOptions {
-                    max_log_bytes: 0,
-                    ..options.clone()
-                };
-                pool.prepare(&*device, &unlimited, &quota)?;
-            }
+        let mut lanes = Vec::with_capacity(options.lanes);
+        for index in 0..options.lanes {
+            let pool = SegmentPool::new(index, PoolFiles::default(), 1);
+            prepare_first(&pool, &*device, &options, &quota)?;
             let Some(segment) = pool.take() else {
                 unreachable!("a segment was made ready")
             };
-            debug_assert_eq!(segment.sequence, start.sequence);
             let header = SegmentHeader {
-                log: id,
+                log: identity,
                 lane: index as u16,
                 lanes: options.lanes as u32,
                 protocol: crate::protocol::of(options.protocol).id(),
                 sequence: segment.sequence,
-                incarnation,
-                link: start.link,
-                base,
-                first_chunk: start.chunk,
-                horizon: base,
+                incarnation: 1,
+                link: 0,
+                base: number,
+                first_chunk: 1,
+                horizon: number,
                 len: segment.len,
                 kept: kept.clone(),
                 successor: None,
             };
-            marks.push(start.before);
-            let seal = SealState {
+            let end = LaneEnd {
+                segment,
                 header,
                 offset: BLOCK as u64,
-                chunk: start.chunk,
-                link: start.link,
-                group: 1,
-                segment,
+                chunk: 1,
+                link: 0,
             };
-            let most = options.flushes_in_flight;
-            lanes.push(Lane::new(
-                index,
-                options.lanes,
-                options.strands,
-                most,
-                seal,
-                pool,
-            ));
+            lanes.push(Lane::new(index, &options, end, pool));
         }
         preallocate(&lanes, &*device, &options, &quota)?;
         // Names before contents: a header counts only in a file that is found.
         device
             .sync_directory()
             .map_err(|error| LogError::io("making the log's file names durable", error))?;
-        for (index, (lane, before)) in lanes.iter().zip(marks).enumerate() {
+        for lane in &lanes {
             let seal = lane.seal.lock();
             let block = seal.header.encode(&*device);
-            seal.segment.write_header(index, &block)?;
-            if let Some((before, header)) = before
-                && !braid_rt::mutant!("mark_no_successor")
-            {
-                before.write_header(index, &header.marked(incarnation).encode(&*device))?;
-            }
+            seal.segment.write_header(lane.index, &block)?;
         }
-        let lanes = lanes.into_boxed_slice();
-        let parts = CoreParts {
+        Self::start(CoreParts {
             device,
             options,
-            id,
-            incarnation,
-            base,
+            id: identity,
+            incarnation: 1,
+            begun: true,
+            base: number,
             kept,
-            lanes,
+            lanes: lanes.into_boxed_slice(),
             quota,
-        };
+        })
+    }
+
+    /// Begins to write, if nothing was written since the log was recovered with
+    /// [`Recovered::into_idle_log`]: the first entry does that. To be called before a [position](Log::quiesce) is
+    /// taken from which the log will be recovered: what recovery gave up is given up for good only then.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] if a file can't be prepared, and may be tried again;
+    /// [`LogError::Poisoned`] if a write failed.
+    pub fn begin(&self) -> Result<(), LogError> {
+        match self.core().is_begun() {
+            true => Ok(()),
+            false => self.core().begin(),
+        }
+    }
+
+    /// Puts a log together and starts its threads.
+    pub(crate) fn start(parts: CoreParts) -> Result<Log, LogError> {
         let core = Arc::new(Core::new(parts));
         let homes = core.strands.iter().enumerate().map(|(strand, state)| {
             Arc::new(TicketHome {
@@ -563,6 +485,8 @@ impl Log {
     pub fn quiesce<R>(&self, f: impl FnOnce(LogStart) -> R) -> R {
         let core = self.core();
         let _one = core.quiescing.lock();
+        // Either all lanes have begun, or none.
+        let _begun = core.beginning.lock();
         core.entries.quiesce(|| {
             let lanes = core.lanes.iter().map(|lane| {
                 let seal = lane.seal.lock();
@@ -571,7 +495,7 @@ impl Log {
                     offset: seal.offset,
                     chunk: seal.chunk,
                     link: seal.link,
-                    incarnation: core.incarnation,
+                    incarnation: seal.header.incarnation,
                 }
             });
             let lanes = lanes.collect();

@@ -65,24 +65,36 @@ impl Quota {
     }
 }
 
+/// The files of one lane.
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct PoolFiles {
     /// Segments with log in them, oldest first; the last is the one being written.
-    live: VecDeque<Segment>,
+    pub(crate) live: VecDeque<Segment>,
     /// Segments ready for use, in sequence behind the live ones.
-    ready: VecDeque<Segment>,
+    pub(crate) ready: VecDeque<Segment>,
     /// Released segments, under their old names, to be used again.
-    free: Vec<Segment>,
+    pub(crate) free: Vec<Segment>,
     /// Released segments to be deleted.
-    retired: Vec<Segment>,
-    /// The sequence number of the next segment to be made ready.
-    next_sequence: u64,
+    pub(crate) retired: Vec<Segment>,
 }
 
-impl State {
-    fn files(&self) -> u64 {
+impl PoolFiles {
+    /// Files that hold log or are there to take it.
+    fn usable(&self) -> u64 {
         (self.live.len() + self.ready.len() + self.free.len()) as u64
     }
+
+    /// All files.
+    pub(crate) fn count(&self) -> u64 {
+        self.usable() + self.retired.len() as u64
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: PoolFiles,
+    /// The sequence number of the next segment to be made ready.
+    next_sequence: u64,
 }
 
 /// The segments of one lane.
@@ -98,21 +110,12 @@ pub(crate) struct SegmentPool {
 
 impl SegmentPool {
     /// A pool of what was found on the device. `next_sequence` is that behind all live and ready ones.
-    pub(crate) fn new(
-        lane: usize,
-        live: VecDeque<Segment>,
-        ready: VecDeque<Segment>,
-        free: Vec<Segment>,
-        next_sequence: u64,
-    ) -> Self {
-        let count = ready.len() as u64;
+    pub(crate) fn new(lane: usize, files: PoolFiles, next_sequence: u64) -> Self {
+        let count = files.ready.len() as u64;
         Self {
             lane,
             state: Mutex::new(State {
-                live,
-                ready,
-                free,
-                retired: Vec::new(),
+                files,
                 next_sequence,
             }),
             work: Mutex::new(()),
@@ -129,7 +132,7 @@ impl SegmentPool {
 
     /// Segment files that hold log or are there to take it.
     fn files(&self) -> u64 {
-        self.state.lock().files()
+        self.state.lock().files.usable()
     }
 
     /// Makes segments ready until the lane has what [`LogOptions::preallocated_bytes`] asks for, or the limit is
@@ -159,12 +162,13 @@ impl SegmentPool {
     pub(crate) fn take_back(&self, first: u64, device: &dyn Device, quota: &Quota) {
         let mut state = self.state.lock();
         while state
+            .files
             .ready
             .back()
             .is_some_and(|last| last.sequence >= first)
         {
-            let last = state.ready.pop_back();
-            state.retired.extend(last);
+            let last = state.files.ready.pop_back();
+            state.files.retired.extend(last);
             self.ready.fetch_sub(1, Ordering::Release);
         }
         state.next_sequence = first;
@@ -181,10 +185,10 @@ impl SegmentPool {
     /// Takes the next ready segment into use.
     pub(crate) fn take(&self) -> Option<Segment> {
         let mut state = self.state.lock();
-        let segment = state.ready.pop_front()?;
+        let segment = state.files.ready.pop_front()?;
         // Release: pairs with `ready`.
         self.ready.fetch_sub(1, Ordering::Release);
-        state.live.push_back(segment.clone());
+        state.files.live.push_back(segment.clone());
         Some(segment)
     }
 
@@ -230,14 +234,14 @@ impl SegmentPool {
     ) -> Result<bool, LogError> {
         let (sequence, old) = {
             let mut state = self.state.lock();
-            (state.next_sequence, state.free.pop())
+            (state.next_sequence, state.files.free.pop())
         };
         let name = segment_name(self.lane, sequence);
         let segment = if let Some(old) = old {
             braid_rt::reach("log: a segment is used again");
             let old_name = segment_name(self.lane, old.sequence);
             if let Err(error) = device.rename(&old_name, &name) {
-                self.state.lock().free.push(old);
+                self.state.lock().files.free.push(old);
                 return Err(LogError::io(
                     format!("renaming {old_name} to {name}"),
                     error,
@@ -273,7 +277,7 @@ impl SegmentPool {
                 .sync_directory()
                 .map_err(|error| LogError::io(format!("making the name {name} durable"), error))?;
         }
-        self.state.lock().ready.push_back(segment);
+        self.state.lock().files.ready.push_back(segment);
         // Release: pairs with `ready`.
         self.ready.fetch_add(1, Ordering::Release);
         Ok(true)
@@ -285,21 +289,21 @@ impl SegmentPool {
         let mut state = self.state.lock();
         let mut released = 0;
         // I6: the segment being written is never released, whatever the caller says.
-        while state.live.len() > 1 && state.live[0].sequence < sequence {
-            if let Some(segment) = state.live.pop_front() {
+        while state.files.live.len() > 1 && state.files.live[0].sequence < sequence {
+            if let Some(segment) = state.files.live.pop_front() {
                 released += 1;
                 if options.discard {
-                    state.retired.push(segment)
+                    state.files.retired.push(segment)
                 } else {
-                    state.free.push(segment)
+                    state.files.free.push(segment)
                 }
             }
         }
         // What was needed between two checkpoints will be again; more than that goes back.
         let kept = options.preallocated_files();
-        while state.free.len() > released.max(1) && state.files() > kept {
-            if let Some(segment) = state.free.pop() {
-                state.retired.push(segment);
+        while state.files.free.len() > released.max(1) && state.files.usable() > kept {
+            if let Some(segment) = state.files.free.pop() {
+                state.files.retired.push(segment);
             }
         }
         released > 0
@@ -317,7 +321,7 @@ impl SegmentPool {
     ) -> Result<(), LogError> {
         let _work = self.work.lock();
         loop {
-            let Some(segment) = self.state.lock().retired.pop() else {
+            let Some(segment) = self.state.lock().files.retired.pop() else {
                 return Ok(());
             };
             let name = segment_name(self.lane, segment.sequence);
@@ -329,7 +333,7 @@ impl SegmentPool {
             match punch.and_then(|()| device.remove(&name)) {
                 Ok(()) => quota.give_back(),
                 Err(error) => {
-                    self.state.lock().retired.push(segment);
+                    self.state.lock().files.retired.push(segment);
                     return Err(LogError::io(format!("deleting {name}"), error));
                 }
             }
@@ -339,7 +343,11 @@ impl SegmentPool {
     /// A segment with log in it that was not released.
     pub(crate) fn find(&self, sequence: u64) -> Option<Segment> {
         let state = self.state.lock();
-        let found = state.live.iter().find(|live| live.sequence == sequence);
+        let found = state
+            .files
+            .live
+            .iter()
+            .find(|live| live.sequence == sequence);
         found.cloned()
     }
 
@@ -348,6 +356,7 @@ impl SegmentPool {
     pub(crate) fn oldest(&self) -> u64 {
         self.state
             .lock()
+            .files
             .live
             .front()
             .map_or(0, |segment| segment.sequence)
@@ -394,7 +403,7 @@ mod tests {
     fn prepares_recycles_and_keeps_the_limit() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
         for _ in 0..3 {
             assert!(pool.prepare(&device, &options, &quota).unwrap());
         }
@@ -426,7 +435,7 @@ mod tests {
             ..options()
         };
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
         pool.preallocate(&device, &options, &quota).unwrap();
         assert_eq!((pool.ready(), quota.files()), (5, 5));
         while pool.take().is_some() {}
@@ -459,7 +468,7 @@ mod tests {
         };
         device.set_capacity(Some(200 << 10));
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
         assert!(pool.prepare(&device, &options, &quota).unwrap());
         let error = pool.preallocate(&device, &options, &quota).unwrap_err();
         assert!(error.is_storage_full(), "{error}");
@@ -490,7 +499,7 @@ mod tests {
     fn discards() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, VecDeque::new(), VecDeque::new(), Vec::new(), 1);
+        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
         for _ in 0..2 {
             pool.prepare(&device, &options, &quota).unwrap();
             pool.take().unwrap();

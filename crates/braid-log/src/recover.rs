@@ -2,7 +2,7 @@
 
 mod salvage;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use braid_rt::Mutex;
 
 use self::salvage::{Damage, Numbers};
 use crate::chunk::INCARNATIONS_MAX;
-use crate::log::LaneStart;
+use crate::core::CoreParts;
+use crate::lane::{Lane, LaneEnd};
 use crate::options::{BLOCK, FlushMode};
 use crate::piece::{PieceKind, Pieces};
+use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::reader::{Expected, SegmentReader};
 use crate::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
-use crate::segment::{
-    Segment, SegmentHeader, is_unfinished_name, parse_segment_name, segment_name,
-};
+use crate::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
 use crate::start::{LanePosition, LogStart};
 use crate::{Log, LogError, LogOptions, ProtocolKind};
 
@@ -679,6 +679,17 @@ impl Recovered {
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Io`]. Nothing is lost then; recovery may be repeated.
     pub fn into_log(self) -> Result<Log, LogError> {
+        let log = self.into_idle_log()?;
+        log.begin()?;
+        Ok(log)
+    }
+
+    /// As [`Recovered::into_log`], but leaves the new incarnation to the first entry, or to [`Log::begin`].
+    /// Makes what was recovered durable, and writes nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Io`].
+    pub fn into_idle_log(self) -> Result<Log, LogError> {
         let Self {
             cut,
             device,
@@ -702,19 +713,25 @@ impl Recovered {
         if begun_twice(&lanes) {
             braid_rt::reach("recovery: several incarnations");
         }
-        remove_unfinished(&*device)?;
-        let starts = lanes
-            .iter()
-            .zip(segments)
-            .zip(&kept_from.lanes)
-            .map(|((scan, segments), position)| {
-                lane_start(&*device, &options, scan, segments, position)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let quota = Quota::default();
+        let found = lanes.into_iter().zip(segments).zip(&kept_from.lanes);
+        let lanes = found
+            .map(|((scan, segments), position)| lane(&options, scan, segments, position, &quota))
+            .collect::<Result<_, _>>()?;
         let Some(kept) = kept.get(&incarnation) else {
             unreachable!("the newest incarnation has a cut")
         };
-        Log::begin(device, options, id, incarnation + 1, cut, kept, starts)
+        Log::start(CoreParts {
+            device,
+            kept: kept.words(options.lanes),
+            options,
+            id,
+            incarnation: incarnation + 1,
+            begun: false,
+            base: cut,
+            lanes,
+            quota,
+        })
     }
 }
 
@@ -740,80 +757,54 @@ struct Begun {
     protocol: &'static dyn Protocol,
 }
 
-fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
-    let entries = device
-        .list()
-        .map_err(|error| LogError::io("listing the device", error))?;
-    for entry in entries
-        .iter()
-        .filter(|entry| is_unfinished_name(&entry.name))
-    {
-        braid_rt::reach("recovery: an unfinished segment goes");
-        device
-            .remove(&entry.name)
-            .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
-    }
-    Ok(())
-}
-
-/// Sorts a lane's files into those that recovery needs, those ready for use, and the rest.
-fn lane_start(
-    device: &dyn Device,
+/// A lane at the end of its log: sorts its files into those that recovery needs, those ready for use, and
+/// the rest.
+fn lane(
     options: &LogOptions,
-    scan: &LaneScan,
+    scan: LaneScan,
     segments: Segments,
     start: &LanePosition,
-) -> Result<LaneStart, LogError> {
+    quota: &Quota,
+) -> Result<Lane, LogError> {
     let lane = usize::from(scan.end.lane);
     let fresh = scan.end_segment + 1;
-    let Some(end) = segments.get(&scan.end_segment) else {
-        unreachable!("the scan ended in a segment")
-    };
-    if scan.end_header.successor.is_some() && !braid_rt::mutant!("keep_a_successor_mark") {
-        // The segment behind was begun while flushes before it were under way, and these were torn. It
-        // may go or become another one below, so it must not be missed.
-        braid_rt::reach("recovery: a successor mark goes");
-        let unmarked = SegmentHeader {
-            successor: None,
-            ..scan.end_header.clone()
-        };
-        end.write_header(lane, &unmarked.encode(device))?;
-    }
-    let mut lane_start = LaneStart {
-        sequence: fresh,
-        chunk: scan.end.sequence,
-        link: scan.end.link,
-        before: Some((end.clone(), scan.end_header.clone())),
-        live: VecDeque::new(),
-        ready: VecDeque::new(),
-        free: Vec::new(),
-    };
+    let mut files = PoolFiles::default();
     for (sequence, segment) in segments {
         let fits = segment.len == options.segment_bytes;
-        let next_ready = fresh + lane_start.ready.len() as u64;
+        let next_ready = fresh + files.ready.len() as u64;
         if sequence >= start.segment && sequence < fresh {
             // I1: the cut counts chunks that were read, perhaps from a volatile cache: those of a write that
-            // failed, or of a process that ended before its flush. The new incarnation's base vouches for
-            // them, so they are made durable before it is.
+            // failed, or of a process that ended before its flush. Readers see them from here on, and the
+            // new incarnation's base vouches for them, so they are made durable before.
             segment.file.sync().map_err(|error| {
                 let name = segment_name(lane, sequence);
                 LogError::io(format!("making {name} durable"), error)
             })?;
-            lane_start.live.push_back(segment);
+            files.live.push_back(segment);
         } else if sequence == next_ready && fits {
             braid_rt::reach("recovery: the next segment is ready");
             // Old contents are told from new by incarnation, sequence number and link.
-            lane_start.ready.push_back(segment);
+            files.ready.push_back(segment);
         } else if sequence < start.segment && fits && !options.discard {
             braid_rt::reach("recovery: an old segment is kept for use");
-            lane_start.free.push(segment);
+            files.free.push(segment);
         } else {
             braid_rt::reach("recovery: a segment goes");
-            let name = segment_name(lane, sequence);
-            device
-                .remove(&name)
-                .map_err(|error| LogError::io(format!("removing {name}"), error))?;
+            files.retired.push(segment);
         }
     }
-    Ok(lane_start)
+    let Some(segment) = files.live.back().cloned() else {
+        unreachable!("the scan ended in a segment")
+    };
+    quota.add(files.count());
+    let next = fresh + files.ready.len() as u64;
+    let pool = SegmentPool::new(lane, files, next);
+    let end = LaneEnd {
+        segment,
+        header: scan.end_header,
+        offset: scan.end_offset,
+        chunk: scan.end.sequence,
+        link: scan.end.link,
+    };
+    Ok(Lane::new(lane, options, end, pool))
 }

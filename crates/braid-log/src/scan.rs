@@ -143,6 +143,8 @@ pub(crate) struct LaneScan {
     /// The segment where the log ends, and the chunk that would come next.
     pub(crate) end_segment: u64,
     pub(crate) end_header: SegmentHeader,
+    /// The place behind its last valid chunk.
+    pub(crate) end_offset: u64,
     pub(crate) end: Expected,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
@@ -228,6 +230,7 @@ pub(crate) fn scan_lane(
         streamed: Vec::new(),
         end_segment: start.segment,
         end_header: header,
+        end_offset: start.offset,
         end: Expected {
             lane: lane as u16,
             incarnation: start.incarnation,
@@ -286,6 +289,7 @@ pub(crate) fn scan_lane(
         scan.end.sequence = header.first_chunk;
         scan.end.link = header.link;
         scan.end_segment = sequence;
+        scan.end_offset = BLOCK as u64;
         segment = next;
         offset = BLOCK as u64;
     }
@@ -483,6 +487,7 @@ impl LaneScan {
             self.chunks += 1;
             self.end.sequence += 1;
             self.end.link = crc;
+            self.end_offset = offset;
             if header.more > 0 && !braid_rt::mutant!("half_flushes") {
                 continue;
             }

@@ -74,6 +74,9 @@ pub(crate) struct Reservation(u64);
 impl Core {
     /// Bytes the lane can take for sure, the ends of segments that a chunk does not fit into deducted.
     fn room(&self, lane: &Lane) -> u64 {
+        if !self.is_begun() {
+            return 0;
+        }
         let slot = self.options.slot_bytes as u64;
         // Acquire: pairs with the sealing leader's store. A mix of old and new errs by one segment, which
         // was taken before the new rest was stored.
@@ -164,6 +167,9 @@ impl Core {
     /// Prepares segments until all lanes have what is needed.
     #[cold]
     fn make_room(&self, payload: usize) -> Result<(), LogError> {
+        if !self.is_begun() {
+            self.begin()?;
+        }
         for lane in &self.lanes {
             if self.room(lane) >= self.needed(0) {
                 self.refresh_space(lane);
@@ -208,6 +214,9 @@ impl Core {
     /// Prepares segments ahead of need and deletes released ones. Errors are left to whoever needs the
     /// space.
     pub(crate) fn prepare_ahead(&self) {
+        if !self.is_begun() {
+            return;
+        }
         for lane in &self.lanes {
             let discard = self.options.discard;
             let _ = lane

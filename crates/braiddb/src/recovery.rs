@@ -580,7 +580,10 @@ fn recover(
         braid_rt::reach("opening: log is kept for an archive or a feed");
         recovered.retain(kept_from.clone())?;
     }
-    let log = recovered.into_log()?;
+    let log = recovered.into_idle_log()?;
+    if options.preallocated_log_bytes > 0 || braid_rt::mutant!("begin_at_once") {
+        log.begin()?;
+    }
     if let Some(readers) = &readers {
         readers.open(&log);
     }
@@ -619,6 +622,13 @@ fn recover(
         .maintenance
         .checkpointed
         .store(start.number, Ordering::Release);
+    // Where nothing was replayed, the checkpoint covers all there is, also the numbers that recovery skips
+    // (`gsn`): closing writes no other one.
+    let covered = match transactions {
+        0 if !braid_rt::mutant!("cover_no_skipped_numbers") => inner.log.last_number(),
+        _ => start.number,
+    };
+    inner.maintenance.covered.store(covered, Ordering::Release);
     // The log that was replayed counts towards the next checkpoint.
     inner
         .maintenance

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid::{
     Builder, BulkLoader, Bytes, Changes, Database, Device, Durability, Error, Feed, MemoryDevice,
-    Readable, Result, Snapshot, Table, Ticket, Transaction, TransactionOptions,
+    Protocol, Readable, Result, Snapshot, Table, Ticket, Transaction, TransactionOptions,
 };
 use braid_io::OpenMode;
 
@@ -283,10 +283,10 @@ fn a_failed_close_releases_the_files_for_good() {
 #[test]
 fn a_failed_opening_releases_the_files() {
     let device = braid_io::SimDevice::new(1);
-    let open = |background| {
+    let open = |protocol, background| {
         let released = Arc::new(AtomicU32::new(0));
         let lock = Lock(released.clone());
-        let builder = builder().background_threads(background);
+        let builder = builder().protocol(protocol).background_threads(background);
         (
             builder.open_on_locked(Arc::new(device.clone()), lock),
             released,
@@ -294,13 +294,17 @@ fn a_failed_opening_releases_the_files() {
     };
     let mut failures = 0;
     for n in 1..200 {
-        let background = n % 2 == 0;
+        let background = n / 2 % 2 == 0;
+        // Later steps than these are rare in an opening.
+        let step = n / 3 % 16;
         match n % 3 {
-            0 => device.fail_write_after(n / 3),
-            1 => device.fail_sync_after(n / 3),
-            _ => device.fail_read_after(n / 3),
+            0 => device.fail_write_after(step),
+            1 => device.fail_sync_after(step),
+            _ => device.fail_read_after(step),
         }
-        let (opened, released) = open(background);
+        // An opening with another protocol begins a log and writes a checkpoint.
+        let protocol = [Protocol::Glsn, Protocol::Epoch][n as usize % 2];
+        let (opened, released) = open(protocol, background);
         if opened.is_err() {
             failures += 1;
             assert_eq!(released.load(Ordering::SeqCst), 1, "attempt {n}");
@@ -313,7 +317,7 @@ fn a_failed_opening_releases_the_files() {
         assert_eq!(released.load(Ordering::SeqCst), 1, "attempt {n}");
     }
     assert!(failures > 20, "{failures}");
-    open(true).0.unwrap();
+    open(Protocol::Glsn, true).0.unwrap();
 }
 
 /// The statistics of a closed database are nobody's, and those of the next opener stay.

@@ -1,0 +1,167 @@
+//! Beginning an incarnation: not when the log is opened, but before its first write.
+//!
+//! So an opening that writes nothing leaves nothing behind, and works where nothing can be written. Until
+//! then every lane stands at the end that recovery found, and is short of space, so that the first entry
+//! comes here.
+
+use std::sync::atomic::Ordering;
+
+use braid_io::Device;
+
+use crate::LogError;
+use crate::core::Core;
+use crate::lane::Lane;
+use crate::options::LogOptions;
+use crate::pool::{Quota, SegmentPool};
+use crate::segment::{SegmentHeader, is_unfinished_name};
+
+impl Core {
+    /// Whether the incarnation has begun: each lane has a segment whose durable header says so.
+    #[inline]
+    pub(crate) fn is_begun(&self) -> bool {
+        // Acquire: pairs with `begin`.
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Begins the incarnation, unless it has begun: every lane starts a fresh segment whose durable header
+    /// says `base`, the last number of older incarnations that counts, and what counts of the one before.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] while files are prepared: the next call tries again. A
+    /// header that can't be written poisons.
+    #[cold]
+    pub(crate) fn begin(&self) -> Result<(), LogError> {
+        let _one = self.beginning.lock();
+        if self.is_begun() {
+            return Ok(());
+        }
+        if let Some(error) = self.poison() {
+            return Err(error);
+        }
+        self.prepare_to_begin()
+            .map_err(|error| match error.is_storage_full() {
+                true => self.out_of_space(0, true),
+                false => error,
+            })?;
+        self.begin_lanes()
+            .inspect_err(|error| self.set_poison(&error.to_string()))?;
+        self.begun.store(true, Ordering::Release);
+        self.lanes.iter().for_each(|lane| self.refresh_space(lane));
+        Ok(())
+    }
+
+    /// Makes a segment ready in each lane, and its name durable.
+    fn prepare_to_begin(&self) -> Result<(), LogError> {
+        let device = &*self.device;
+        remove_unfinished(device)?;
+        for lane in &self.lanes {
+            self.unmark(lane)?;
+            lane.pool.delete_retired(device, false, &self.quota)?;
+            prepare_first(&lane.pool, device, &self.options, &self.quota)?;
+        }
+        preallocate(&self.lanes, device, &self.options, &self.quota)?;
+        // Names before contents: a header counts only in a file that is found. A killed process may have
+        // left some that were not made durable.
+        device
+            .sync_directory()
+            .map_err(|error| LogError::io("making the log's file names durable", error))
+    }
+
+    /// Takes the successor mark off the segment where the lane ends, if it has one: the next segment was begun
+    /// while flushes before it were under way, and these were torn. It may be deleted now, or become
+    /// another one, so it must not be missed.
+    fn unmark(&self, lane: &Lane) -> Result<(), LogError> {
+        let mut seal = lane.seal.lock();
+        if seal.header.successor.is_none() || braid_rt::mutant!("keep_a_successor_mark") {
+            return Ok(());
+        }
+        braid_rt::reach("recovery: a successor mark goes");
+        let unmarked = SegmentHeader {
+            successor: None,
+            ..seal.header.clone()
+        };
+        let block = unmarked.encode(&*self.device);
+        seal.segment.write_header(lane.index, &block)?;
+        seal.header = unmarked;
+        Ok(())
+    }
+
+    fn begin_lanes(&self) -> Result<(), LogError> {
+        for lane in &self.lanes {
+            let mut seal = lane.seal.lock();
+            let end = seal.position();
+            let first = self.next_segment(lane, &mut seal)?;
+            if let Err(error) = seal.segment.write_header(lane.index, &first.header) {
+                // The log ends where it did: a follower finds what was recovered, and no header.
+                if !braid_rt::mutant!("stay_at_a_failed_beginning") {
+                    seal.move_to(end);
+                }
+                return Err(error);
+            }
+            if !braid_rt::mutant!("mark_no_successor") {
+                let (before, header) = &first.mark;
+                before.write_header(lane.index, header)?;
+            }
+            lane.begin_at(&seal);
+        }
+        Ok(())
+    }
+}
+
+/// Makes the segment ready that a lane begins with. A full log begins, too, or nobody could write the
+/// checkpoint that frees it.
+pub(crate) fn prepare_first(
+    pool: &SegmentPool,
+    device: &dyn Device,
+    options: &LogOptions,
+    quota: &Quota,
+) -> Result<(), LogError> {
+    let unlimited = LogOptions {
+        max_log_bytes: 0,
+        ..options.clone()
+    };
+    let prepared = pool.prepare_while(device, &unlimited, quota, || pool.ready() == 0);
+    prepared.map(drop)
+}
+
+/// Makes the segments that the options want ahead, in all lanes or in none.
+pub(crate) fn preallocate(
+    lanes: &[Lane],
+    device: &dyn Device,
+    options: &LogOptions,
+    quota: &Quota,
+) -> Result<(), LogError> {
+    let mut made = Vec::with_capacity(lanes.len());
+    for lane in lanes {
+        match lane.pool.preallocate(device, options, quota) {
+            Ok(first) => made.push((lane, first)),
+            Err(error) => {
+                for (lane, first) in made {
+                    lane.pool.take_back(first, device, quota);
+                }
+                return Err(match error.is_storage_full() {
+                    true => quota.out_of_space(options, options.preallocated_bytes, true),
+                    false => error,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes files that were to become segments when a process ended.
+pub(crate) fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
+    let entries = device
+        .list()
+        .map_err(|error| LogError::io("listing the device", error))?;
+    for entry in entries
+        .iter()
+        .filter(|entry| is_unfinished_name(&entry.name))
+    {
+        braid_rt::reach("recovery: an unfinished segment goes");
+        device
+            .remove(&entry.name)
+            .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
+    }
+    Ok(())
+}

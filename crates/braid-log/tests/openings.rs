@@ -1,0 +1,117 @@
+//! What an opening of the log writes: nothing, until something is logged.
+
+mod common;
+
+use std::sync::Arc;
+
+use braid_io::{Device, OpenMode, SimDevice};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use common::{payload, sim, small, try_recover};
+
+fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
+    LogOptions {
+        protocol,
+        lanes,
+        strands: lanes,
+        segment_bytes: 132 << 10,
+        ..small(FlushMode::Callers)
+    }
+}
+
+/// A log with some records, and the position before them.
+fn written(medium: &SimDevice, options: &LogOptions) -> (LogStart, Vec<u64>) {
+    let log = Log::create(sim(medium), options.clone()).unwrap();
+    let first = log.quiesce(|start| start);
+    let numbers = (1..20).map(|at| {
+        let ticket = log.append(&[&payload(at, 100)]).unwrap();
+        ticket.wait().unwrap();
+        ticket.number()
+    });
+    let numbers = numbers.collect();
+    log.close().unwrap();
+    (first, numbers)
+}
+
+fn read(log: &Log, from: &LogStart) -> Result<Vec<u64>, LogError> {
+    let mut found = Vec::new();
+    let mut follower = log.follow(from)?;
+    follower.read(usize::MAX, &mut |piece| found.push(piece.number))?;
+    Ok(found)
+}
+
+/// All files with their bytes.
+fn files(medium: &SimDevice) -> Vec<(String, Vec<u8>)> {
+    let device = sim(medium);
+    let entries = device.list().unwrap().into_iter();
+    let files = entries.map(|entry| {
+        let file = device.open(&entry.name, OpenMode::Existing).unwrap();
+        let mut bytes = device.allocate(entry.len as usize);
+        file.read_at(&mut bytes, 0).unwrap();
+        (entry.name, bytes.to_vec())
+    });
+    files.collect()
+}
+
+fn each(mut test: impl FnMut(ProtocolKind, LogOptions)) {
+    for &protocol in ProtocolKind::ALL {
+        for lanes in 1..=3 {
+            test(protocol, options(protocol, lanes));
+        }
+    }
+}
+
+#[test]
+fn an_opening_without_a_record_writes_nothing() {
+    each(|protocol, options| {
+        let medium = SimDevice::new(1);
+        let (first, numbers) = written(&medium, &options);
+        let before = files(&medium);
+        for _ in 0..3 {
+            let device: Arc<dyn Device> = sim(&medium);
+            let log = try_recover(&device, &options, &first).unwrap();
+            let log = log.into_idle_log().unwrap();
+            assert_eq!(read(&log, &first).unwrap(), numbers, "{protocol}");
+            log.sync().unwrap();
+            log.close().unwrap();
+            assert!(files(&medium) == before, "{protocol}");
+        }
+    });
+}
+
+/// Each write and sync of the beginning fails in turn: what was recovered is read all the same, in that opening
+/// and in the next.
+#[test]
+fn a_log_that_can_not_begin_is_read_to_its_end() {
+    each(|protocol, options| {
+        let medium = SimDevice::new(1);
+        let (first, numbers) = written(&medium, &options);
+        let mut failed = 0;
+        for step in 0.. {
+            let medium = medium.after_kill();
+            let device: Arc<dyn Device> = sim(&medium);
+            let log = try_recover(&device, &options, &first).unwrap();
+            let log = log.into_idle_log().unwrap();
+            medium.break_after(step);
+            let appended = log.append(&[b"x"]);
+            medium.mend();
+            if appended.is_ok() {
+                break;
+            }
+            failed += 1;
+            assert_eq!(
+                read(&log, &first).unwrap(),
+                numbers,
+                "{protocol}, step {step}"
+            );
+            drop(log);
+            let log = try_recover(&device, &options, &first).unwrap();
+            let log = log.into_log().unwrap();
+            let ticket = log.append(&[b"x"]).unwrap();
+            ticket.wait().unwrap();
+            let mut all = numbers.clone();
+            all.push(ticket.number());
+            assert_eq!(read(&log, &first).unwrap(), all, "{protocol}, step {step}");
+        }
+        assert!(failed > 2, "{protocol}: {failed} steps failed");
+    });
+}

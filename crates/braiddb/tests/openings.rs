@@ -1,0 +1,144 @@
+//! What an opening leaves behind: nothing, unless it writes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid::{Builder, Database, Device, Error, Protocol, Table};
+use braid_io::SimDevice;
+
+fn builder(protocol: Protocol) -> Builder {
+    let builder = Database::builder().pool_bytes(1 << 20).protocol(protocol);
+    match protocol.forced_strands() {
+        Some(_) => builder,
+        None => builder.strands(2).lanes(2),
+    }
+}
+
+/// All files with their bytes. `READERS` counts by its length: what it holds means something only while a writer has
+/// it locked.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            let mut bytes = fs::read(entry.path()).unwrap();
+            if name == "READERS" {
+                bytes.fill(0);
+            }
+            (name, bytes)
+        })
+        .collect()
+}
+
+fn table(db: &Database) -> Table<u64, u64> {
+    db.existing_table("t").unwrap().unwrap()
+}
+
+fn create(db: &Database) {
+    let table = db.table::<u64, u64>("t").unwrap();
+    db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
+}
+
+/// Files, with all their bytes, stay what they are, however often the database is opened; with a consumer that
+/// acknowledges nothing, too, for which the log is kept.
+#[test]
+fn an_opening_that_writes_nothing_leaves_nothing_behind() {
+    for &protocol in Protocol::ALL {
+        for consumer in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let builder = || builder(protocol).segment_bytes(1 << 20);
+            let db = builder().open(dir.path()).unwrap();
+            create(&db);
+            if consumer {
+                drop(db.feed("consumer").unwrap());
+            }
+            db.close().unwrap();
+            let before = files(dir.path());
+            for opening in 0..6 {
+                let db = builder()
+                    .background_threads(opening % 2 == 0)
+                    .open(dir.path())
+                    .unwrap();
+                assert_eq!(db.get(&table(&db), &1).unwrap(), Some(1));
+                db.close().unwrap();
+                assert!(files(dir.path()) == before, "{protocol}, opening {opening}");
+            }
+            // The next one that writes goes on.
+            let db = builder().open(dir.path()).unwrap();
+            db.transact(|tx| tx.insert(&table(&db), &2, &2)).unwrap();
+            db.close().unwrap();
+            let db = builder().open(dir.path()).unwrap();
+            assert_eq!(db.get(&table(&db), &2).unwrap(), Some(2));
+        }
+    }
+}
+
+/// An opening that writes a little uses the files of earlier ones.
+#[test]
+fn openings_that_write_use_the_files_of_earlier_ones() {
+    for &protocol in Protocol::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = || {
+            builder(protocol)
+                .segment_bytes(1 << 20)
+                .background_threads(false)
+        };
+        let db = builder().open(dir.path()).unwrap();
+        create(&db);
+        db.close().unwrap();
+        let mut most = 0;
+        for opening in 0..8 {
+            let db = builder().open(dir.path()).unwrap();
+            db.transact(|tx| tx.insert(&table(&db), &opening, &1))
+                .unwrap();
+            db.close().unwrap();
+            let bytes = files(dir.path()).values().map(Vec::len).sum::<usize>();
+            if opening < 3 {
+                most = most.max(bytes);
+            }
+            assert!(
+                bytes <= most,
+                "{protocol}, opening {opening}: {bytes} bytes"
+            );
+        }
+    }
+}
+
+/// A full device opens, shows what it holds, and says why it takes nothing.
+#[test]
+fn a_full_device_is_read() {
+    for &protocol in Protocol::ALL {
+        let medium = SimDevice::new(1);
+        let device = || -> Arc<dyn Device> { Arc::new(medium.clone()) };
+        let builder = || builder(protocol).segment_bytes(1 << 20);
+        let db = builder().open_on(device()).unwrap();
+        create(&db);
+        db.close().unwrap();
+        medium.set_capacity(Some(medium.used()));
+        for background in [true, false] {
+            let db = builder()
+                .background_threads(background)
+                .open_on(device())
+                .unwrap();
+            assert_eq!(db.get(&table(&db), &1).unwrap(), Some(1));
+            db.close().unwrap();
+        }
+        // Files that are there for use take a little more.
+        let db = builder()
+            .background_threads(false)
+            .open_on(device())
+            .unwrap();
+        let full = (0..10_000).find_map(|key| {
+            let put = |tx: &mut braid::Transaction| tx.insert(&table(&db), &key, &2);
+            db.transact(put).err()
+        });
+        assert!(matches!(full, Some(Error::OutOfSpace { .. })), "{full:?}");
+        assert!(db.get(&table(&db), &1).unwrap().is_some());
+        medium.set_capacity(None);
+        db.transact(|tx| tx.insert(&table(&db), &1, &3)).unwrap();
+        assert_eq!(db.get(&table(&db), &1).unwrap(), Some(3));
+        db.close().unwrap();
+    }
+}
