@@ -86,7 +86,7 @@ fn what_never_happened_is_told() {
     assert!(
         summary
             .missing()
-            .contains(&"gap rule: numbers behind a gap")
+            .contains(&"damage: acknowledged numbers are missing")
     );
 }
 
