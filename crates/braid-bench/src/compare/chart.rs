@@ -1,4 +1,4 @@
-//! Drawing a chart: the same for a file of its own, for the report, and as an image.
+//! Drawing a chart: as a file of its own, as an image, and for the report, which has title and legend as HTML.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -11,12 +11,51 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::Spread;
 use crate::BenchError;
 
-const SIZE: (u32, u32) = (860, 440);
-/// The plot within it; the legend is at its right.
-const LEFT: f64 = 74.0;
-const RIGHT: f64 = 690.0;
-const TOP: f64 = 44.0;
-const BOTTOM: f64 = 386.0;
+/// The size of a drawing and the position of the plot within it.
+struct Layout {
+    size: (u32, u32),
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    /// The left end of the title of the vertical axis.
+    y_title: f64,
+    /// The size of the labels' font.
+    label: f64,
+    /// Whether the drawing has its title above the plot, and its legend to the right of it.
+    has_words: bool,
+}
+
+/// A file of its own.
+const ALONE: Layout = Layout {
+    size: (860, 440),
+    left: 74.0,
+    right: 690.0,
+    top: 44.0,
+    bottom: 386.0,
+    y_title: 8.0,
+    label: 13.0,
+    has_words: true,
+};
+
+/// A part of the report: as wide as a phone, so that labels are readable there without scrolling.
+const IN_PAGE: Layout = Layout {
+    size: (400, 310),
+    left: 44.0,
+    right: 390.0,
+    top: 30.0,
+    bottom: 256.0,
+    y_title: 2.0,
+    label: 16.0,
+    has_words: false,
+};
+
+/// The size of a curve's sample in the report's legend.
+const SAMPLE: (u32, u32) = (26, 14);
+
+/// The width of a character of a label, at most, and the gap between two labels.
+const CHARACTER: f64 = 7.5;
+const GAP: f64 = 8.0;
 
 /// Pixels of an image a unit.
 const IMAGE_SCALE: u32 = 2;
@@ -84,6 +123,17 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, Spread)>,
 }
 
+impl Series {
+    /// A piece of the curve as SVG, for a legend.
+    pub(super) fn sample(&self) -> std::io::Result<String> {
+        let (width, height) = SAMPLE;
+        svg(SAMPLE, |area| {
+            let pen = Pen { area, scale: 1.0 };
+            pen.sample(self.style, (0.0, f64::from(height) / 2.0), f64::from(width))
+        })
+    }
+}
+
 /// A chart.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
@@ -104,35 +154,34 @@ impl Chart {
     pub(super) fn write(&self, directory: &Path) -> Result<[PathBuf; 2], BenchError> {
         let path = |ending: &str| directory.join(format!("{}.{ending}", self.name));
         let (svg, png) = (path("svg"), path("png"));
-        let written = self.svg(true).and_then(|text| std::fs::write(&svg, text));
+        let written = self.svg().and_then(|text| std::fs::write(&svg, text));
         written.map_err(|error| BenchError::file("writing", &svg, error))?;
         let written = self.png().and_then(|bytes| std::fs::write(&png, bytes));
         written.map_err(|error| BenchError::file("writing", &png, error))?;
         Ok([svg, png])
     }
 
-    /// As SVG on white, or on nothing and in the colour of the text around it.
-    pub(super) fn svg(&self, alone: bool) -> std::io::Result<String> {
-        let mut text = String::new();
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        if alone {
-            area.fill(&WHITE).map_err(failed)?;
-        }
-        self.draw(&area, 1.0).map_err(failed)?;
-        area.present().map_err(failed)?;
-        drop(area);
-        if !alone {
-            text = text.replace(INK_NAME, "currentColor");
-        }
-        Ok(text)
+    /// The plot alone as SVG, without a background and in the colour of the text around it.
+    pub(super) fn plot(&self) -> std::io::Result<String> {
+        let text = svg(IN_PAGE.size, |area| self.draw(area, &IN_PAGE, 1.0))?;
+        Ok(text.replace(INK_NAME, "currentColor"))
+    }
+
+    /// The chart with title and legend as SVG, on white.
+    fn svg(&self) -> std::io::Result<String> {
+        svg(ALONE.size, |area| {
+            area.fill(&WHITE)?;
+            self.draw(area, &ALONE, 1.0)
+        })
     }
 
     fn png(&self) -> std::io::Result<Vec<u8>> {
-        let (width, height) = (SIZE.0 * IMAGE_SCALE, SIZE.1 * IMAGE_SCALE);
+        let (width, height) = (ALONE.size.0 * IMAGE_SCALE, ALONE.size.1 * IMAGE_SCALE);
         let mut pixels = vec![0; 3 * width as usize * height as usize];
         let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        self.draw(&area, f64::from(IMAGE_SCALE)).map_err(failed)?;
+        self.draw(&area, &ALONE, f64::from(IMAGE_SCALE))
+            .map_err(failed)?;
         area.present().map_err(failed)?;
         drop(area);
         let mut bytes = Vec::new();
@@ -145,41 +194,48 @@ impl Chart {
         Ok(bytes)
     }
 
-    fn draw<D: DrawingBackend>(&self, area: &DrawingArea<D, Shift>, scale: f64) -> Drawn<D> {
+    fn draw<D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        layout: &Layout,
+        scale: f64,
+    ) -> Drawn<D> {
         use_font();
-        let x = Scale::new(&self.x, self.xs(), LEFT, RIGHT);
-        let y = Scale::new(&self.y, self.ys(), BOTTOM, TOP);
+        let &Layout {
+            left,
+            right,
+            top,
+            bottom,
+            label: size,
+            ..
+        } = layout;
+        let x = Scale::new(&self.x, self.xs(), left, right);
+        let y = Scale::new(&self.y, self.ys(), bottom, top);
         let pen = Pen { area, scale };
-        pen.text(&self.title, (LEFT, 16.0), 17.0, INK, HPos::Left)?;
+        if layout.has_words {
+            pen.text(&self.title, (left, 16.0), 17.0, INK, HPos::Left)?;
+        }
         for (at, label) in y.ticks() {
-            pen.line(&[(LEFT, at), (RIGHT, at)], INK.mix(0.16), 1.0)?;
-            pen.text(&label, (LEFT - 8.0, at), 13.0, INK, HPos::Right)?;
+            pen.line(&[(left, at), (right, at)], INK.mix(0.16), 1.0)?;
+            pen.text(&label, (left - 8.0, at), size, INK, HPos::Right)?;
         }
-        pen.line(&[(LEFT, BOTTOM), (RIGHT, BOTTOM)], INK.mix(0.6), 1.0)?;
-        for (at, label) in x.ticks() {
-            pen.line(&[(at, BOTTOM), (at, BOTTOM + 5.0)], INK.mix(0.6), 1.0)?;
-            pen.text(&label, (at, BOTTOM + 16.0), 13.0, INK, HPos::Center)?;
+        pen.line(&[(left, bottom), (right, bottom)], INK.mix(0.6), 1.0)?;
+        for (at, label) in apart(x.ticks()) {
+            pen.line(&[(at, bottom), (at, bottom + 5.0)], INK.mix(0.6), 1.0)?;
+            pen.text(&label, (at, bottom + 16.0), size, INK, HPos::Center)?;
         }
-        let middle = f64::midpoint(LEFT, RIGHT);
-        pen.text(
-            self.x_title,
-            (middle, BOTTOM + 38.0),
-            13.0,
-            INK,
-            HPos::Center,
-        )?;
-        pen.text(
-            self.y_title,
-            (LEFT - 66.0, TOP - 10.0),
-            12.0,
-            INK,
-            HPos::Left,
-        )?;
+        let below = (f64::midpoint(left, right), bottom + 38.0);
+        pen.text(self.x_title, below, size, INK, HPos::Center)?;
+        let above = (layout.y_title, top - 12.0);
+        pen.text(self.y_title, above, size - 1.0, INK, HPos::Left)?;
         // The one that it is about comes last, on top.
         for series in self.series.iter().rev() {
             self.draw_series(&pen, series, &x, &y)?;
         }
-        self.draw_legend(&pen, &y)
+        match layout.has_words {
+            true => self.draw_legend(&pen, layout, &y),
+            false => Ok(()),
+        }
     }
 
     fn draw_series<D: DrawingBackend>(
@@ -203,7 +259,12 @@ impl Chart {
     }
 
     /// Names at the right, in the order and as near as can be to the height of the curves' ends.
-    fn draw_legend<D: DrawingBackend>(&self, pen: &Pen<'_, D>, y: &Scale) -> Drawn<D> {
+    fn draw_legend<D: DrawingBackend>(
+        &self,
+        pen: &Pen<'_, D>,
+        layout: &Layout,
+        y: &Scale,
+    ) -> Drawn<D> {
         const LINE: f64 = 19.0;
         let end = |series: &Series| series.points.last().map(|(_, s)| y.place(s.median));
         let mut names: Vec<(f64, &Series)> = self
@@ -213,21 +274,19 @@ impl Chart {
             .collect();
         names.sort_by(|a, b| a.0.total_cmp(&b.0));
         // Downwards none may touch the one above; upwards none may leave the plot.
-        let mut lowest = TOP - LINE;
+        let mut lowest = layout.top - LINE;
         for (at, _) in &mut names {
             *at = at.max(lowest + LINE);
             lowest = *at;
         }
-        let mut highest = BOTTOM + LINE;
+        let mut highest = layout.bottom + LINE;
         for (at, _) in names.iter_mut().rev() {
             *at = at.min(highest - LINE);
             highest = *at;
         }
         for (at, series) in names {
-            let from = RIGHT + 14.0;
-            let stroke = [(from, at), (from + 18.0, at)];
-            pen.curve(&stroke, series.style)?;
-            pen.marker(series.style, (from + 9.0, at))?;
+            let from = layout.right + 14.0;
+            pen.sample(series.style, (from, at), 18.0)?;
             pen.text(&series.name, (from + 25.0, at), 13.0, INK, HPos::Left)?;
         }
         Ok(())
@@ -245,6 +304,19 @@ impl Chart {
             .iter()
             .flat_map(move |s| s.points.iter().flat_map(move |p| of(&p.1)))
     }
+}
+
+/// An SVG image of what `draw` draws.
+fn svg(
+    size: (u32, u32),
+    draw: impl for<'a> FnOnce(&DrawingArea<SVGBackend<'a>, Shift>) -> Drawn<SVGBackend<'a>>,
+) -> std::io::Result<String> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+    draw(&area).map_err(failed)?;
+    area.present().map_err(failed)?;
+    drop(area);
+    Ok(text)
 }
 
 type Drawn<D> = Result<(), DrawingAreaErrorKind<<D as DrawingBackend>::ErrorType>>;
@@ -324,6 +396,20 @@ impl Scale {
         let label = |value: f64| (self.place(value), short(value));
         values.into_iter().map(label).collect()
     }
+}
+
+/// The labels of a horizontal axis that do not touch the one before them.
+fn apart(ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
+    let half = |label: &str| label.chars().count() as f64 * CHARACTER / 2.0;
+    let mut end = f64::NEG_INFINITY;
+    let mut kept = Vec::new();
+    for (at, label) in ticks {
+        if at - half(&label) >= end {
+            end = at + half(&label) + GAP;
+            kept.push((at, label));
+        }
+    }
+    kept
 }
 
 /// Powers of ten with their doubles and halves, as many as there is room for.
@@ -433,6 +519,12 @@ impl<D: DrawingBackend> Pen<'_, D> {
         }
     }
 
+    /// A short curve with its marker, for a legend.
+    fn sample(&self, style: Style, (x, y): (f64, f64), width: f64) -> Drawn<D> {
+        self.curve(&[(x, y), (x + width, y)], style)?;
+        self.marker(style, (x + width / 2.0, y))
+    }
+
     /// Text at the height of its middle.
     fn text(
         &self,
@@ -473,6 +565,17 @@ mod tests {
             let ticks = log_ticks(from, to);
             assert!((1..=12).contains(&ticks.len()), "{ticks:?}");
         }
+    }
+
+    #[test]
+    fn labels_that_touch_are_left_out() {
+        let ticks = [(10.0, "1k"), (30.0, "2k"), (70.0, "1.5M"), (120.0, "2M")];
+        let ticks = ticks.map(|(at, label)| (at, label.to_owned()));
+        let kept: Vec<f64> = apart(ticks.to_vec())
+            .into_iter()
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(kept, [10.0, 70.0, 120.0]);
     }
 
     #[test]

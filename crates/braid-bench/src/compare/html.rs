@@ -34,10 +34,10 @@ pub(super) fn report(run: &Run, summary: &Summary, charts: &[Chart]) -> Result<S
                             (workload.about) ". " (crate::report::group(workload.records as f64)) " records of "
                             (workload.value_size) " bytes."
                         }
-                        @for chart in charts.iter().filter(|chart| chart.workload == workload.name) {
-                            figure role="img" aria-label=(chart.title) { div.wide {
-                                (PreEscaped(chart.svg(false).map_err(|e| BenchError::io("drawing a plot", e))?))
-                            } }
+                        div.plots {
+                            @for chart in charts.iter().filter(|chart| chart.workload == workload.name) {
+                                (figure(chart).map_err(|e| BenchError::io("drawing a plot", e))?)
+                            }
                         }
                         @for in_flight in in_flights(summary, &workload.name) {
                             (everything(run, summary, workload, in_flight))
@@ -52,6 +52,19 @@ pub(super) fn report(run: &Run, summary: &Summary, charts: &[Chart]) -> Result<S
         }
     };
     Ok(page.into_string())
+}
+
+/// A plot between its title and its legend, which wraps where the page is narrow.
+fn figure(chart: &Chart) -> std::io::Result<Markup> {
+    Ok(html! {
+        figure {
+            figcaption { (chart.title) }
+            div.plot role="img" aria-label=(chart.title) { (PreEscaped(chart.plot()?)) }
+            div.key { @for series in &chart.series {
+                span { (PreEscaped(series.sample()?)) (series.name) }
+            } }
+        }
+    })
 }
 
 /// What it says, in two sentences, and what to think of it.

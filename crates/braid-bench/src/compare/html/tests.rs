@@ -126,6 +126,53 @@ fn the_figures_are_those_of_the_rows() {
     );
 }
 
+/// On a screen of 390 pixels: nothing is wider than the page but tables, which scroll.
+#[test]
+fn a_phone_shows_legends_and_every_column() {
+    let (run, rows) = (run(), rows());
+    let summary = Summary::new(&rows);
+    let charts = charts::all(&run, &summary);
+    let page = report(&run, &summary, &charts).unwrap();
+    assert!(page.contains("content=\"width=device-width, initial-scale=1\""));
+    assert_eq!(page.matches("<figure>").count(), charts.len());
+    for (figure, chart) in page.split("<figure>").skip(1).zip(&charts) {
+        let (figure, _) = figure.split_once("</figure>").unwrap();
+        assert!(figure.starts_with(&format!("<figcaption>{}<", chart.title)));
+        let (plot, legend) = figure.split_once("<div class=\"key\">").unwrap();
+        // A plot that is drawn larger than the screen has labels that are too small to read.
+        let svg = plot.split_once("<svg ").unwrap().1;
+        let width: u32 = attribute(svg, "width").parse().unwrap();
+        assert!(width <= 400, "{width}");
+        for series in &chart.series {
+            let name = format!("\n{}</span>", series.name);
+            assert!(legend.contains(&name), "{name} in {legend}");
+            let in_plot = format!("\n{}\n", series.name);
+            assert!(!plot.contains(&in_plot), "a legend within the plot: {plot}");
+        }
+    }
+    assert_eq!(
+        page.matches("<table>").count(),
+        page.matches("<div class=\"wide\"><table>").count(),
+        "a table does not scroll"
+    );
+    let (_, style) = page.split_once("<style>").unwrap();
+    let (style, _) = style.split_once("</style>").unwrap();
+    for rule in [
+        ".wide { overflow-x: auto;",
+        ".wide :is(th, td):first-child { position: sticky; left: 0;",
+        ".key { display: flex; flex-wrap: wrap;",
+    ] {
+        assert!(style.contains(rule), "{rule}");
+    }
+    for rule in style.split("min-width: ").skip(1) {
+        let value = rule.split([';', ' ', '}']).next().unwrap();
+        let rem = value
+            .strip_suffix("rem")
+            .map(|rem| rem.parse::<f64>().unwrap());
+        assert!(rem.is_none_or(|rem| rem <= 20.0), "{value}");
+    }
+}
+
 #[test]
 fn what_is_lost_is_told() {
     let (run, mut rows) = (run(), rows());
