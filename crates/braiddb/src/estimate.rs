@@ -36,10 +36,10 @@ impl Database {
         table: &Table<K, V>,
         range: impl KeyRange<K>,
     ) -> Result<Estimate> {
-        self.inner().check_table(&table.core)?;
+        let core = self.inner().table_here(&table.core)?;
         let (lower, upper) = range.into_key_bounds();
         let lower = lower.as_ref().map(|key| &key[..]);
         let upper = upper.as_ref().map(|key| &key[..]);
-        Ok(table.core.tree.estimate(lower, upper)?)
+        Ok(core.tree.estimate(lower, upper)?)
     }
 }

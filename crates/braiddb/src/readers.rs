@@ -6,6 +6,7 @@
 //! the checkpoint before needs. In this order, either the writer sees the pin, or the reader sees
 //! the new superblock.
 
+mod tables;
 mod view;
 mod writer;
 

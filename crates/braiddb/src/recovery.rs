@@ -26,7 +26,7 @@ use crate::publish;
 use crate::readers::{Attempt, Readers, Source};
 use crate::replay::{Removal, Replay, Replayed};
 use crate::retention::Retention;
-use crate::table::TableCore;
+use crate::table::{Identity, TableCore};
 use crate::trace::{Phase, call_user};
 
 pub(crate) const DATA_FILE: &str = "data.braid";
@@ -313,12 +313,7 @@ fn open_archive(
     })
 }
 
-fn next_identity() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn catalog(store: &Store, identity: u64) -> Result<Arc<TableCore>> {
+fn catalog(store: &Store, identity: Identity) -> Result<Arc<TableCore>> {
     let tree = store.tree(CATALOG_ID)?;
     Ok(Arc::new(TableCore::new(
         CATALOG_ID,
@@ -363,7 +358,7 @@ pub(crate) fn create(
         pool_bytes: options.pool_bytes,
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;
-    let identity = next_identity();
+    let identity = Identity::new(None);
     let catalog = catalog(&store, identity)?;
     let recovery = RecoveryReport {
         duration: braid_rt::now() - began,
@@ -601,7 +596,7 @@ fn recover(
         scan,
         duration: braid_rt::now() - began,
     };
-    let identity = next_identity();
+    let identity = Identity::new(attempt.map(|attempt| attempt.source));
     let catalog = catalog(&store, identity)?;
     let parts = Parts {
         log,

@@ -409,18 +409,18 @@ impl Snapshot {
         *time.get_or_init(|| self.inner.clock.now())
     }
 
-    fn read(&self, core: &TableCore, key: &[u8]) -> Result<Option<Bytes>> {
+    fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         let stored = self.read_stored(core, key, |value| value.to_bytes())?;
         core.open(stored, || self.time())
     }
 
     fn read_stored<T>(
         &self,
-        core: &TableCore,
+        core: &Arc<TableCore>,
         key: &[u8],
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        self.inner.check_table(core)?;
+        let core = self.inner.table_here(core)?;
         self.inner.read_at(core, key, self.number(), take)
     }
 
@@ -451,7 +451,7 @@ impl Snapshot {
         core: &Arc<TableCore>,
         bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
-        self.inner.check_table(core)?;
+        let core = self.inner.table_here(core)?;
         let view = View::At(self.number());
         let now = match &core.codec {
             Some(codec) if codec.is_timed() => self.time(),
@@ -485,7 +485,7 @@ impl Readable for Snapshot {
         key: &(impl AsKey<K> + ?Sized),
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
-        let core = &*table.core;
+        let core = &table.core;
         let read = |out: &mut Vec<u8>| {
             let found =
                 key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
@@ -499,8 +499,8 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
-        self.inner.check_table(&table.core)?;
-        table.core.prefetch(keys, |_, _| {});
+        let core = self.inner.table_here(&table.core)?;
+        core.prefetch(keys, |_, _| {});
         Ok(())
     }
 

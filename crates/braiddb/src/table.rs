@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_rt::RwLock;
 use bytes::Bytes;
@@ -30,13 +30,38 @@ pub(crate) fn type_names(key: &str, value: &str) -> String {
     [key, value].join(ARROW)
 }
 
+/// What an opened database has in common with handles of its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The number of the opened database: of one state, if the database is only read.
+    pub(crate) state: u64,
+    /// The number of what the states are read from: the same for all that [refreshes](crate::Database::refresh)
+    /// lead to.
+    pub(crate) source: u64,
+}
+
+impl Identity {
+    /// A number that nothing else in this process has.
+    pub(crate) fn number() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The identity of a database that is about to be opened, from a source if it is only read.
+    pub(crate) fn new(source: Option<u64>) -> Self {
+        let state = Self::number();
+        let source = source.unwrap_or(state);
+        Self { state, source }
+    }
+}
+
 /// A table without its types; shared by all handles.
 #[derive(Debug)]
 pub(crate) struct TableCore {
     /// Names the table in the log and its tree in the store; never used again after a drop.
     pub(crate) id: u32,
     /// The opened database that the handle belongs to.
-    pub(crate) database: u64,
+    pub(crate) database: Identity,
     pub(crate) tree: Tree,
     /// `key type -> value type`, as stored.
     pub(crate) types: String,
@@ -50,7 +75,7 @@ pub(crate) struct TableCore {
 }
 
 impl TableCore {
-    pub(crate) fn new(id: u32, database: u64, tree: Tree, name: &str, types: String) -> Self {
+    pub(crate) fn new(id: u32, database: Identity, tree: Tree, name: &str, types: String) -> Self {
         let name = RwLock::new(name.to_owned());
         Self {
             id,
@@ -210,8 +235,9 @@ impl TableCore {
         Ok(())
     }
 
+    /// The error of a use with a state in which the table does not exist.
     #[cold]
-    fn not_alive(&self) -> Error {
+    pub(crate) fn not_alive(&self) -> Error {
         Error::TableDropped {
             name: self.name.read().clone(),
         }
@@ -229,7 +255,8 @@ impl TableCore {
 /// A handle to a table of ordered keys `K` with values `V`.
 ///
 /// Handles come from [`crate::Database::table`], are cheap to clone, and can be used in any transaction
-/// or snapshot of the same database, from any thread.
+/// or snapshot of the same database, from any thread. A handle of a database that is only read is good for
+/// every state that [`crate::Database::refresh`] leads to.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

@@ -71,7 +71,7 @@ impl Transaction {
             .expect("only the transaction's end takes its context")
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.context().inner
     }
 
@@ -111,7 +111,7 @@ impl Transaction {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let inner = self.inner();
-        inner.check_table(core)?;
+        let core = inner.table_here(core)?;
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
         let state = &mut **state;
@@ -398,7 +398,7 @@ impl Transaction {
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
         let inner = self.inner();
-        inner.check_table(core)?;
+        let core = inner.table_here(core)?;
         let mut state = self.state().borrow_mut();
         state.user.reads();
         let table = state.table_index(core);
@@ -471,9 +471,9 @@ impl Readable for Transaction {
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
         let inner = self.inner();
-        inner.check_table(&table.core)?;
-        table.core.prefetch(keys, |key, spot| {
-            let hash = hash_key(table.core.id, key);
+        let core = inner.table_here(&table.core)?;
+        core.prefetch(keys, |key, spot| {
+            let hash = hash_key(core.id, key);
             inner.locks.prefetch(inner.locks.stripe_of(hash));
             // For each anew: what makes the keys may read in this transaction.
             *self.state().borrow_mut().spots.of_key(hash) = spot;

@@ -86,6 +86,10 @@ fn files_are_their_owners_unless_asked_otherwise() {
         let place = tempfile::tempdir().unwrap();
         let opened = Database::builder().file_mode(mode).open(place.path());
         assert!(matches!(opened, Err(Error::Options { .. })), "{mode:o}");
+        let into = place.path().join("into");
+        let restored = Restore::new().file_mode(mode).run(&into);
+        assert!(matches!(restored, Err(Error::Options { .. })), "{mode:o}");
+        assert!(!into.exists());
     }
 
     // A link where a file is to be made is replaced or refused, and its target stays as it is.

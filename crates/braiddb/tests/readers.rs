@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid::{Bytes, Database, Error, Protocol, Readable, Table};
+use braid::{Bytes, Compression, Database, Error, Protocol, Readable, Table, TableOptions};
 use braid_io::{
     Announcement, Device, MemoryDevice, ReaderGuard, ReaderNeeds, ReaderTable, SimDevice,
 };
@@ -84,6 +84,82 @@ fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
         assert_eq!(contents(&reader), contents(&writer), "{protocol}");
         assert_eq!(before.iter(&table).unwrap().count(), 1, "{protocol}");
         reader.close().unwrap();
+    }
+}
+
+/// In every direction: an older handle with a newer state, and a newer handle with an older one.
+#[test]
+fn handles_of_tables_are_good_for_every_state_of_their_database() {
+    let device = Arc::new(MemoryDevice::new());
+    let writer = builder().open_on(device.clone()).unwrap();
+    let options = TableOptions {
+        compression: Compression::Lz4,
+        ..TableOptions::default()
+    };
+    let written: Table<u32, String> = writer.table_with("t", options).unwrap();
+    let put = |key: u32| {
+        writer
+            .transact(|tx| tx.insert(&written, &key, &key.to_string().repeat(100)))
+            .unwrap();
+    };
+    put(1);
+    let mut reader = builder().open_read_only_on(device.clone()).unwrap();
+    let old: Table<u32, String> = reader.existing_table("t").unwrap().unwrap();
+    let (state, before, open) = (reader.clone(), reader.snapshot(), reader.begin());
+    put(2);
+    assert!(reader.refresh().unwrap());
+    let new: Table<u32, String> = reader.existing_table("t").unwrap().unwrap();
+    let (tx, snapshot) = (reader.begin(), reader.snapshot());
+    for table in [&old, &new] {
+        let two = Some("2".repeat(100));
+        assert_eq!(reader.get(table, &2).unwrap(), two);
+        assert_eq!(snapshot.get(table, &2).unwrap(), two);
+        assert_eq!(tx.get(table, &2).unwrap(), two);
+        assert_eq!(tx.range(table, ..).unwrap().count(), 2);
+        let len = |bytes: Option<&[u8]>| bytes.map(<[u8]>::len);
+        assert_eq!(reader.get_with(table, &2, len).unwrap(), Some(100));
+        assert_eq!(snapshot.get_with(table, &2, len).unwrap(), Some(100));
+        assert_eq!(snapshot.get_many(table, &[2, 3]).unwrap(), [two, None]);
+        assert_eq!(reader.estimate(table, ..).unwrap().entries, 2);
+
+        assert_eq!(state.get(table, &2).unwrap(), None);
+        assert_eq!(before.iter(table).unwrap().count(), 1);
+        assert_eq!(before.get(table, &2).unwrap(), None);
+        assert_eq!(open.get(table, &2).unwrap(), None);
+        assert_eq!(open.prefix(table, &2).unwrap().count(), 0);
+    }
+    tx.commit().unwrap();
+
+    // The number of a table counts, not its name.
+    writer.rename_table("t", "other").unwrap();
+    let namesake: Table<u32, String> = writer.table("t").unwrap();
+    writer
+        .transact(|tx| tx.insert(&namesake, &9, &"9".to_owned()))
+        .unwrap();
+    assert!(reader.refresh().unwrap());
+    assert_eq!(reader.get(&old, &9).unwrap(), None);
+    assert!(reader.get(&old, &1).unwrap().is_some());
+    let namesake: Table<u32, String> = reader.existing_table("t").unwrap().unwrap();
+    assert_eq!(reader.get(&namesake, &9).unwrap(), Some("9".to_owned()));
+
+    // A table that is not there yet, or not any more, is none.
+    let missing = |error: Error| matches!(error, Error::TableDropped { name } if name == "t");
+    assert!(before.get(&namesake, &9).is_err_and(missing));
+    assert!(before.iter(&namesake).is_err_and(missing));
+    writer.drop_table("other").unwrap();
+    assert!(reader.refresh().unwrap());
+    assert!(reader.get(&old, &1).is_err_and(missing));
+    assert!(before.get(&old, &1).unwrap().is_some());
+
+    // Handles of other databases are refused, also of one that is opened from the same files.
+    let foreign = |error: Error| matches!(error, Error::ForeignTable { name } if name == "t");
+    let other = builder().open_read_only_on(device.clone()).unwrap();
+    assert!(other.get(&namesake, &9).is_err_and(foreign));
+    assert!(writer.get(&namesake, &9).is_err_and(foreign));
+    reader.clone().close().unwrap();
+    for table in [&old, &namesake] {
+        let closed = reader.get(table, &1);
+        assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     }
 }
 

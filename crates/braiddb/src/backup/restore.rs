@@ -21,6 +21,7 @@ use crate::archive::{Archive, ArchivedTransaction};
 use crate::catalog::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::options::check_file_mode;
 use crate::redo::{self, Redo};
 use crate::replay::Replay;
 
@@ -195,10 +196,11 @@ impl<'a> Restore<'a> {
     ///
     /// # Errors
     /// [`Error::Backup`] says what is wrong with the backups, the archive, the point asked for or the
-    /// directory; [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`], [`Error::Locked`].
+    /// directory; [`Error::Options`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`], [`Error::Locked`].
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
         let opening = |error| Error::io(format!("opening {}", path.display()), error);
+        check_file_mode(self.file_mode)?;
         // Before anything is made: most of what can be wrong is known from the files' ends.
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;

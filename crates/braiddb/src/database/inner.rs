@@ -1,7 +1,7 @@
 //! What is shared by all handles of a database.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,7 @@ use crate::readers::{Readers, View};
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
 use crate::stats::Counters;
-use crate::table::TableCore;
+use crate::table::{Identity, TableCore};
 use crate::trace::PoisonTold;
 use crate::transaction::Transaction;
 
@@ -108,7 +108,7 @@ pub(crate) struct Inner {
     pub(crate) archive_interval: Duration,
     /// The newest commit when the database was opened.
     pub(crate) opened_at: u64,
-    pub(crate) identity: u64,
+    pub(crate) identity: Identity,
     pub(crate) recovery: RecoveryReport,
     /// I9: every operation on a file passes it; closing shuts it.
     pub(crate) gate: Gate,
@@ -116,6 +116,8 @@ pub(crate) struct Inner {
     pub(crate) readers: Option<Arc<Readers>>,
     /// Where the state comes from, if it is only read.
     pub(crate) view: OnceLock<View>,
+    /// The tables of this state by their numbers, once a handle from another state is used.
+    pub(crate) tables_of_state: OnceLock<BTreeMap<u32, Arc<TableCore>>>,
     contexts: ContextPool,
     next_context: AtomicU64,
     pub(crate) publisher: Publisher,
@@ -141,7 +143,7 @@ pub(crate) struct Parts {
     pub(crate) copies: Copies,
     pub(crate) archiver: Option<Archiver>,
     pub(crate) opened_at: u64,
-    pub(crate) identity: u64,
+    pub(crate) identity: Identity,
     pub(crate) recovery: RecoveryReport,
     pub(crate) gate: Gate,
     pub(crate) readers: Option<Arc<Readers>>,
@@ -188,6 +190,7 @@ impl Inner {
             gate: parts.gate,
             readers: parts.readers,
             view: OnceLock::new(),
+            tables_of_state: OnceLock::new(),
             contexts: (0..POOL_SHARDS).map(|_| CachePadded::default()).collect(),
             next_context: AtomicU64::new(1),
             publisher: Publisher::new(options),
@@ -295,10 +298,24 @@ impl Inner {
         })
     }
 
-    /// Whether the table may be used here.
+    /// The table of a handle, as it is in this state of the database, to be read.
+    #[inline]
+    pub(crate) fn table_here<'a>(
+        self: &'a Arc<Self>,
+        table: &'a Arc<TableCore>,
+    ) -> Result<&'a Arc<TableCore>> {
+        if table.database.state != self.identity.state {
+            return self.table_of_state(table);
+        }
+        self.check_open()?;
+        table.check_alive()?;
+        Ok(table)
+    }
+
+    /// Whether the table may be written here.
     #[inline]
     pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
-        if table.database != self.identity {
+        if table.database.state != self.identity.state {
             return Err(table.foreign());
         }
         self.check_open()?;

@@ -237,8 +237,8 @@ impl Database {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>> {
-        let (inner, core) = (&self.inner, &*table.core);
-        inner.check_table(core)?;
+        let inner = &self.inner;
+        let core = &**inner.table_here(&table.core)?;
         let mut found =
             key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
         if core.codec.is_some() {
@@ -268,8 +268,8 @@ impl Database {
         key: &(impl AsKey<K> + ?Sized),
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
-        let (inner, core) = (&self.inner, &*table.core);
-        inner.check_table(core)?;
+        let inner = &self.inner;
+        let core = &**inner.table_here(&table.core)?;
         let read = |out: &mut Vec<u8>| {
             let found =
                 key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.copy_to(out)));
@@ -289,8 +289,8 @@ impl Database {
         key: &[u8],
         take: impl FnMut(ValueRef<'_>) -> R,
     ) -> Result<Option<R>> {
-        let (inner, core) = (&self.inner, &*table.core);
-        inner.check_table(core)?;
+        let inner = &self.inner;
+        let core = &**inner.table_here(&table.core)?;
         match core.codec {
             None => inner.read_durable(core, key, take),
             Some(_) => core.take_opened(

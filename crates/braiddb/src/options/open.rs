@@ -208,14 +208,24 @@ impl Builder {
         check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
         let interval_fits = !self.archive_interval.is_zero();
         check(interval_fits, "archive_interval", "more than zero")?;
-        let mode_fits = self.file_mode & 0o600 == 0o600 && self.file_mode & !0o666 == 0;
-        check(
-            mode_fits,
-            "file_mode",
-            "0o600, and reading or writing (no executing) for group and others",
-        )?;
+        check_file_mode(self.file_mode)?;
         let flushes = self.flushes_in_flight.unwrap_or(1);
         let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
         check(flushes_fit, "flushes_in_flight", "from 1 to 16")
     }
+}
+
+/// Whether files can have these permissions.
+///
+/// # Errors
+/// [`Error::Options`].
+pub(crate) fn check_file_mode(mode: u32) -> Result<()> {
+    if mode & 0o600 == 0o600 && mode & !0o666 == 0 {
+        return Ok(());
+    }
+    let reason = "0o600, and reading or writing (no executing) for group and others";
+    Err(Error::Options {
+        option: "file_mode",
+        reason: reason.into(),
+    })
 }

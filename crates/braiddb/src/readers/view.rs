@@ -14,6 +14,7 @@ use braid_store::Store;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::options::Builder;
+use crate::table::Identity;
 
 /// How long a reader waits for a writer that is recovering the log.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Where a reader's states come from.
 #[derive(Debug)]
 pub(crate) struct Source {
+    /// The same for all states that are read from here: handles of tables are good for each of them.
+    number: u64,
     base: Arc<dyn Device>,
     /// The directory, for errors.
     path: PathBuf,
@@ -47,6 +50,8 @@ pub(crate) struct Attempt {
     path: PathBuf,
     /// The number of the checkpoint that is pinned, if there may be a writer.
     checkpoint: Option<u64>,
+    /// The number of the source.
+    pub(crate) source: u64,
     /// Up to where the log is durable, if there is a writer.
     pub(crate) durable: Option<u64>,
     /// An older position, from which log is wanted, too.
@@ -128,6 +133,7 @@ impl Source {
         lock: Option<DirectoryLock>,
     ) -> Self {
         Self {
+            number: Identity::number(),
             base,
             path,
             table,
@@ -181,6 +187,7 @@ impl Source {
             base: self.base.clone(),
             path: self.path.clone(),
             checkpoint,
+            source: self.number,
             durable,
             kept_from: kept_from.cloned(),
         })
@@ -359,8 +366,9 @@ impl Database {
 
     /// Moves a database that was opened [to read from](Builder::open_read_only) to the newest durable state, and
     /// says whether that is newer than the one before. Each handle moves by itself: snapshots that were taken
-    /// before, and clones of this handle, keep their state, and what they pin. Handles of tables belong to the
-    /// state in which they were opened, so they are opened again.
+    /// before, and clones of this handle, keep their state, and what they pin. Handles of tables are good for every
+    /// state: each read finds the table in the state that it reads. A handle keeps the memory of the state in
+    /// which it was opened, so a reader that refreshes often opens its tables again now and then.
     ///
     /// While another process writes, the newest durable state holds every transaction that was acknowledged
     /// before this call, and nothing that could still be lost. It is opened as a new one: the log behind the
@@ -378,12 +386,13 @@ impl Database {
     /// let stock = writer.table::<String, u32>("stock")?;
     ///
     /// let mut reader = Database::open_read_only(path)?; // mostly in another process
+    /// let read: Table<String, u32> = reader.table("stock")?;
     /// let before = reader.snapshot();
     /// writer.transact(|tx| tx.insert(&stock, "cups", &12))?;
     /// # if cfg!(target_os = "linux") {
     /// assert!(reader.refresh()?);
-    /// let stock: Table<String, u32> = reader.table("stock")?;
-    /// assert_eq!(reader.get(&stock, "cups")?, Some(12));
+    /// assert_eq!(reader.get(&read, "cups")?, Some(12));
+    /// assert_eq!(before.get(&read, "cups")?, None);
     /// assert!(before.number() < reader.snapshot().number());
     /// # }
     /// # Ok(())
