@@ -268,6 +268,10 @@ typedef enum {
   // Log files that opening makes ahead, and that stay, in bytes: at most `BRAID_OPTION_MAX_LOG_BYTES`, if that is
   // set. 0 (the default): each is made, and filled with zeroes, when the one before is used.
   BRAID_OPTION_PREALLOCATED_LOG_BYTES = 20,
+  // The permissions of files that are created, as for `chmod`, whatever the umask is: the owner reads and
+  // writes, the group and others may. Directories can be searched by those who read the files. Existing
+  // files keep theirs. Default: 0600.
+  BRAID_OPTION_FILE_MODE = 21,
 } braid_option;
 
 // To which point a database is restored.
@@ -390,6 +394,8 @@ typedef struct {
   braid_backup_callback progress;
   // Goes to `progress`.
   void *data;
+  // The permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0: 0600.
+  uint32_t file_mode;
 } braid_restore_options;
 
 // What was restored.
@@ -997,6 +1003,19 @@ braid_status braid_db_open(const char *path,
 // A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
 // written; what was acknowledged is safe even so.
 braid_status braid_db_close(braid_db *db);
+
+// Moves a database that was opened with `BRAID_OPTION_READ_ONLY` to the newest durable state: tables, and
+// snapshots and transactions from then on, show it; what is open keeps its state. While another process
+// writes, the new state has every transaction that was acknowledged before the call, and nothing that a
+// crash could take back. `newer`, which may be NULL, is set to whether the state is newer than the one
+// before. For a database that is open for writing, this does nothing. After an error (those of
+// `braid_db_open`) the state is the one before.
+//
+// # Safety
+//
+// `newer` is NULL or points to room for a `bool`.
+braid_status braid_db_refresh(braid_db *db,
+                              bool *newer);
 
 // Waits until everything committed so far is durable, whatever its durability.
 braid_status braid_db_sync(braid_db *db);

@@ -111,6 +111,8 @@ pub struct braid_restore_options {
     pub progress: braid_backup_callback,
     /// Goes to `progress`.
     pub data: *mut c_void,
+    /// The permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0: 0600.
+    pub file_mode: u32,
 }
 
 /// What was restored.
@@ -177,6 +179,7 @@ pub unsafe extern "C" fn braid_db_backup(
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(report) };
         let database = database(db)?;
+        let database = database.current();
         let backup = backup_of(&database, parent, progress, data);
         out.set(braid_backup_report::of(&backup.to_path(path)?));
         Ok(BRAID_OK)
@@ -220,6 +223,7 @@ pub unsafe extern "C" fn braid_db_backup_to(
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(report) };
         let database = database(db)?;
+        let database = database.current();
         let backup = backup_of(&database, parent, progress, data);
         out.set(braid_backup_report::of(&backup.to_writer(&mut sink)?));
         Ok(BRAID_OK)
@@ -291,7 +295,7 @@ pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, number: *mut u6
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
-        Ok(match database(db)?.archive_now()? {
+        Ok(match database(db)?.current().archive_now()? {
             Some(archived) => {
                 out.set(archived);
                 BRAID_OK
@@ -346,6 +350,9 @@ impl braid_restore_options {
         restore = restore.device(medium.ok_or_else(no_device)?);
         if self.pool_bytes > 0 {
             restore = restore.pool_bytes(self.pool_bytes);
+        }
+        if self.file_mode > 0 {
+            restore = restore.file_mode(self.file_mode);
         }
         Ok(restore.progress(tell(self.progress, UserData::new(self.data))))
     }

@@ -2,10 +2,10 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::{BulkLoader, Bytes, Database};
+use braid::{BulkLoader, Bytes};
 
 use crate::boundary::call;
-use crate::database::database;
+use crate::database::{OpenDatabase, database};
 use crate::handles::{Ended, Exclusive, braid_db, braid_loader, braid_table};
 use crate::memory::{Optional, Out, entry, optional, text};
 use crate::status::braid_status::{self, BRAID_OK};
@@ -15,7 +15,7 @@ use crate::table_options::braid_table_options;
 /// What a loader's handle stands for.
 pub(crate) struct Loading {
     loader: BulkLoader<Bytes, Bytes>,
-    database: Database,
+    database: OpenDatabase,
 }
 
 pub(crate) static LOADERS: Exclusive<braid_loader, Loading> = Exclusive::new();
@@ -42,8 +42,8 @@ pub unsafe extern "C" fn braid_loader_new(
         // SAFETY: this function's contract.
         let (name, options) = unsafe { (text(name, "name")?, optional(options)) };
         let options = braid_table_options::parse(options)?;
-        let database = Database::clone(&*database(db)?);
-        let loader = database.bulk_load_with(name, options)?;
+        let database = OpenDatabase::clone(&*database(db)?);
+        let loader = database.current().bulk_load_with(name, options)?;
         let owner = crate::handles::number(db);
         out.set(LOADERS.insert(Loading { loader, database }, owner)?);
         Ok(BRAID_OK)

@@ -141,7 +141,7 @@ unsafe fn tell_position(
 ) -> crate::boundary::Outcome {
     // SAFETY: this function's contract.
     let mut out = unsafe { Out::new(position, "position") }?;
-    out.set(braid_position::of(of(&*database(db)?)));
+    out.set(braid_position::of(of(&database(db)?.current())));
     Ok(BRAID_OK)
 }
 
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn braid_db_changes(
         let mut out = unsafe { Out::handle(changes, "changes") }?;
         // SAFETY: this function's contract.
         let from = unsafe { required(from, "from") }?.get();
-        let reader = Reader::new(database(db)?.changes(from)?);
+        let reader = Reader::new(database(db)?.current().changes(from)?);
         out.set(CHANGES.insert(reader, number(db))?);
         Ok(BRAID_OK)
     })

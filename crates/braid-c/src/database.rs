@@ -1,7 +1,9 @@
 //! Opening, closing, and what concerns a database as a whole.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
+use std::mem;
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use braid::{Commit, ConflictKind, Database, Error, MemoryDevice};
 
@@ -20,14 +22,85 @@ use crate::status::braid_status::{self, BRAID_CONFLICT, BRAID_OK};
 use crate::table::TABLES;
 use crate::transaction::TRANSACTIONS;
 
-impl Process for braid_db {
-    type Object = Database;
+/// What a database's handle stands for.
+#[derive(Clone)]
+pub(crate) enum OpenDatabase {
+    /// Open for writing.
+    Writer(Database),
+    /// Only read: the newest state that was asked for.
+    Reader(Arc<RwLock<Database>>),
 }
 
-static DATABASES: Shared<braid_db, Database> = Shared::new();
+/// A database, in the state that new reads show.
+pub(crate) enum Current<'a> {
+    Writer(&'a Database),
+    State(Database),
+}
+
+impl Deref for Current<'_> {
+    type Target = Database;
+
+    #[inline(always)]
+    fn deref(&self) -> &Database {
+        match self {
+            Current::Writer(database) => database,
+            Current::State(database) => database,
+        }
+    }
+}
+
+impl OpenDatabase {
+    fn new(database: Database, read_only: bool) -> Self {
+        match read_only {
+            true => Self::Reader(Arc::new(RwLock::new(database))),
+            false => Self::Writer(database),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn current(&self) -> Current<'_> {
+        match self {
+            Self::Writer(database) => Current::Writer(database),
+            Self::Reader(newest) => Current::State(state(newest)),
+        }
+    }
+
+    /// Moves to the newest durable state; returns whether it is newer.
+    fn refresh(&self) -> Outcome<bool> {
+        let Self::Reader(newest) = self else {
+            return Ok(false);
+        };
+        // Readers go on with the state before meanwhile.
+        let mut database = state(newest);
+        if !database.refresh()? {
+            return Ok(false);
+        }
+        let mut newest = newest.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have refreshed to a newer state.
+        if database.durable_horizon() <= newest.durable_horizon() {
+            return Ok(false);
+        }
+        let before = mem::replace(&mut *newest, database);
+        drop(newest);
+        drop(before);
+        Ok(true)
+    }
+}
+
+#[inline(never)]
+fn state(newest: &RwLock<Database>) -> Database {
+    let newest = newest.read().unwrap_or_else(PoisonError::into_inner);
+    newest.clone()
+}
+
+impl Process for braid_db {
+    type Object = OpenDatabase;
+}
+
+static DATABASES: Shared<braid_db, OpenDatabase> = Shared::new();
 
 #[inline(always)]
-pub(crate) fn database(handle: *mut braid_db) -> Outcome<Pinned<'static, braid_db, Database>> {
+pub(crate) fn database(handle: *mut braid_db) -> Outcome<Pinned<'static, braid_db, OpenDatabase>> {
     DATABASES.pin(handle)
 }
 
@@ -64,6 +137,7 @@ pub unsafe extern "C" fn braid_db_open(
                 false => builder.open(path)?,
             }
         };
+        let database = OpenDatabase::new(database, options.read_only);
         out.set(DATABASES.insert(database, 0)?);
         Ok(BRAID_OK)
     })
@@ -81,9 +155,9 @@ pub unsafe extern "C" fn braid_db_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
     call(|| {
-        let database = Database::clone(&*DATABASES.pin(db)?);
+        let database = OpenDatabase::clone(&*DATABASES.pin(db)?);
         DATABASES.end(db, Ended::Closed)?;
-        let outcome = database.close();
+        let outcome = database.current().clone().close();
         let (owner, ended) = (number(db), Ended::DatabaseClosed);
         CURSORS.end_all_of(owner, ended);
         TRANSACTIONS.end_all_of(owner, ended);
@@ -97,11 +171,32 @@ pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
     })
 }
 
+/// Moves a database that was opened with `BRAID_OPTION_READ_ONLY` to the newest durable state: tables, and
+/// snapshots and transactions from then on, show it; what is open keeps its state. While another process
+/// writes, the new state has every transaction that was acknowledged before the call, and nothing that a
+/// crash could take back. `newer`, which may be NULL, is set to whether the state is newer than the one
+/// before. For a database that is open for writing, this does nothing. After an error (those of
+/// `braid_db_open`) the state is the one before.
+///
+/// # Safety
+///
+/// `newer` is NULL or points to room for a `bool`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_refresh(db: *mut braid_db, newer: *mut bool) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(newer) };
+        out.set(false);
+        out.set(database(db)?.refresh()?);
+        Ok(BRAID_OK)
+    })
+}
+
 /// Waits until everything committed so far is durable, whatever its durability.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
     call(|| {
-        database(db)?.sync()?;
+        database(db)?.current().sync()?;
         Ok(BRAID_OK)
     })
 }
@@ -111,7 +206,7 @@ pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_wait(db: *mut braid_db, number: u64) -> braid_status {
     call(|| {
-        database(db)?.wait_durable(number)?;
+        database(db)?.current().wait_durable(number)?;
         Ok(BRAID_OK)
     })
 }
@@ -121,7 +216,7 @@ pub extern "C" fn braid_db_wait(db: *mut braid_db, number: u64) -> braid_status 
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_checkpoint(db: *mut braid_db) -> braid_status {
     call(|| {
-        database(db)?.checkpoint()?;
+        database(db)?.current().checkpoint()?;
         Ok(BRAID_OK)
     })
 }
@@ -139,7 +234,7 @@ pub unsafe extern "C" fn braid_db_durable_horizon(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Out::new(horizon, "horizon") }?;
-        out.set(database(db)?.durable_horizon());
+        out.set(database(db)?.current().durable_horizon());
         Ok(BRAID_OK)
     })
 }
@@ -157,7 +252,7 @@ pub unsafe extern "C" fn braid_db_stats(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Out::new(stats, "stats") }?;
-        out.set(braid_stats::of(&database(db)?.stats()));
+        out.set(braid_stats::of(&database(db)?.current().stats()));
         Ok(BRAID_OK)
     })
 }
@@ -175,7 +270,9 @@ pub unsafe extern "C" fn braid_db_recovery(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Out::new(report, "report") }?;
-        out.set(braid_recovery_report::of(database(db)?.recovery()));
+        out.set(braid_recovery_report::of(
+            database(db)?.current().recovery(),
+        ));
         Ok(BRAID_OK)
     })
 }
@@ -208,7 +305,7 @@ pub unsafe extern "C" fn braid_db_transact(
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(number) };
         let owner = crate::handles::number(db);
-        let attempt = database(db)?.retry(|tx| {
+        let attempt = database(db)?.current().retry(|tx| {
             let handle = match TRANSACTIONS.insert(Tx::new(tx), owner) {
                 Ok(handle) => handle,
                 Err(error) => return Ok(Attempt::Failed(error)),

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn braid_feed_open(
         let mut out = unsafe { Out::handle(feed, "feed") }?;
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        let opened = database(db)?.feed(name)?;
+        let opened = database(db)?.current().feed(name)?;
         out.set(FEEDS.insert(opened, number(db))?);
         Ok(BRAID_OK)
     })
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn braid_feed_drop(db: *mut braid_db, name: *const c_char)
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.drop_feed(name)? {
+        Ok(match database(db)?.current().drop_feed(name)? {
             true => BRAID_OK,
             false => BRAID_NOT_FOUND,
         })
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn braid_feed_names(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let feeds = database(db)?.feeds().into_iter();
+        let feeds = database(db)?.current().feeds().into_iter();
         let names: Vec<String> = feeds.map(|(name, _)| name).collect();
         // SAFETY: this function's contract.
         unsafe { tell_names(&names, callback, data) }

@@ -50,7 +50,7 @@ fn outcome(health: &Health) -> Result<(), Failure> {
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_health(db: *mut braid_db) -> braid_status {
     call(|| {
-        outcome(&database(db)?.health())?;
+        outcome(&database(db)?.current().health())?;
         Ok(BRAID_OK)
     })
 }

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn braid_db_compact(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(report) };
-        let report = database(db)?.compact()?;
+        let report = database(db)?.current().compact()?;
         out.set(braid_compact_report {
             bytes_before: report.bytes_before,
             bytes_after: report.bytes_after,

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn braid_table_get_many(
         // SAFETY: this function's contract.
         let batch = unsafe { Batch::new(keys, count, values) }?;
         let open = self::table(table)?;
-        batch.read(&open.database().snapshot(), &open.table)
+        batch.read(&open.database().current().snapshot(), &open.table)
     })
 }
 
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn braid_table_estimate(
         // SAFETY: this function's contract.
         let bounds = unsafe { bounds_of(range) }?;
         let open = self::table(table)?;
-        let estimate = open.database().estimate(&open.table, bounds)?;
+        let estimate = open.database().current().estimate(&open.table, bounds)?;
         entries.set(estimate.entries);
         bytes.set(estimate.bytes);
         Ok(BRAID_OK)

@@ -70,6 +70,10 @@ pub enum braid_option {
     /// Log files that opening makes ahead, and that stay, in bytes: at most `BRAID_OPTION_MAX_LOG_BYTES`, if that is
     /// set. 0 (the default): each is made, and filled with zeroes, when the one before is used.
     BRAID_OPTION_PREALLOCATED_LOG_BYTES = 20,
+    /// The permissions of files that are created, as for `chmod`, whatever the umask is: the owner reads and
+    /// writes, the group and others may. Directories can be searched by those who read the files. Existing
+    /// files keep theirs. Default: 0600.
+    BRAID_OPTION_FILE_MODE = 21,
 }
 
 /// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
@@ -197,6 +201,8 @@ impl Options {
             builder.feed_log_bytes(value)
         } else if is(BRAID_OPTION_ARCHIVE_INTERVAL_US) {
             builder.archive_interval(Duration::from_micros(value))
+        } else if is(BRAID_OPTION_FILE_MODE) {
+            builder.file_mode(number()?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn braid_snapshot_open(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Out::handle(snapshot, "snapshot") }?;
-        let taken = Arc::new(database(db)?.snapshot());
+        let taken = Arc::new(database(db)?.current().snapshot());
         out.set(SNAPSHOTS.insert(taken, number(db))?);
         Ok(BRAID_OK)
     })
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn braid_snapshot_create(
     call(|| {
         // SAFETY: this function's contract.
         let (mut out, name) = unsafe { (Optional::handle(snapshot), text(name, "name")?) };
-        let taken = Arc::new(database(db)?.create_snapshot(name)?);
+        let taken = Arc::new(database(db)?.current().create_snapshot(name)?);
         if out.is_wanted() {
             out.set(SNAPSHOTS.insert(taken, number(db))?);
         }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn braid_snapshot_open_named(
         let mut out = unsafe { Out::handle(snapshot, "snapshot") }?;
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        let found = Arc::new(database(db)?.open_snapshot(name)?);
+        let found = Arc::new(database(db)?.current().open_snapshot(name)?);
         out.set(SNAPSHOTS.insert(found, number(db))?);
         Ok(BRAID_OK)
     })
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn braid_snapshot_drop(
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.drop_snapshot(name) {
+        Ok(match database(db)?.current().drop_snapshot(name) {
             true => BRAID_OK,
             false => BRAID_NOT_FOUND,
         })
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn braid_snapshot_names(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let names = database(db)?.snapshot_names();
+        let names = database(db)?.current().snapshot_names();
         // SAFETY: this function's contract.
         unsafe { tell_names(&names, callback, data) }
     })

@@ -2,10 +2,10 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::{Bytes, Database, ValueRef};
+use braid::{Bytes, ValueRef};
 
 use crate::boundary::{Failure, Outcome, call};
-use crate::database::database;
+use crate::database::{OpenDatabase, database};
 use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_table, number};
 use crate::memory::{Out, braid_slice, bytes, optional, text};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
@@ -17,16 +17,16 @@ pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 /// What a table's handle stands for.
 pub(crate) struct OpenTable {
     pub(crate) table: BytesTable,
-    database: Database,
+    database: OpenDatabase,
 }
 
 impl OpenTable {
-    pub(crate) fn new(table: BytesTable, database: Database) -> Self {
+    pub(crate) fn new(table: BytesTable, database: OpenDatabase) -> Self {
         Self { table, database }
     }
 
     #[inline]
-    pub(crate) fn database(&self) -> &Database {
+    pub(crate) fn database(&self) -> &OpenDatabase {
         &self.database
     }
 }
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn braid_table_open(
         let mut out = unsafe { Out::handle(table, "table") }?;
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        let database = Database::clone(&*database(db)?);
-        let table = database.table(name)?;
+        let database = OpenDatabase::clone(&*database(db)?);
+        let table = database.current().table(name)?;
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
         Ok(BRAID_OK)
     })
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn braid_table_open_with(
         // SAFETY: this function's contract.
         let (name, options) = unsafe { (text(name, "name")?, optional(options)) };
         let options = braid_table_options::parse(options)?;
-        let database = Database::clone(&*database(db)?);
-        let table = database.table_with(name, options)?;
+        let database = OpenDatabase::clone(&*database(db)?);
+        let table = database.current().table_with(name, options)?;
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
         Ok(BRAID_OK)
     })
@@ -129,8 +129,8 @@ pub unsafe extern "C" fn braid_table_open_existing(
         let mut out = unsafe { Out::handle(table, "table") }?;
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        let database = Database::clone(&*database(db)?);
-        let Some(table) = database.existing_table(name)? else {
+        let database = OpenDatabase::clone(&*database(db)?);
+        let Some(table) = database.current().existing_table(name)? else {
             return Ok(BRAID_NOT_FOUND);
         };
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
@@ -183,7 +183,7 @@ unsafe fn get(
     let table = self::table(table)?;
     let open = &*table;
     let put = |value: ValueRef<'_>| out.put(value);
-    let found = open.database.get_by(&open.table, key, put);
+    let found = open.database.current().get_by(&open.table, key, put);
     found_in(out, found)
 }
 
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn braid_table_drop(db: *mut braid_db, name: *const c_char
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.drop_table(name)? {
+        Ok(match database(db)?.current().drop_table(name)? {
             true => BRAID_OK,
             false => BRAID_NOT_FOUND,
         })
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn braid_table_rename(
     call(|| {
         // SAFETY: this function's contract.
         let (from, to) = unsafe { (text(from, "from")?, text(to, "to")?) };
-        database(db)?.rename_table(from, to)?;
+        database(db)?.current().rename_table(from, to)?;
         Ok(BRAID_OK)
     })
 }
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn braid_table_names(
     data: *mut c_void,
 ) -> braid_status {
     call(|| {
-        let names = database(db)?.table_names()?;
+        let names = database(db)?.current().table_names()?;
         // SAFETY: this function's contract.
         unsafe { tell_names(&names, callback, data) }
     })

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn braid_db_remove_expired(
     call(|| {
         // SAFETY: this function's contract.
         let mut out = unsafe { Optional::new(count) };
-        out.set(database(db)?.remove_expired()?);
+        out.set(database(db)?.current().remove_expired()?);
         Ok(BRAID_OK)
     })
 }

@@ -109,7 +109,7 @@ pub unsafe extern "C" fn braid_tx_begin(
             Some(options) => options.parse()?,
             None => TransactionOptions::default(),
         };
-        let begun = database(db)?.begin_with(options);
+        let begun = database(db)?.current().begin_with(options);
         out.set(TRANSACTIONS.insert(Tx::new(begun), number(db))?);
         Ok(BRAID_OK)
     })

@@ -117,7 +117,7 @@ unsafe fn run(
         && table.owner() == number(db)
     {
         let open = &*table;
-        let mut tx = open.database().begin();
+        let mut tx = open.database().current().begin();
         // SAFETY: the same.
         let outcome = match unsafe { apply(writes, &mut tx, open) } {
             Ok(()) => commit(tx),
@@ -146,7 +146,7 @@ unsafe fn run_again(
     writes: &[braid_write],
     commit: &dyn Fn(Transaction) -> Outcome<()>,
 ) -> Outcome {
-    database(db)?.retry(|mut tx| {
+    database(db)?.current().retry(|mut tx| {
         // SAFETY: this function's contract.
         let applied = writes.first().map_or(Ok(()), |first| unsafe {
             apply(writes, &mut tx, &*table(first.table)?)

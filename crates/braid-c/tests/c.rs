@@ -191,6 +191,13 @@ fn a_child_made_by_fork_is_refused() {
     run("fork.c", &[&["{dir}/db"]]);
 }
 
+/// A reader and a writer are two processes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_reader_follows_a_writer() {
+    run("readers.c", &[&["{dir}"]]);
+}
+
 #[test]
 fn threads_share_handles() {
     run("threads.c", &[&["{dir}/db"]]);
