@@ -193,11 +193,11 @@ fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
 /// stream that is open for reading.
 ///
 /// until is the number of the last transaction, or an aware datetime; None: everything. pool_bytes is memory for pages
-/// while the archive is applied. progress is called with the pages so far and in all; what it raises is raised when all is
+/// while the archive is applied. file_mode is the permissions of the files, 0o600 if it is not given. progress is called with the pages so far and in all; what it raises is raised when all is
 /// done. Everything is durable when this returns. A directory in which it failed is no database; empty it before the next
 /// attempt. Raises BackupError, which says what to do, CorruptError, OutOfSpaceError, IoError, LockedError.
 #[pyfunction]
-#[pyo3(signature = (backups, path, *, archive = None, until = None, device = None, pool_bytes = None, progress = None))]
+#[pyo3(signature = (backups, path, *, archive = None, until = None, device = None, pool_bytes = None, file_mode = None, progress = None))]
 #[expect(clippy::too_many_arguments, reason = "all but two are named")]
 pub(crate) fn restore<'py>(
     py: Python<'py>,
@@ -207,6 +207,7 @@ pub(crate) fn restore<'py>(
     until: Option<&Bound<'py, PyAny>>,
     device: Option<&Bound<'py, PyAny>>,
     pool_bytes: Option<usize>,
+    file_mode: Option<u32>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let _active = Active::begin()?;
@@ -246,6 +247,9 @@ pub(crate) fn restore<'py>(
         }
         if let Some(bytes) = pool_bytes {
             restore = restore.pool_bytes(bytes);
+        }
+        if let Some(mode) = file_mode {
+            restore = restore.file_mode(mode);
         }
         restore.run(path)
     });

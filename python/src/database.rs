@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use braid::{Durability, MemoryDevice, TableOptions, TransactionOptions};
@@ -17,6 +18,7 @@ use crate::changes::{Changes, Feed, Position};
 use crate::errors::{ClosedError, ConflictError, IntoPyResult, OptionError, TableMissingError};
 use crate::fork::{Active, Own};
 use crate::options::{OpenOptions, table_options, transaction_options};
+use crate::reading::Extent;
 use crate::reports;
 use crate::residency::Residency;
 use crate::snapshot::Snapshot;
@@ -32,7 +34,7 @@ const RETRIES_MAX: u32 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Handle {
     /// There until the drop.
-    database: Option<Own<braid::Database>>,
+    database: Option<Own<OpenDatabase>>,
     /// Of the transactions that name none.
     pub(crate) durability: Durability,
     pub(crate) writers: Writers,
@@ -43,16 +45,55 @@ pub(crate) struct Handle {
     path: Option<PathBuf>,
 }
 
+/// What a handle opened.
+#[derive(Debug)]
+enum OpenDatabase {
+    /// For writing.
+    Writer(braid::Database),
+    /// Only to be read: the newest state that was asked for.
+    Reader(RwLock<braid::Database>),
+}
+
+/// The database of a handle, in the state that new reads show.
+pub(crate) enum Current<'a> {
+    Writer(&'a braid::Database),
+    State(braid::Database),
+}
+
+impl Deref for Current<'_> {
+    type Target = braid::Database;
+
+    #[inline]
+    fn deref(&self) -> &braid::Database {
+        match self {
+            Current::Writer(database) => database,
+            Current::State(database) => database,
+        }
+    }
+}
+
+/// The lock is held for the copy of a handle only, never while Python's lock is waited for.
+fn state(newest: &RwLock<braid::Database>) -> braid::Database {
+    newest
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
 impl Handle {
     fn new(
         database: braid::Database,
-        durability: Durability,
+        options: &OpenOptions,
         active: Active,
         path: Option<PathBuf>,
     ) -> Self {
+        let database = match options.read_only {
+            true => OpenDatabase::Reader(RwLock::new(database)),
+            false => OpenDatabase::Writer(database),
+        };
         Self {
             database: Some(Own::new(database)),
-            durability,
+            durability: options.durability,
             writers: Writers::default(),
             residency: Residency::new(),
             next_transaction: AtomicU64::new(1),
@@ -62,7 +103,7 @@ impl Handle {
         }
     }
 
-    fn own(&self) -> &Own<braid::Database> {
+    fn own(&self) -> &Own<OpenDatabase> {
         self.database.as_ref().expect("only the drop takes it")
     }
 
@@ -73,17 +114,52 @@ impl Handle {
     }
 
     /// The database, if this process opened it.
-    pub(crate) fn any(&self) -> PyResult<&braid::Database> {
-        self.own().get()
+    #[inline]
+    pub(crate) fn any(&self) -> PyResult<Current<'_>> {
+        Ok(match self.own().get()? {
+            OpenDatabase::Writer(database) => Current::Writer(database),
+            OpenDatabase::Reader(newest) => Current::State(state(newest)),
+        })
+    }
+
+    /// Fails after the database was closed.
+    pub(crate) fn check_open(&self) -> PyResult<()> {
+        // Relaxed: a use while another thread closes the database may come before or after.
+        match self.closed.load(Ordering::Relaxed) {
+            true => Err(ClosedError::new_err("the database is closed")),
+            false => Ok(()),
+        }
     }
 
     /// The database, if it is open.
-    pub(crate) fn open(&self) -> PyResult<&braid::Database> {
-        // Relaxed: who uses it while another thread closes it may come before or after.
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(ClosedError::new_err("the database is closed"));
-        }
+    pub(crate) fn open(&self) -> PyResult<Current<'_>> {
+        self.check_open()?;
         self.any()
+    }
+
+    /// Moves to the newest durable state, and returns whether that is newer.
+    fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_open()?;
+        let OpenDatabase::Reader(newest) = self.own().get()? else {
+            return Ok(false);
+        };
+        let refresh = || -> braid::Result<bool> {
+            // Readers go on with the state before meanwhile.
+            let mut database = state(newest);
+            if !database.refresh()? {
+                return Ok(false);
+            }
+            let mut newest = newest.write().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have refreshed to a newer state.
+            if database.durable_horizon() <= newest.durable_horizon() {
+                return Ok(false);
+            }
+            let before = std::mem::replace(&mut *newest, database);
+            drop(newest);
+            drop(before);
+            Ok(true)
+        };
+        py.detach(refresh).py()
     }
 
     /// Reads one key, with or without the interpreter's lock.
@@ -93,10 +169,24 @@ impl Handle {
         py: Python<'_>,
         read: impl FnOnce() -> T + Send,
     ) -> PyResult<T> {
-        if self.residency.is_likely(self.any()?) {
+        if self.residency.is_likely(&*self.any()?) {
             Ok(read())
         } else {
             Ok(py.detach(read))
+        }
+    }
+
+    /// Reads in a snapshot or a transaction, while the database is open.
+    pub(crate) fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        extent: Extent,
+        read: impl FnOnce() -> braid::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.check_open()?;
+        match extent {
+            Extent::Key => self.read_key(py, read)?.py(),
+            Extent::Range => py.detach(read).py(),
         }
     }
 
@@ -132,7 +222,7 @@ pub(crate) struct Database {
 /// Opens the database in a directory, which is created if it is missing, and recovers what a crash left.
 ///
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
-/// epoch, segment_bytes, checkpoint_log_bytes, max_log_bytes, preallocated_log_bytes, transaction_bytes_max,
+/// epoch, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes, preallocated_log_bytes, transaction_bytes_max,
 /// flushes_in_flight, group_size, discard, read_only, archive, archive_interval, feed_log_bytes, stats_file,
 /// on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
 ///
@@ -147,11 +237,12 @@ pub(crate) fn open(
 ) -> PyResult<Database> {
     let options = OpenOptions::of(options)?;
     let active = Active::begin()?;
+    let builder = options.builder.clone();
     let database = py.detach(|| match options.read_only {
-        true => options.builder.open_read_only(&path),
-        false => options.builder.open(&path),
+        true => builder.open_read_only(&path),
+        false => builder.open(&path),
     });
-    let handle = Handle::new(database.py()?, options.durability, active, Some(path));
+    let handle = Handle::new(database.py()?, &options, active, Some(path));
     Ok(Database {
         handle: Arc::new(handle),
     })
@@ -169,8 +260,9 @@ pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> 
     }
     let active = Active::begin()?;
     let device = Arc::new(MemoryDevice::new());
-    let database = py.detach(|| options.builder.open_on(device)).py()?;
-    let handle = Handle::new(database, options.durability, active, None);
+    let builder = options.builder.clone();
+    let database = py.detach(|| builder.open_on(device)).py()?;
+    let handle = Handle::new(database, &options, active, None);
     Ok(Database {
         handle: Arc::new(handle),
     })
@@ -316,6 +408,16 @@ impl Database {
         }
     }
 
+    /// Moves a database that was opened with read_only=True to the newest durable state, and returns whether that is
+    /// newer than the one before. Tables and later snapshots and transactions show the new state; open ones keep theirs.
+    ///
+    /// While another process writes, the new state has every transaction that was acknowledged before the call, and
+    /// nothing that a crash could take back. For a database that is open for writing, this does nothing. Raises what
+    /// open raises; the state stays the same then.
+    fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.refresh(py)
+    }
+
     /// A read-only view of what is durable now, which blocks nobody. While it is open, old values are kept for it.
     fn snapshot(&self, py: Python<'_>) -> PyResult<Snapshot> {
         Snapshot::take(py, &self.handle)
@@ -415,7 +517,8 @@ impl Database {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = Place::of(path, "write")?;
-        backup::make(py, self.handle.open()?, place, parent, progress)
+        let database = self.handle.open()?;
+        backup::make(py, &database, place, parent, progress)
     }
 
     /// Brings the archive up to all that is durable now; returns the number up to which it goes, or None if the database
@@ -493,7 +596,7 @@ impl Database {
     ///
     /// Raises PoisonedError, or what a checkpoint can fail with; what was acknowledged is safe even so.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let database = self.handle.any()?.clone();
+        let database = braid::Database::clone(&*self.handle.any()?);
         self.handle.closed.store(true, Ordering::Relaxed);
         let outcome = py.detach(|| database.close()).py();
         self.handle.active.end();

@@ -14,7 +14,7 @@ use crate::notifier;
 
 /// The names of the options of `braid.open`, for the message about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
-    epoch, feed_log_bytes, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, \
+    epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, \
     preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// What `braid.open` was given.
@@ -127,6 +127,7 @@ impl OpenOptions {
                 "group_size" => b.group_size(integer(n, v)?),
                 "create_if_missing" => b.create_if_missing(boolean(n, v)?),
                 "discard" => b.discard(boolean(n, v)?),
+                "file_mode" => b.file_mode(integer(n, v)?),
                 "feed_log_bytes" => b.feed_log_bytes(integer(n, v)?),
                 "archive" => b.archive(path(n, v)?),
                 "archive_interval" => b.archive_interval(duration(n, v)?),

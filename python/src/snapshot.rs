@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
 use crate::database::Handle;
-use crate::errors::{ClosedError, IntoPyResult, broken};
+use crate::errors::{ClosedError, broken};
 use crate::fork::Own;
 use crate::reading::{self, Entry, Extent, Source, View};
 use crate::scan::{Entries, Items, Origin};
@@ -64,10 +64,7 @@ impl Source for Snapshot {
         let open = self.open(py)?;
         let snapshot = open.get()?;
         let read = || read(View::Snapshot(snapshot));
-        match extent {
-            Extent::Key => self.handle.read_key(py, read)?.py(),
-            Extent::Range => py.detach(read).py(),
-        }
+        self.handle.read(py, extent, read)
     }
 
     fn generation(&self) -> u64 {

@@ -168,10 +168,7 @@ impl Source for Transaction {
         let mut state = self.state(py)?;
         let transaction = state.open()?;
         let read = || read(View::Transaction(transaction));
-        match extent {
-            Extent::Key => self.handle.read_key(py, read)?.py(),
-            Extent::Range => py.detach(read).py(),
-        }
+        self.handle.read(py, extent, read)
     }
 
     fn generation(&self) -> u64 {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import stat
+import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,6 +132,112 @@ def test_reading_only(path: Path) -> None:
     assert {file: file.read_bytes() for file in path.iterdir()} == before
     with pytest.raises(braid.OptionError, match="read_only"):
         braid.in_memory(read_only=True)
+
+
+def test_refresh_follows_a_writer(path: Path) -> None:
+    with braid.open(path, **SMALL) as writer, braid.open(path, **SMALL, read_only=True) as reader:
+        assert not writer.refresh()
+        table = writer.table("t", key=int, value=int)
+        table[1] = 1
+        assert reader.existing_table("t") is None
+        if not sys.platform.startswith("linux"):
+            return
+        assert reader.refresh()
+        assert not reader.refresh()
+        read = reader.table("t", key=int, value=int)
+        assert dict(read) == {1: 1}
+        before = reader.snapshot()
+        old = reader.begin()
+        iterator = iter(read.items())
+        for n in range(2, 6):
+            table[n] = n
+            assert read.get(n) is None
+            assert reader.refresh()
+            # The same handle of the table shows the new state.
+            assert read[n] == n
+            assert read.get_many([1, n, n + 1]) == [1, n, None]
+            assert len(read) == n
+            assert read.estimate().entries == n
+            assert reader.durable_horizon == writer.durable_horizon
+        # What was open keeps its state, whatever handle of a table it is used with.
+        assert list(iterator) == [(1, 1)]
+        for handle in (read, reader.table("t", key=int, value=int)):
+            assert list(before.range(handle)) == [(1, 1)]
+            assert before.get(handle, 2) is None
+            assert old.get(handle, 1) == 1
+            assert old.get(handle, 2) is None
+        writer.rename_table("t", "u")
+        writer.table("v", key=int, value=int)[1] = 7
+        assert reader.refresh()
+        assert read[5] == 5
+        assert reader.table_names() == ["u", "v"]
+        later = reader.table("v", key=int, value=int)
+        with pytest.raises(braid.TableDroppedError, match="v"):
+            before.get(later, 1)
+        writer.drop_table("u")
+        assert reader.refresh()
+        with pytest.raises(braid.TableDroppedError, match="t"):
+            read[5]
+        assert list(before.range(read)) == [(1, 1)]
+        reader.close()
+        uses: list[Callable[[], object]] = [
+            lambda: before.get(read, 1),
+            lambda: old.get(read, 1),
+            lambda: reader.refresh(),
+            lambda: read[1],
+        ]
+        for use in uses:
+            with pytest.raises(braid.ClosedError):
+                use()
+
+
+def test_tables_of_another_database_are_refused(path: Path) -> None:
+    with braid.open(path / "a", **SMALL) as one, braid.open(path / "b", **SMALL) as two:
+        for db in (one, two):
+            db.table("t", key=int, value=int)[1] = 1
+    with (
+        braid.open(path / "a", **SMALL, read_only=True) as one,
+        braid.open(path / "b", **SMALL, read_only=True) as two,
+        two.snapshot() as snapshot,
+        pytest.raises(braid.ForeignTableError),
+    ):
+        snapshot.get(one.table("t", key=int, value=int), 1)
+
+
+# Permissions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such permissions")
+def test_file_mode(path: Path) -> None:
+    def modes(directory: Path) -> set[int]:
+        # LOCK is subject to the umask: a reader may have made it.
+        files = [file for file in directory.iterdir() if file.name != "LOCK"]
+        return {stat.S_IMODE(file.stat().st_mode) for file in files}
+
+    for name, given, files, directory in (
+        ("default", {}, 0o600, 0o700),
+        ("group", {"file_mode": 0o640}, 0o640, 0o750),
+    ):
+        options: Any = {**SMALL, **given}
+        with braid.open(path / name, **options) as db:
+            db.table("t", key=int, value=int)[1] = 1
+            backup = path / f"{name}.backup"
+            db.backup(backup)
+        restored = path / f"{name}.restored"
+        restore: Any = given
+        braid.restore([backup], restored, **restore)
+        assert stat.S_IMODE(backup.stat().st_mode) == files
+        for place in (path / name, restored):
+            assert modes(place) == {files}
+            assert stat.S_IMODE(place.stat().st_mode) == directory
+    for mode in (0, 0o440, 0o700, 0o1600):
+        with pytest.raises(braid.OptionError, match="file_mode"):
+            braid.open(path / "wrong", file_mode=mode)
+        with pytest.raises(braid.OptionError, match="file_mode"):
+            braid.restore([backup], path / "wrong", file_mode=mode)
+    with pytest.raises(TypeError, match="file_mode"):
+        braid.open(path / "wrong", file_mode="0600")  # type: ignore[arg-type]
+    assert not (path / "wrong").exists()
 
 
 # Options of tables ------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class _Options(TypedDict, total=False):
     group_size: int
     create_if_missing: bool
     discard: bool
+    file_mode: int
     read_only: bool
     archive: _Path
     archive_interval: timedelta
@@ -159,6 +160,7 @@ def restore(
     until: int | datetime | None = None,
     device: Literal["auto", "uring", "file"] | None = None,
     pool_bytes: int | None = None,
+    file_mode: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RestoreReport: ...
 
@@ -262,6 +264,7 @@ class Database:
         isolation: _Isolation | None = None,
         durability: _Durability | None = None,
     ) -> _T: ...
+    def refresh(self) -> bool: ...
     def snapshot(self) -> Snapshot: ...
     def create_snapshot(self, name: str) -> Snapshot: ...
     def open_snapshot(self, name: str) -> Snapshot: ...
