@@ -24,6 +24,9 @@ const LIST_MAX: usize = 5;
 /// How often a client goes on after an error that does not end the database.
 const ERRORS_MAX: u32 = 20;
 
+/// How a failure begins that must not be: a logged transaction that lacks space.
+const NO_ROOM: &str = "cannot apply a logged transaction: out of space";
+
 /// The tables of a history.
 #[derive(Clone)]
 pub(crate) struct Tables {
@@ -328,6 +331,12 @@ impl Client {
                 Next::Go
             }
             Error::Closed => Next::End,
+            // Room is looked for before a transaction is logged.
+            Error::Poisoned { cause } if cause.contains(NO_ROOM) => {
+                self.beside
+                    .complain(format!("a commit found no room: {cause}"));
+                Next::End
+            }
             // A failed database shows what is durable for as long as it is open.
             Error::Poisoned { .. }
             | Error::OutOfSpace { .. }

@@ -676,6 +676,11 @@ impl History {
             expect("reads fail at random", &self.device);
             self.device.fail_reads_at_random(self.rng.u32(8..200));
         }
+        if self.plan.tight && self.rng.u32(..3) == 0 {
+            expect("device full behind a small pool", &self.device);
+            let room = self.rng.u64(..400 << 10);
+            self.device.set_capacity(Some(self.device.used() + room));
+        }
         match self.rng.u32(..8) {
             0 => {
                 expect("write error", &self.device);

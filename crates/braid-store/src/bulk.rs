@@ -69,7 +69,12 @@ impl Batch {
     fn write(&mut self, store: &StoreInner) -> Result<Placed, StoreError> {
         let ids = std::mem::take(&mut self.ids);
         let pages = self.pages.bytes_mut(0..ids.len());
-        let written = store.pool.file.write_run(&ids, pages);
+        let (file, blocks) = (&store.pool.file, ids.len() as u64);
+        let written = file.claim(blocks).and_then(|()| {
+            let written = file.write_run(&ids, pages);
+            file.room.add(blocks);
+            written
+        });
         if written.is_err() {
             braid_rt::reach("store: loaded pages can't be written");
         }

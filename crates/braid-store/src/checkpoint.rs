@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, encode_leaf};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
+use crate::room::Lent;
 use crate::store::StoreInner;
 
 /// Images written at once, at most: enough to keep the device busy, and few enough that a flush of the log,
@@ -161,7 +162,10 @@ impl Checkpoint {
             if batch.is_empty() {
                 return Ok(());
             }
-            let places = pool.file.write_blocks(&mut batch)?;
+            let written = pool.file.write_blocks(&mut batch);
+            // Written or not, they wait no longer.
+            pool.file.room.add(batch.len() as u64);
+            let places = written?;
             let mut checkpoint = pool.checkpoint.lock();
             let open = checkpoint.as_mut().expect("this checkpoint is open");
             for ((id, _), place) in batch.iter().zip(places) {
@@ -200,7 +204,13 @@ impl Checkpoint {
                 Err(StoreError::Corrupted { .. }) => continue,
                 Err(error) => return Err(error),
             }
-            let to = match pool.file.write_page(id, &mut buf) {
+            // Nor is it worth a block that is promised.
+            if pool.file.claim(1).is_err() {
+                return Ok(());
+            }
+            let written = pool.file.write_page(id, &mut buf);
+            pool.file.room.add(1);
+            let to = match written {
                 Ok(to) => to,
                 Err(StoreError::OutOfSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error),
@@ -259,7 +269,9 @@ impl Checkpoint {
             },
         };
         let entries: Vec<Entry> = (0..).zip(&places).map(entry).collect();
-        let (leaf_places, map_blocks_written, new_blocks) = self.write_map(&entries, &old_root)?;
+        let mut lent = Lent::new(&pool.file.room);
+        let (leaf_places, map_blocks_written, new_blocks) =
+            self.write_map(&entries, &old_root, &mut lent)?;
         let mut root = Root {
             sequence,
             next_page: self.next_page,
@@ -276,6 +288,7 @@ impl Checkpoint {
                 return Err(error);
             }
         };
+        lent.take(root.blob_blocks.len() as u64);
         if braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
@@ -317,13 +330,16 @@ impl Checkpoint {
         if !braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
-        drop(checkpoint);
+        drop((checkpoint, lent));
+        pool.file.room.add(open.copies.len() as u64);
+        pool.file.room.set_root(root.blob_blocks.len());
+        pool.file.room.set_refused(false);
         self.closed = true;
         *store.root.lock() = root;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
         // The checkpoint is published; a file that stays long for now takes nothing from it.
-        let _ = pool.file.trim();
+        let _ = pool.file.trim(old_len);
         let pages_written = self.pages_written;
         let report = CheckpointReport {
             pages_written,
@@ -356,6 +372,7 @@ impl Checkpoint {
         &self,
         entries: &[Entry],
         old: &Root,
+        lent: &mut Lent<'_>,
     ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
@@ -389,6 +406,7 @@ impl Checkpoint {
                     return Err(error);
                 }
             };
+            lent.take(1);
             new_blocks.push(block);
             leaf_places.push(block);
         }
@@ -439,6 +457,7 @@ impl Drop for Checkpoint {
             blocks.into_iter().for_each(|block| space.free(block));
         }
         drop((space, checkpoint));
+        pool.file.room.add(open.copies.len() as u64);
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
     }

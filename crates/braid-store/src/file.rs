@@ -30,6 +30,7 @@ use braid_rt::Mutex;
 
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
+use crate::room::Room;
 use crate::space::Space;
 use crate::table::PageTable;
 
@@ -49,6 +50,19 @@ pub(crate) const FILE_NAME: &str = "data.braid";
 const GROWTH_MIN: u64 = 16;
 const GROWTH_MAX: u64 = 8192;
 
+/// Whether an operation lacked nothing but space.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// By how much a file of so many blocks is extended.
+fn growth(blocks: u64) -> u64 {
+    (blocks / 8).clamp(GROWTH_MIN, GROWTH_MAX)
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct DataFile {
@@ -57,8 +71,10 @@ pub(crate) struct DataFile {
     /// Of the database that the file belongs to; 0 if nobody gave it one.
     identity: u128,
     pub(crate) space: Mutex<Space>,
-    /// Blocks that the file is known to have room for.
-    room: AtomicU64,
+    /// Blocks that the file is known to have; changed by who holds `growing`.
+    pub(crate) extent: AtomicU64,
+    growing: Mutex<()>,
+    pub(crate) room: Arc<Room>,
     /// The page map as of the durable superblock: places, and the numbers of the checkpoints that put pages there.
     pub(crate) durable: PageTable,
     pub(crate) births: PageTable,
@@ -107,12 +123,15 @@ impl DataFile {
     }
 
     pub(crate) fn assemble(device: Arc<dyn Device>, file: Arc<dyn File>) -> Self {
+        let room = Arc::<Room>::default();
         Self {
             device,
             file,
             identity: 0,
-            space: Mutex::new(Space::new(std::iter::empty())),
-            room: AtomicU64::new(0),
+            space: Mutex::new(Space::new(std::iter::empty(), room.clone())),
+            extent: AtomicU64::new(0),
+            growing: Mutex::default(),
+            room,
             durable: PageTable::new(),
             births: PageTable::new(),
             sequence: AtomicU64::new(0),
@@ -315,15 +334,81 @@ impl DataFile {
     /// waiting for the one before it. [`DataFile::trim`] gives back what was not used.
     fn make_room(&self, blocks: &[u64]) {
         let end = blocks.iter().max().map_or(0, |last| last + 1);
-        // Relaxed: who finds an old number extends the file to where it is.
-        if end <= self.room.load(Ordering::Relaxed) {
+        // Relaxed: who finds an old number looks again.
+        if end <= self.extent.load(Ordering::Relaxed) {
             return;
         }
-        let room = end + (end / 8).clamp(GROWTH_MIN, GROWTH_MAX);
-        // Without room the write itself finds out whether there is space.
-        if self.file.reserve(room * PAGE_SIZE as u64).is_ok() {
-            self.room.fetch_max(room, Ordering::Relaxed);
+        let _growing = self.growing.lock();
+        if end > self.extent.load(Ordering::Relaxed) {
+            // Without room the write itself finds out whether there is space.
+            let _ = self.extend(end + growth(end), false);
         }
+    }
+
+    /// Makes the file so long that the surplus is not below a floor. Does so in vain if the medium fails otherwise than
+    /// by a lack of space: the next write to it tells.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`].
+    pub(crate) fn grow(&self, floor: i64) -> Result<(), StoreError> {
+        let _growing = self.growing.lock();
+        let short = floor - self.room.surplus();
+        if short <= 0 {
+            return Ok(());
+        }
+        let end = self.space.lock().end();
+        let extent = self.extent.load(Ordering::Relaxed);
+        let least = (extent + short as u64).max(end);
+        let extended = match self.extend(least + growth(end), true) {
+            Err(error) if is_full(&error) => self.extend(least, true),
+            extended => extended,
+        };
+        match extended {
+            Err(error) if is_full(&error) => {
+                braid_rt::reach("store: the data file can't grow");
+                let missing = least.saturating_sub(extent) * PAGE_SIZE as u64;
+                let what =
+                    format!("{missing} more bytes of data.braid, for the pages to be changed");
+                Err(StoreError::OutOfSpace { what })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the file so many blocks long at least: by zeroes, if the medium can't set space aside and that `must` be.
+    /// The caller holds `growing`.
+    fn extend(&self, blocks: u64, must: bool) -> io::Result<()> {
+        let len = blocks * PAGE_SIZE as u64;
+        match self.file.reserve(len) {
+            Err(error) if is_full(&error) || !must => return Err(error),
+            _ => {}
+        }
+        if self.file.len()? < len {
+            if !must {
+                return Ok(());
+            }
+            // Nobody takes blocks from the end on meanwhile; those before it may be on their way.
+            let space = self.space.lock();
+            let from = self.file.len()?.max(space.end() * PAGE_SIZE as u64);
+            if from < len {
+                self.file.fill_zero(from..len)?;
+            }
+        }
+        let before = self.extent.fetch_max(blocks, Ordering::Relaxed);
+        self.room.add(blocks.saturating_sub(before));
+        Ok(())
+    }
+
+    /// Takes so many blocks out of the surplus, for pages that nobody was promised room for; the caller gives them
+    /// back when it has allocated them.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`].
+    pub(crate) fn claim(&self, blocks: u64) -> Result<(), StoreError> {
+        if self.room.take(blocks) >= 0 {
+            return Ok(());
+        }
+        self.grow(0).inspect_err(|_| self.room.add(blocks))
     }
 
     /// Writes a page to a free block; returns its place.
@@ -424,13 +509,35 @@ impl DataFile {
         Some((identity, stamp, place_of(block, buf)))
     }
 
-    /// Cuts the free tail off.
-    pub(crate) fn trim(&self) -> Result<(), StoreError> {
+    /// Cuts the free tail off, but for what is needed to keep the surplus at a floor.
+    pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
+        let _growing = self.growing.lock();
         let mut space = self.space.lock();
-        let blocks = space.trim();
+        let extent = self.extent.load(Ordering::Relaxed);
+        let spare = self.room.take_down_to(floor);
+        let blocks = space.trim().max(extent.saturating_sub(spare));
+        let cut = self.cut(blocks);
+        self.room.add(spare);
+        cut
+    }
+
+    /// Cuts off what nobody needs of a file of so many pages.
+    pub(crate) fn trim(&self, pages: u64) -> Result<(), StoreError> {
+        self.trim_to(match self.room.has_writers() {
+            true => 0,
+            false => self.room.lowest(pages),
+        })
+    }
+
+    /// Makes the file so many blocks long if it is longer. The caller holds `growing`, and `space`.
+    fn cut(&self, blocks: u64) -> Result<(), StoreError> {
         if blocks < self.len_blocks()? {
             braid_rt::reach("store: the data file's end is cut off");
-            self.room.store(blocks, Ordering::Relaxed);
+            let extent = self.extent.load(Ordering::Relaxed);
+            if blocks < extent {
+                self.extent.store(blocks, Ordering::Relaxed);
+                self.room.take(extent - blocks);
+            }
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
             cut.map_err(|e| StoreError::io("shortening data.braid", e))?;
         }

@@ -50,6 +50,7 @@ mod overflow;
 mod page;
 mod pool;
 mod read_ahead;
+mod room;
 mod salvage;
 mod space;
 mod state;
@@ -66,6 +67,7 @@ pub use detached::DetachedValue;
 pub use error::StoreError;
 pub use file::{DataFileCreation, FORMAT, creation_of, data_format};
 pub use page::{PAGE_SIZE, PageId};
+pub use room::WriterRoom;
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{

@@ -11,6 +11,7 @@ mod eviction;
 mod guards;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_rt::Mutex;
@@ -22,6 +23,7 @@ use crate::latch;
 use crate::node;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::read_ahead::Cluster;
+use crate::room::Room;
 use crate::state::{self, NONE, frame_of};
 use crate::sync::{AtomicU64, Counter};
 use crate::table::{PAGES_MAX, PageTable};
@@ -81,6 +83,7 @@ pub(crate) struct Pool {
 pub(crate) struct PageIds {
     pub(crate) next: PageId,
     pub(crate) free: Vec<PageId>,
+    room: Arc<Room>,
 }
 
 impl PageIds {
@@ -93,6 +96,7 @@ impl PageIds {
             }),
             None => {
                 self.next += 1;
+                self.room.page_added(self.next);
                 Ok(self.next - 1)
             }
         }
@@ -131,6 +135,8 @@ impl Pool {
             }
         }
         free.reverse();
+        let room = file.room.clone();
+        room.take_for_map(next);
         Ok(Self {
             file,
             frames: Frames::new(count).ok_or_else(|| StoreError::Options {
@@ -145,7 +151,7 @@ impl Pool {
             free_frames: Mutex::default(),
             next_frame: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
-            ids: Mutex::new(PageIds { next, free }),
+            ids: Mutex::new(PageIds { next, free, room }),
             copies_max: (count / 8).max(16),
             counters: PoolCounters::default(),
             condemned: Mutex::default(),
@@ -376,6 +382,7 @@ impl Pool {
         };
         debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
         self.appear(id, UNWRITTEN);
+        self.file.room.take(1);
         // As in `load_latched`.
         latch::before_changes();
         let info = &self.info[frame];
@@ -430,6 +437,11 @@ impl Pool {
             .load(Ordering::Relaxed)
             .min(self.frames.count());
         handed_out.saturating_sub(self.free_frames.lock().len())
+    }
+
+    /// Pages that were ever made, of which some may be free again.
+    pub(crate) fn page_ids(&self) -> u64 {
+        self.ids.lock().next
     }
 
     pub(crate) fn frame_count(&self) -> usize {

@@ -1,8 +1,10 @@
 //! Which blocks of the data file are free.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use crate::file::block_of;
+use crate::room::Room;
 
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
@@ -19,6 +21,8 @@ pub(crate) struct Space {
     pins: Vec<Pin>,
     /// Blocks that come free once no pin holds them.
     held: Vec<u64>,
+    /// Is told of each block that is taken or comes free.
+    room: Arc<Room>,
 }
 
 /// Blocks that must keep their contents though nothing new refers to them: those of a checkpoint that
@@ -39,7 +43,7 @@ impl Pin {
 
 impl Space {
     /// All blocks free but those that `used` says.
-    pub(crate) fn new(used: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn new(used: impl Iterator<Item = u64>, room: Arc<Room>) -> Self {
         let mut space = Self {
             free: BTreeSet::new(),
             end: FIRST_BLOCK,
@@ -47,6 +51,7 @@ impl Space {
             taken_since: None,
             pins: Vec::new(),
             held: Vec::new(),
+            room,
         };
         let mut used: Vec<u64> = used.collect();
         used.sort_unstable();
@@ -54,6 +59,8 @@ impl Space {
             space.free.extend(space.end..block);
             space.end = space.end.max(block + 1);
         }
+        // As long as nobody has looked, the file is not known to have any of its blocks.
+        space.room.begin(space.free.len() as i64 - space.end as i64);
         space
     }
 
@@ -66,6 +73,7 @@ impl Space {
         if let Some(taken) = &mut self.taken_since {
             taken.insert(block);
         }
+        self.room.take(1);
         block
     }
 
@@ -98,6 +106,7 @@ impl Space {
             self.held.push(block);
         } else if !self.frozen {
             assert!(self.free.insert(block), "block {block} is freed once");
+            self.room.add(1);
         }
     }
 
@@ -120,6 +129,7 @@ impl Space {
         self.free.extend(self.end..end);
         self.end = self.end.max(end);
         let free = std::mem::take(&mut self.free);
+        self.room.take(free.len() as u64);
         self.held.extend(free);
         self.pin(FIRST_BLOCK..self.end)
     }
@@ -165,7 +175,7 @@ mod tests {
 
     #[test]
     fn blocks_are_reused_lowest_first_and_the_tail_is_trimmed() {
-        let mut space = Space::new([5, 3].into_iter());
+        let mut space = Space::new([5, 3].into_iter(), Arc::default());
         assert_eq!(space.allocate(), 2);
         assert_eq!(space.allocate(), 4);
         assert_eq!(space.allocate(), 6);
@@ -179,7 +189,7 @@ mod tests {
 
     #[test]
     fn frozen_space_gives_nothing_back() {
-        let mut space = Space::new([2, 4].into_iter());
+        let mut space = Space::new([2, 4].into_iter(), Arc::default());
         space.freeze();
         space.free(2);
         assert_eq!((space.allocate(), space.allocate()), (3, 5));
@@ -187,7 +197,7 @@ mod tests {
 
     #[test]
     fn pinned_blocks_come_free_with_their_last_pin() {
-        let mut space = Space::new([2, 3, 200].into_iter());
+        let mut space = Space::new([2, 3, 200].into_iter(), Arc::default());
         let free = space.free_blocks();
         let first = space.pin([2, 200].into_iter());
         let second = space.pin([2].into_iter());
@@ -205,7 +215,7 @@ mod tests {
 
     #[test]
     fn pinning_all_blocks_leaves_only_new_ones() {
-        let mut space = Space::new([2, 5].into_iter());
+        let mut space = Space::new([2, 5].into_iter(), Arc::default());
         let pin = space.pin_all(8);
         assert_eq!((space.free_blocks(), space.allocate()), (0, 8));
         space.free(5);
@@ -219,7 +229,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "freed once")]
     fn freeing_twice_is_a_bug() {
-        let mut space = Space::new([5].into_iter());
+        let mut space = Space::new([5].into_iter(), Arc::default());
         space.free(5);
         space.free(5);
     }

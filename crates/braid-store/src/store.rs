@@ -13,6 +13,7 @@ use crate::file::{DataFile, Root};
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::Pool;
+use crate::room::{self, REMOVALS, WriterRoom};
 use crate::tree::Tree;
 
 /// How a store is created or opened.
@@ -166,6 +167,7 @@ impl Store {
         places: &[u64],
     ) -> Result<Self, StoreError> {
         let pool = Arc::new(Pool::new(file, options.pool_bytes, places, root.next_page)?);
+        pool.file.room.set_root(root.blob_blocks.len());
         let trees = RwLock::new(root.trees.clone());
         let root = Mutex::new(root);
         Ok(Self {
@@ -221,11 +223,105 @@ impl Store {
         Checkpoint::begin(self.inner.clone(), meta)
     }
 
+    /// Makes sure that a transaction of so many writes, whose keys and values have so many bytes, finds a block in
+    /// the file for every page that it changes, wherever the caller applies it. `removes_only` is asked if room is
+    /// short: a transaction that only removes may use a reserve.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] if the medium is full: space comes free there, or by a checkpoint.
+    #[inline]
+    pub fn admit(
+        &self,
+        writer: &mut WriterRoom,
+        (writes, bytes): (usize, usize),
+        removes_only: impl FnOnce() -> bool,
+    ) -> Result<(), StoreError> {
+        if writer.suffices(writes, bytes) && self.inner.pool.file.room.surplus() >= 0 {
+            return Ok(());
+        }
+        self.admit_slowly(writer, (writes, bytes), removes_only())
+    }
+
+    #[cold]
+    fn admit_slowly(
+        &self,
+        writer: &mut WriterRoom,
+        (writes, bytes): (usize, usize),
+        removes_only: bool,
+    ) -> Result<(), StoreError> {
+        if braid_rt::mutant!("admit_without_room") {
+            return Ok(());
+        }
+        let file = &self.inner.pool.file;
+        file.room.set_has_writers();
+        let (need, floor) = match removes_only {
+            true => (writes as u64 + 2, -REMOVALS),
+            false => (room::need(writes, bytes, self.inner.pool.page_ids()), 0),
+        };
+        let missing = writer.missing(need);
+        let grown = match file.room.take(missing) < floor {
+            true => match file.grow(0) {
+                Err(StoreError::OutOfSpace { .. }) if removes_only => file.grow(floor),
+                grown => grown,
+            },
+            false => Ok(()),
+        };
+        match grown {
+            Ok(()) => writer.add(missing),
+            Err(_) => {
+                file.room.add(missing);
+                file.room.set_refused(true);
+            }
+        }
+        grown
+    }
+
+    /// Gives back what a writer needs no more: all but a little that the next transaction of its kind will need.
+    #[inline]
+    pub fn trim_room(&self, writer: &mut WriterRoom) {
+        if writer.is_large() {
+            self.inner.pool.file.room.add(writer.reduce_to_kept());
+        }
+    }
+
+    /// Gives back all that a writer was promised.
+    pub fn release_room(&self, writer: &mut WriterRoom) {
+        self.inner.pool.file.room.add(writer.reduce(0));
+    }
+
+    /// Whether a transaction was refused for lack of room since the newest checkpoint.
+    pub fn has_refused(&self) -> bool {
+        self.inner.pool.file.room.is_refused()
+    }
+
+    /// Whether pages were changed and not written since.
+    pub fn has_dirty_pages(&self) -> bool {
+        !self.inner.pool.dirty_before(u64::MAX).is_empty()
+    }
+
+    /// Whether there is room to take a record that says nothing any more out of its tree. Otherwise a checkpoint
+    /// makes some.
+    pub fn has_room_to_purge(&self) -> bool {
+        let file = &self.inner.pool.file;
+        file.room.surplus() >= room::FOR_PURGES || file.grow(room::FOR_PURGES).is_ok()
+    }
+
+    /// Gives the medium back what the data file was made longer by, but for dirty pages and for writers. The next
+    /// transaction makes it longer again.
+    pub fn give_room_back(&self) {
+        let pool = &self.inner.pool;
+        if pool.file.extent.load(Ordering::Relaxed) > 0 {
+            // A file that stays longer does no harm.
+            let _ = pool.file.trim_to(pool.file.room.lowest(pool.page_ids()));
+        }
+    }
+
     /// Counts and sizes.
     pub fn stats(&self) -> StoreStats {
         let pool = &self.inner.pool;
         let space = pool.file.space.lock();
         let ids = pool.ids.lock();
+        let end = space.end().max(pool.file.extent.load(Ordering::Relaxed));
         let count = |counter: &crate::sync::Counter| counter.load(Ordering::Relaxed);
         StoreStats {
             page_size: PAGE_SIZE,
@@ -237,8 +333,8 @@ impl Store {
             evictions: count(&pool.counters.evictions),
             eviction_writes: count(&pool.counters.eviction_writes),
             checkpoint_copies: count(&pool.counters.copies),
-            file_bytes: space.end() * PAGE_SIZE as u64,
-            file_free_bytes: space.free_blocks() * PAGE_SIZE as u64,
+            file_bytes: end * PAGE_SIZE as u64,
+            file_free_bytes: (end - space.end() + space.free_blocks()) * PAGE_SIZE as u64,
             checkpoint_sequence: self.inner.root.lock().sequence,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The precommit's order is what makes the log's order a serial order, read-only snapshots included:
 //!
-//! 1. reserve log space (so that nothing can fail for space once a number is drawn);
+//! 1. reserve space in the data file and in the log (so that nothing can fail for space once a number is drawn);
 //! 2. mark the write locks as committing;
 //! 3. draw the order number;
 //! 4. validate the reads (Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after);
@@ -300,7 +300,8 @@ impl PooledContext {
 
     /// Ends a transaction that could not be committed.
     #[cold]
-    fn fail(self, error: &Error) {
+    fn fail(mut self, error: &Error) {
+        self.inner.store.trim_room(&mut self.state.get_mut().room);
         // A conflict says nothing of the database, and whoever has many should not meet at a shared count.
         if error.is_retryable() || self.inner.is_inherited() {
             return self.abort();
@@ -364,6 +365,7 @@ impl PooledContext {
         state.user.ends();
         let records = state.writes.live_len() as u32;
         let bytes = state.writes.log_payload().len();
+        inner.admit(state, bytes)?;
         let mut flight = inner.log.enter(bytes)?;
         for &stripe in &state.locks {
             inner.locks.mark_committing(stripe);
@@ -411,6 +413,7 @@ impl PooledContext {
             inner.poisoned();
             return Err(Error::Poisoned { cause });
         }
+        inner.store.trim_room(&mut state.room);
         if inner.lock_release == LockRelease::Precommit {
             inner.unlock_all(state);
         } else {
@@ -432,6 +435,15 @@ impl PooledContext {
 }
 
 impl Inner {
+    /// Makes sure that the data file has room for what the transaction changes. Once it is logged, nobody can refuse it.
+    #[inline(always)]
+    fn admit(&self, state: &mut Context, bytes: usize) -> Result<()> {
+        let writes = &state.writes;
+        let size = (writes.len(), bytes);
+        let removes_only = || writes.live().all(|write| write.removes);
+        Ok(self.store.admit(&mut state.room, size, removes_only)?)
+    }
+
     /// The commit of a transaction that wrote nothing: it belongs right behind the newest number, and
     /// what it read must last (I4).
     fn precommit_reads(

@@ -54,6 +54,7 @@ impl Database {
         while checkpoints < ROUNDS_MAX {
             inner.shrinking_checkpoint()?;
             checkpoints += 1;
+            inner.release_idle_room();
             let bytes = self.stats().store.file_bytes;
             if bytes >= bytes_after {
                 break;

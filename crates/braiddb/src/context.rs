@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use braid_store::{RecordMeta, Stamp};
+use braid_store::{RecordMeta, Stamp, WriterRoom};
 
 use crate::horizon::Registration;
 use crate::locks::{Owner, User, next_owner};
@@ -451,6 +451,8 @@ pub(crate) struct Context {
     pub(crate) time: Option<u64>,
     /// Where values are encoded.
     pub(crate) encoded: Vec<u8>,
+    /// Room in the data file for what its transactions write; kept from one to the next.
+    pub(crate) room: WriterRoom,
 }
 
 impl Context {
@@ -468,6 +470,7 @@ impl Context {
             snapshot: None,
             time: None,
             encoded: Vec::new(),
+            room: WriterRoom::default(),
         }
     }
 

@@ -108,9 +108,9 @@ pub enum Error {
     },
 
     /// The medium, or the configured limit, is full. Nothing was written, nothing is lost, and what is in
-    /// memory can be read; writes succeed again once space is freed (a checkpoint frees log space). If
-    /// the data file is full while a commit has to put other pages out of memory, the error is
-    /// [`Error::Poisoned`] instead.
+    /// memory or in the data file can be read; writes succeed again once space is freed. A checkpoint frees space of the
+    /// log, and blocks of the data file whose pages were changed or removed. Transactions that only remove entries are
+    /// refused last.
     #[error("out of space: {what}; free space or raise the limit, then go on")]
     OutOfSpace {
         /// What needed the space.

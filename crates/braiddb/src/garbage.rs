@@ -140,12 +140,17 @@ impl Inner {
             let Some(retired) = shard.retired.pop_front_if(due) else {
                 break;
             };
-            match retired.tombstone {
+            match &retired.tombstone {
                 None => {
                     let mut chain = self.locks.versions(retired.stripe).lock();
                     chain.trim(watermark, &mut shard.spare);
                 }
-                Some(tombstone) => self.purge(&tombstone, retired.end),
+                Some(_) if !self.store.has_room_to_purge() => {
+                    // A checkpoint makes some.
+                    shard.retired.push_front(retired);
+                    break;
+                }
+                Some(tombstone) => self.purge(tombstone, retired.end),
             }
         }
         for large in shard.spare.large.drain(..) {

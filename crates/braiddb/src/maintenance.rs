@@ -185,13 +185,15 @@ impl Inner {
         }
         let written = self.log.stats().written_bytes;
         let result = self.free_dropped_tables().and_then(|()| {
-            // Log that was kept for the archive or a feed goes with a checkpoint, too.
+            // Log that was kept for the archive or a feed goes with a checkpoint, too. And where the data file is full,
+            // what the newest checkpoint replaces is free only after the next.
             let releasable = self.retention.releasable(self.archived());
             if self
                 .maintenance
                 .log_bytes_to_recover(written)
                 .max(releasable)
                 >= self.checkpoint_log_bytes
+                || self.lacks_checkpoint()
             {
                 self.checkpoint()?;
             }
@@ -259,6 +261,11 @@ impl Inner {
         })?;
         self.archive_ticker.set_thread(thread);
         Ok(())
+    }
+
+    /// Whether a transaction was refused for lack of room in the data file, and a checkpoint may make some.
+    fn lacks_checkpoint(&self) -> bool {
+        self.store.has_refused() && (self.is_checkpoint_due() || self.store.has_dirty_pages())
     }
 
     /// Whether anything was committed since the newest checkpoint.

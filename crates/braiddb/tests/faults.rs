@@ -48,12 +48,17 @@ fn assert_holds(db: &Database, keys: &BTreeSet<u64>) {
 
 #[test]
 fn a_failed_log_write_poisons_and_loses_nothing() {
+    let mut made_longer = 0;
     for n in 1..120 {
         let device = SimDevice::new(n);
         let db = open_sim(&device).unwrap();
         device.fail_write_after(n);
         let (acknowledged, error) = fill(&db, 50, 200);
-        let error = error.expect("the write fails");
+        let Some(error) = error else {
+            // It was to set space aside in the data file, which is tried in another way then.
+            made_longer += 1;
+            continue;
+        };
         assert!(
             matches!(error, Error::Poisoned { .. } | Error::Io { .. }),
             "{error}"
@@ -73,6 +78,7 @@ fn a_failed_log_write_poisons_and_loses_nothing() {
         drop(db);
         assert_holds(&open_sim(&device.after_crash()).unwrap(), &acknowledged);
     }
+    assert!(made_longer <= 2, "{made_longer}");
 }
 
 #[test]
@@ -110,6 +116,113 @@ fn a_full_device_stops_writes_with_its_error_and_space_brings_them_back() {
     drop(db);
     let db = open_sim(&device.after_crash()).unwrap();
     assert_holds(&db, &acknowledged);
+}
+
+/// Opens a database with the smallest pool there may be and a log that needs no more space, then limits the device to
+/// `room` more bytes, and fills the data file.
+fn fill_data_file(device: &SimDevice, room: u64) -> (Database, BTreeSet<u64>) {
+    let db = Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(1 << 20)
+        .strands(1)
+        .preallocated_log_bytes(16 << 20)
+        .checkpoint_log_bytes(8 << 20)
+        .max_log_bytes(16 << 20)
+        .open_on(Arc::new(device.clone()))
+        .unwrap();
+    fill(&db, 1_000, 1_000);
+    db.checkpoint().unwrap();
+    device.set_capacity(Some(device.used() + room));
+    let (acknowledged, error) = fill(&db, 2_500, 5_000);
+    let Some(Error::OutOfSpace { what }) = error else {
+        panic!("{error:?}");
+    };
+    assert!(what.contains("data.braid"), "{what}");
+    (db, acknowledged)
+}
+
+/// Reads everything, which is more than the pool holds, again and again.
+fn assert_readable(db: &Database, keys: &BTreeSet<u64>) {
+    assert!(
+        matches!(db.health(), Health::OutOfSpace { .. }),
+        "{:?}",
+        db.health()
+    );
+    for _ in 0..3 {
+        assert_holds(db, keys);
+        let snapshot = db.snapshot();
+        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        assert_eq!(snapshot.range(&t, ..).unwrap().count(), 1_000);
+    }
+}
+
+#[test]
+fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
+    for room in [0, 100 << 10, 300 << 10, 1_000 << 10] {
+        let device = SimDevice::new(room);
+        let (db, acknowledged) = fill_data_file(&device, room);
+        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        assert_readable(&db, &acknowledged);
+        // Refused before it was logged, as often as it is tried.
+        let before = db.snapshot().number();
+        for _ in 0..3 {
+            let large = vec![1; 100_000];
+            let refused = db.transact(|tx| tx.insert(&t, &2_000, &large)).unwrap_err();
+            assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
+        }
+        assert_eq!(db.snapshot().number(), before);
+        assert_readable(&db, &acknowledged);
+        // Space on the medium is enough to go on.
+        device.set_capacity(None);
+        let (more, error) = fill(&db, 2_500, 1_000);
+        assert!(error.is_none() && more.len() == 1_000, "{error:?}");
+        assert!(matches!(db.health(), Health::Good));
+        drop(db);
+        assert_holds(&open_sim(&device.after_crash()).unwrap(), &more);
+    }
+}
+
+#[test]
+fn removals_and_checkpoints_make_room_in_a_full_data_file() {
+    let device = SimDevice::new(1);
+    let (db, acknowledged) = fill_data_file(&device, 300 << 10);
+    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    // Until not even a checkpoint lets another entry in.
+    let mut key = 10_000;
+    let mut in_vain = 0;
+    while in_vain < 3 {
+        in_vain += 1;
+        db.checkpoint().unwrap();
+        while db
+            .transact(|tx| tx.insert(&t, &key, &vec![1; 1_000]))
+            .is_ok()
+        {
+            (key, in_vain) = (key + 1, 0);
+        }
+    }
+    // A checkpoint is all that is needed in between: it frees what the one before had.
+    let with_checkpoints = |write: &dyn Fn() -> Result<(), Error>| {
+        let is_done = |_| match write() {
+            Ok(()) => true,
+            Err(Error::OutOfSpace { .. }) => {
+                db.checkpoint().unwrap();
+                false
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!((0..3).any(is_done), "there is room after checkpoints");
+    };
+    let removed: Vec<u64> = (10_000..key).chain(acknowledged).collect();
+    for keys in removed.chunks(10) {
+        with_checkpoints(&|| {
+            db.transact(|tx| keys.iter().try_for_each(|key| tx.remove(&t, key).map(drop)))
+        });
+    }
+    for key in 0..1_000 {
+        with_checkpoints(&|| db.transact(|tx| tx.insert(&t, &key, &vec![1; 300])));
+    }
+    assert_eq!(db.snapshot().range(&t, ..).unwrap().count(), 1_000);
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl DataFile {
             // Where their pages lie is not known: no block may be taken for free.
             used = (FIRST_BLOCK..blocks).collect();
         }
-        *this.space.lock() = Space::new(used.into_iter());
+        *this.space.lock() = Space::new(used.into_iter(), this.room.clone());
         Ok((this, root, places))
     }
 }

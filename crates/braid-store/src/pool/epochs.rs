@@ -113,6 +113,8 @@ impl Pool {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let info = &self.info[frame];
+        // Unless the change is one that an abandoned checkpoint had before its flip, the page needs a block of its own.
+        let mut is_new = true;
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
             let mut checkpoint = self.checkpoint.lock();
             if let Some(open) = checkpoint.as_mut() {
@@ -127,7 +129,12 @@ impl Pool {
                     // slows it down to what the medium takes.
                     self.write_out(id, frame)?;
                 }
+            } else {
+                is_new = false;
             }
+        }
+        if is_new && !braid_rt::mutant!("forget_dirty_pages") {
+            self.file.room.take(1);
         }
         info.captured.store(false, Ordering::Relaxed);
         info.dirty.store(epoch, Ordering::Relaxed);
@@ -202,7 +209,7 @@ impl Pool {
     pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
         let resident = self.latch_resident(id);
         let mut checkpoint = self.checkpoint.lock();
-        let mut is_free = false;
+        let (mut is_free, mut is_over) = (false, true);
         if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
             open.places.insert(id, place);
             is_free = open.to_free.remove(&id);
@@ -212,14 +219,21 @@ impl Pool {
             let dirty = info.dirty.load(Ordering::Relaxed);
             if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
                 info.captured.store(false, Ordering::Relaxed);
-                if let Some(place) = place {
-                    info.dirty.store(0, Ordering::Relaxed);
-                    self.set_place(&mut checkpoint, id, place);
+                match place {
+                    Some(place) => {
+                        info.dirty.store(0, Ordering::Relaxed);
+                        self.set_place(&mut checkpoint, id, place);
+                    }
+                    None => is_over = false,
                 }
             }
             latch::give_back(state, word);
         }
         drop(checkpoint);
+        // The image has its block, or nobody waits for it any more.
+        if is_over {
+            self.file.room.add(1);
+        }
         if is_free {
             self.free_detached(id);
         }

@@ -40,7 +40,9 @@ impl Pool {
     /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.
     fn evict(&self) -> Result<usize, StoreError> {
         let mut last_error = None;
-        for step in 0..8 * self.frames.count() {
+        let (mut step, mut steps) = (0, 8 * self.frames.count());
+        while step < steps {
+            step += 1;
             if let Some(frame) = self.free_frames.lock().pop() {
                 return Ok(frame as usize);
             }
@@ -57,15 +59,18 @@ impl Pool {
             let pinned = dirty && info.captured.load(Ordering::Relaxed);
             // A page whose image a failed sync may have lost is only in memory.
             let clean = !dirty && !self.file.is_in_doubt(id, self.place(id));
-            let evicted = if pinned {
-                false
-            } else if clean {
+            // Where a page could not be written, another would not be either: from then on only clean pages go.
+            let evicted = if clean {
                 true
+            } else if pinned || last_error.is_some() {
+                false
             } else {
                 match self.write_out(id, frame) {
                     Ok(()) => true,
                     Err(error) => {
                         last_error = Some(error);
+                        // Once around gives pages that were used lately a second chance.
+                        steps = steps.min(step + 2 * self.frames.count() + 1);
                         false
                     }
                 }
@@ -76,9 +81,6 @@ impl Pool {
                 return Ok(frame);
             }
             latch::give_back(state, word);
-            if last_error.is_some() && step > self.frames.count() {
-                break;
-            }
             if step > 2 * self.frames.count() && step % 64 == 0 {
                 // Others hold the rest, for a moment.
                 braid_rt::thread::yield_now();
@@ -105,14 +107,21 @@ impl Pool {
             open.places.insert(id, place);
         }
         self.set_place(&mut checkpoint, id, place);
-        info.dirty.store(0, Ordering::Relaxed);
+        // A clean page comes here if its image is in doubt.
+        if info.dirty.swap(0, Ordering::Relaxed) != 0 {
+            self.file.room.add(1);
+        }
         Ok(())
     }
 
     /// Takes a latched page that goes out of its frame; the frame is then to be given back.
     pub(crate) fn vacate(&self, frame: usize) -> u32 {
         let info = &self.info[frame];
-        info.dirty.store(0, Ordering::Relaxed);
+        let is_captured = info.captured.swap(false, Ordering::Relaxed);
+        // The block of an image that is being written is in use.
+        if info.dirty.swap(0, Ordering::Relaxed) != 0 && !is_captured {
+            self.file.room.add(1);
+        }
         info.page.store(0, Ordering::Relaxed);
         frame as u32
     }

@@ -55,14 +55,17 @@ pub(crate) struct PooledContext {
 }
 
 impl Drop for PooledContext {
-    /// Contexts are dropped when the pool has enough of them or is emptied, and then hold nothing. One that a panic drops on
-    /// its way out of a commit releases here what it holds, or other transactions would wait for it forever.
+    /// Contexts are dropped when the pool has enough of them or is emptied, and then hold nothing but room in the data
+    /// file. One that a panic drops on its way out of a commit releases here what it holds, or other transactions would
+    /// wait for it forever.
     fn drop(&mut self) {
         if !braid_rt::mutant!("keep_locks_on_unwind") {
             let state = &mut **self.state.get_mut();
             self.inner.unlock_all(state);
             self.inner.close_snapshot(state);
         }
+        let room = &mut self.state.get_mut().room;
+        self.inner.store.release_room(room);
     }
 }
 
@@ -264,6 +267,16 @@ impl Inner {
                 context.state.get_mut().forget_dropped_tables();
             }
         }
+    }
+
+    /// Makes contexts that nobody uses give up the room in the data file that they keep.
+    pub(crate) fn release_idle_room(&self) {
+        for shard in &self.contexts {
+            for context in &mut *shard.lock() {
+                self.store.release_room(&mut context.state.get_mut().room);
+            }
+        }
+        self.store.give_room_back();
     }
 
     pub(crate) fn open_snapshot(&self) -> Registration {
@@ -507,6 +520,7 @@ impl Inner {
     /// Shuts the gate (I9), which releases the lock on the directory.
     fn release(&self) {
         self.empty_pool();
+        self.store.give_room_back();
         self.gate.shut(|| {
             self.unpublish_stats();
             if let Some(archiver) = &self.archiver {

@@ -100,10 +100,11 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
     });
 }
 
-/// With more data than memory, a commit that is logged may have to put out pages that find no room. Then the
-/// engine stops, and does not call it a lack of space, which would mean that nothing was written.
+/// With more data than memory, a commit puts other pages out, which find the room that was promised: commits are
+/// refused before they are logged, all can be read, and space brings writes back without another opening. A
+/// copy-on-write file system keeps no such promise. There the engine may stop, and loses nothing.
 #[test]
-fn a_full_file_system_behind_a_small_pool_loses_nothing() {
+fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
     each(|kind, place| {
         for device in devices(place) {
             let what = format!("{kind}, {device}");
@@ -120,12 +121,17 @@ fn a_full_file_system_behind_a_small_pool_loses_nothing() {
             match error {
                 Error::OutOfSpace { .. } => {
                     assert!(!matches!(db.health(), Health::Poisoned { .. }), "{what}");
+                    assert_holds(&what, &db, LARGE_VALUE, &keys);
+                    ballast.remove();
+                    let before = keys.len();
+                    db.checkpoint().unwrap();
+                    fill(&db, LARGE_VALUE, &mut keys);
+                    assert!(keys.len() > before, "{what}: nothing went on");
                 }
-                Error::Poisoned { .. } => {}
+                Error::Poisoned { .. } if kind == "btrfs" => ballast.remove(),
                 error => panic!("{what}: {error}"),
             }
             drop(db);
-            ballast.remove();
             let db = open().unwrap();
             assert!(!keys.is_empty());
             assert_holds(&what, &db, LARGE_VALUE, &keys);

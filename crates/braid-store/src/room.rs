@@ -1,0 +1,328 @@
+//! Room in the data file that is promised before it is needed, so that a logged transaction never lacks it.
+//!
+//! A dirty page leaves memory only if there is a block to write it to, and so does every page at a checkpoint. The
+//! *surplus* is what the file has of free blocks, less what is promised:
+//!
+//! | promised | blocks |
+//! |---|---|
+//! | each dirty page, and each image that waits for the open checkpoint | 1 |
+//! | the page map and the root of the next checkpoint | one per 512 pages, and the root's |
+//! | removals and their purges | [`REMOVALS`] |
+//! | each writer that commits | what its largest transaction can need, see [`need`] |
+//!
+//! Before a transaction draws its number it looks whether the surplus is negative, which is one load. If so, or if the
+//! transaction is larger than those before it, the file is made longer; if the medium refuses, so does the store
+//! ([`StoreError::OutOfSpace`](crate::StoreError::OutOfSpace)). Transactions that were admitted take at most their
+//! writers' promises. So eviction, and with it every read, finds a block, and a checkpoint can always be written, which
+//! frees the blocks of the one before.
+//!
+//! A medium that needs new space to overwrite a block (a copy-on-write file system, thin provisioning) does not keep
+//! the promise. What then fails is the write itself.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// Blocks that only transactions that remove, and purges, may use: who is out of space makes space by them.
+pub(crate) const REMOVALS: i64 = 16;
+
+/// The least surplus for a purge, which changes its leaf and what merging that with a neighbour does.
+pub(crate) const FOR_PURGES: i64 = 4 - REMOVALS;
+
+/// Pages for each block that is promised for the page map.
+const PAGES_PER_BLOCK: u64 = 512;
+
+/// Blocks that a writer keeps from one transaction to the next.
+const KEPT_MAX: u64 = 64;
+
+/// Blocks that a transaction needs at most: each write changes a leaf and makes one, values fill pages, and a
+/// part of the inner nodes splits. It does not change more leaves than there are, nor make more from them.
+pub(crate) fn need(writes: usize, bytes: usize, pages: u64) -> u64 {
+    (2 * writes as u64).min(2 * pages) + fixed_need(bytes)
+}
+
+/// See [`need`]; for any number of pages.
+#[inline]
+fn need_at_most(writes: usize, bytes: usize) -> u64 {
+    2 * writes as u64 + fixed_need(bytes)
+}
+
+#[inline]
+fn fixed_need(bytes: usize) -> u64 {
+    8 + bytes as u64 / 2048
+}
+
+/// Blocks promised to whoever commits one transaction after the other. To be given back with
+/// [`Store::release_room`](crate::Store::release_room).
+#[derive(Debug, Default)]
+pub struct WriterRoom {
+    blocks: u64,
+}
+
+impl WriterRoom {
+    /// Whether the promise suffices for a transaction.
+    #[inline]
+    pub(crate) fn suffices(&self, writes: usize, bytes: usize) -> bool {
+        need_at_most(writes, bytes) <= self.blocks
+    }
+
+    /// Whether there is more than a writer keeps.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.blocks > KEPT_MAX
+    }
+
+    /// What is missing for a transaction that needs so many blocks.
+    pub(crate) fn missing(&self, need: u64) -> u64 {
+        need.saturating_sub(self.blocks)
+    }
+
+    pub(crate) fn add(&mut self, blocks: u64) {
+        self.blocks += blocks;
+    }
+
+    /// Takes all blocks but so many away; returns how many.
+    pub(crate) fn reduce(&mut self, to: u64) -> u64 {
+        let excess = self.blocks.saturating_sub(to);
+        self.blocks -= excess;
+        excess
+    }
+
+    pub(crate) fn reduce_to_kept(&mut self) -> u64 {
+        self.reduce(KEPT_MAX)
+    }
+}
+
+/// See the module's text. On a cache line of its own: every commit reads it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Room {
+    surplus: AtomicI64,
+    /// Blocks promised for the root of the next checkpoint.
+    root: AtomicI64,
+    /// Whether a transaction was refused since the newest checkpoint.
+    refused: AtomicBool,
+    /// Whether there ever was a transaction to be admitted.
+    has_writers: AtomicBool,
+}
+
+// Relaxed throughout: the surplus is a sum that orders nothing. What a writer is promised is subtracted before the
+// writer looks at what is left.
+impl Room {
+    /// Begins with the blocks of a file: those that are free, less those that it is not known to have.
+    pub(crate) fn begin(&self, blocks: i64) {
+        self.surplus.store(blocks - REMOVALS, Ordering::Relaxed);
+        self.root.store(0, Ordering::Relaxed);
+    }
+
+    /// What is left.
+    #[inline]
+    pub(crate) fn surplus(&self) -> i64 {
+        self.surplus.load(Ordering::Relaxed)
+    }
+
+    /// Blocks come free, or are not needed any more.
+    pub(crate) fn add(&self, blocks: u64) {
+        self.surplus.fetch_add(blocks as i64, Ordering::Relaxed);
+    }
+
+    /// Blocks are used, or promised; returns what is left.
+    pub(crate) fn take(&self, blocks: u64) -> i64 {
+        let blocks = blocks as i64;
+        self.surplus.fetch_sub(blocks, Ordering::Relaxed) - blocks
+    }
+
+    /// Takes what is left above a floor; returns how much.
+    pub(crate) fn take_down_to(&self, floor: i64) -> u64 {
+        let before = self.surplus.fetch_min(floor, Ordering::Relaxed);
+        (before - floor).max(0) as u64
+    }
+
+    /// The floor at which nothing is promised but blocks for dirty pages and writers.
+    pub(crate) fn lowest(&self, pages: u64) -> i64 {
+        let map = (pages / PAGES_PER_BLOCK + 1) as i64;
+        -(REMOVALS + map + self.root.load(Ordering::Relaxed))
+    }
+
+    /// Promises blocks for the map of so many pages.
+    pub(crate) fn take_for_map(&self, pages: u64) {
+        self.take(pages / PAGES_PER_BLOCK + 1);
+    }
+
+    /// A page more, if that makes the map longer.
+    pub(crate) fn page_added(&self, pages: u64) {
+        if pages.is_multiple_of(PAGES_PER_BLOCK) {
+            self.take(1);
+        }
+    }
+
+    /// Promises blocks for the next root, the present one having so many.
+    pub(crate) fn set_root(&self, blocks: usize) {
+        let now = blocks as i64 + 2;
+        let before = self.root.swap(now, Ordering::Relaxed);
+        self.surplus.fetch_add(before - now, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_has_writers(&self) {
+        self.has_writers.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_writers(&self) -> bool {
+        self.has_writers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_refused(&self, refused: bool) {
+        self.refused.store(refused, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Blocks taken for a checkpoint's page map and root, which are promised as long as there is a next checkpoint: they
+/// count once, until the checkpoint is published or given up.
+#[derive(Debug)]
+pub(crate) struct Lent<'a> {
+    room: &'a Room,
+    blocks: u64,
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn new(room: &'a Room) -> Self {
+        Self { room, blocks: 0 }
+    }
+
+    pub(crate) fn take(&mut self, blocks: u64) {
+        self.room.add(blocks);
+        self.blocks += blocks;
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.room.take(self.blocks);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use braid_io::SimDevice;
+
+    use super::*;
+    use crate::{Change, DetachedValue, Store, StoreError, StoreOptions};
+
+    const OPTIONS: StoreOptions = StoreOptions {
+        pool_bytes: 512 << 10,
+    };
+
+    /// What the surplus must be when nobody is at work and no checkpoint is open.
+    fn expected(store: &Store, promised: u64) -> i64 {
+        let pool = &store.inner.pool;
+        let (free, end) = {
+            let space = pool.file.space.lock();
+            (space.free_blocks(), space.end())
+        };
+        let map = pool.page_ids() / PAGES_PER_BLOCK + 1;
+        let root = store.inner.root.lock().blob_blocks.len() as u64 + 2;
+        let needed = pool.dirty_before(u64::MAX).len() as u64 + map + root + promised;
+        (free + pool.file.extent.load(Ordering::Relaxed)) as i64 - (end + needed) as i64 - REMOVALS
+    }
+
+    /// Changes or removes a record, and keeps a large value that it replaces.
+    fn change(
+        store: &Store,
+        rng: &mut fastrand::Rng,
+        kept: &mut Vec<DetachedValue>,
+    ) -> Result<(), StoreError> {
+        let tree = store.tree(1 + rng.u32(..2))?;
+        let key = rng.u32(..4_000).to_be_bytes();
+        let len = [10, 300, 20_000][rng.usize(..100).saturating_sub(97)];
+        let (version, value) = (1, &vec![7; len][..]);
+        let removes = rng.u32(..4) == 0;
+        let mut replaced = None;
+        tree.modify(&key, |old| {
+            replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
+            let change = match removes {
+                true => Change::Remove,
+                false => Change::Put { version, value },
+            };
+            (change, ())
+        })?;
+        kept.extend(replaced);
+        if rng.u32(..10) == 0 {
+            kept.drain(..).for_each(|value| store.free_detached(value));
+        }
+        Ok(())
+    }
+
+    /// Every way a page becomes dirty, clean or free keeps the sum right, also if writes fail in the midst of it.
+    #[test]
+    fn the_surplus_is_what_is_left() {
+        for seed in 0..20 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let device = SimDevice::new(seed);
+            let mut store = Store::create(Arc::new(device.clone()), OPTIONS).unwrap();
+            let mut writer = WriterRoom::default();
+            let mut failed = 0;
+            let mut kept = Vec::new();
+            for _ in 0..60 {
+                let mut checkpoint = None;
+                for step in 0..rng.u32(1..400) {
+                    if rng.u32(..100) == 0 {
+                        let size = (rng.usize(..40), rng.usize(..9_000));
+                        store.admit(&mut writer, size, || false).unwrap();
+                        store.trim_room(&mut writer);
+                    }
+                    if step == 100 && rng.bool() {
+                        checkpoint = Some(store.begin_checkpoint(Vec::new()).unwrap());
+                    }
+                    change(&store, &mut rng, &mut kept).unwrap();
+                }
+                let mut checkpoint = match checkpoint {
+                    Some(open) => open,
+                    None => store.begin_checkpoint(Vec::new()).unwrap(),
+                };
+                if rng.u32(..4) == 0 {
+                    device.fail_write_after(rng.u64(1..10));
+                }
+                if rng.u32(..8) == 0 {
+                    checkpoint.shrink();
+                }
+                let beside = RefCell::new((rng.fork(), &mut kept));
+                let written = checkpoint.write(&|_| {
+                    let (rng, kept) = &mut *beside.borrow_mut();
+                    let _ = (0..20).try_for_each(|_| change(&store, rng, kept));
+                });
+                // One that could not be written is given up.
+                let published = written.and_then(|()| checkpoint.publish());
+                failed += u32::from(published.is_err());
+                device.mend();
+                if store.inner.is_poisoned() {
+                    break;
+                }
+                let promised = writer.blocks;
+                assert_eq!(
+                    store.inner.pool.file.room.surplus(),
+                    expected(&store, promised),
+                    "{seed}"
+                );
+                if rng.u32(..10) == 0 {
+                    let mut last = store.begin_checkpoint(Vec::new()).unwrap();
+                    last.write(&|_| ()).unwrap();
+                    last.publish().unwrap();
+                    kept.clear();
+                    store = Store::open(Arc::new(device.clone()), OPTIONS).unwrap().0;
+                    writer = WriterRoom::default();
+                    assert_eq!(
+                        store.inner.pool.file.room.surplus(),
+                        expected(&store, 0),
+                        "{seed}"
+                    );
+                }
+            }
+            println!("{seed}: {failed} checkpoints failed");
+        }
+    }
+}
