@@ -104,6 +104,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
         "readers: a newer checkpoint came between look and pin",
         LONGER,
     ),
+    ("readers: a table's handle is used in another state", LONG),
     ("readers: a replaced checkpoint is kept", LONG),
     ("readers: log is kept", LONG),
     ("recovery: a lane without chunks beside one with some", LONG),

@@ -20,6 +20,7 @@ pub(crate) struct Reader {
     db: Database,
     /// What it looks at, perhaps of an older state than that of `db`.
     pub(crate) snapshot: Snapshot,
+    /// Handles from any state: each is good for every snapshot.
     pub(crate) tables: Tables,
 }
 
@@ -67,6 +68,8 @@ impl Reader {
         );
         if rng.u32(..4) > 0 {
             self.snapshot = self.db.snapshot();
+        }
+        if rng.bool() {
             self.tables = Tables::existing(&self.db)?;
         }
         Ok(Ok(()))
