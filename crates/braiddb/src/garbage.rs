@@ -192,3 +192,111 @@ impl Inner {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::SimDevice;
+
+    use crate::{Database, Isolation, Readable, Table, TransactionOptions};
+
+    fn open(device: &SimDevice) -> (Database, Table<u64, u64>) {
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let builder = builder.segment_bytes(64 << 10).background_threads(false);
+        let db = builder.open_on(Arc::new(device.clone())).unwrap();
+        let table = db.table("t").unwrap();
+        (db, table)
+    }
+
+    /// A database whose key 1 was removed and whose key 2 is there.
+    fn with_a_removal(device: &SimDevice) -> (Database, Table<u64, u64>) {
+        let (db, t) = open(device);
+        let both = |tx: &mut crate::Transaction| (1..3).try_for_each(|key| tx.insert(&t, &key, &7));
+        db.transact(both).unwrap();
+        db.transact(|tx| tx.remove(&t, &1)).unwrap();
+        (db, t)
+    }
+
+    fn has_tombstone(db: &Database, table: &Table<u64, u64>) -> bool {
+        let tree = db.inner().store.tree(table.core.id).unwrap();
+        let found = tree.get(&1u64.to_be_bytes(), |_| false).unwrap();
+        found.is_some_and(|found| found.meta.tombstone)
+    }
+
+    #[test]
+    fn a_recovered_removal_is_collected() {
+        let device = SimDevice::new(1);
+        let before = with_a_removal(&device);
+        let device = device.after_crash();
+        let (db, t) = open(&device);
+        assert!(has_tombstone(&db, &t));
+        assert_eq!(db.stats().garbage, 1);
+        db.inner().collect_all_garbage();
+        assert!(!has_tombstone(&db, &t));
+        assert_eq!(db.get(&t, &2).unwrap(), Some(7));
+        drop(before);
+    }
+
+    #[test]
+    fn a_tombstone_of_a_checkpoint_is_collected_after_a_scan() {
+        let device = SimDevice::new(2);
+        let (db, t) = with_a_removal(&device);
+        db.close().unwrap();
+        drop(t);
+        let (db, t) = open(&device);
+        assert!(has_tombstone(&db, &t));
+        db.inner().collect_all_garbage();
+        assert!(has_tombstone(&db, &t));
+        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
+        assert_eq!(db.stats().garbage, 1);
+        db.inner().collect_all_garbage();
+        assert!(!has_tombstone(&db, &t));
+        // A removal of this opening is retired by its commit alone.
+        db.transact(|tx| tx.insert(&t, &1, &7)).unwrap();
+        db.transact(|tx| tx.remove(&t, &1)).unwrap();
+        let garbage = db.stats().garbage;
+        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
+        assert_eq!(db.stats().garbage, garbage);
+    }
+
+    #[test]
+    fn a_tombstone_stays_when_an_older_one_of_its_key_is_collected() {
+        let (db, t) = open(&SimDevice::new(4));
+        let put = |value: u64| db.transact(|tx| tx.insert(&t, &1, &value)).unwrap();
+        let remove = || db.transact(|tx| tx.remove(&t, &1)).unwrap();
+        put(1);
+        let before = db.snapshot();
+        remove();
+        put(2);
+        let between = db.snapshot();
+        remove();
+        // From here on the first tombstone can go, and the second cannot.
+        drop(before);
+        db.inner().collect_all_garbage();
+        assert!(has_tombstone(&db, &t));
+        assert_eq!(between.get(&t, &1).unwrap(), Some(2));
+    }
+
+    #[test]
+    fn a_transaction_closes_its_snapshot_however_it_ends() {
+        let (db, t) = open(&SimDevice::new(3));
+        let options = TransactionOptions {
+            isolation: Isolation::Snapshot,
+            ..TransactionOptions::default()
+        };
+        let begin = |key: u64| {
+            let mut tx = db.begin_with(options);
+            assert_eq!(tx.get(&t, &0).unwrap(), None);
+            tx.insert(&t, &key, &key).unwrap();
+            assert_eq!(db.stats().snapshots, 1);
+            tx
+        };
+        begin(1).commit().unwrap();
+        assert_eq!(db.stats().snapshots, 0);
+        begin(2).commit_async().unwrap().wait().unwrap();
+        assert_eq!(db.stats().snapshots, 0);
+        drop(begin(3));
+        assert_eq!(db.stats().snapshots, 0);
+    }
+}

@@ -221,4 +221,25 @@ mod tests {
         snapshots.advance(1_000);
         assert_eq!(snapshots.watermark(), 1_000);
     }
+
+    #[test]
+    fn snapshots_beyond_the_slots_hold_the_watermark_back() {
+        let snapshots = Snapshots::new();
+        let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open(0, || 20)).collect();
+        let oldest = snapshots.open(0, || 10);
+        snapshots.advance(30);
+        assert_eq!(snapshots.watermark(), 10);
+        // A look at the horizon from before the collector's intent.
+        let late = snapshots.open(0, || 15);
+        assert_eq!(late.number(), 30);
+        snapshots.close(&oldest);
+        snapshots.advance(30);
+        assert_eq!(snapshots.watermark(), 20);
+        slotted.iter().for_each(|r| snapshots.close(r));
+        snapshots.advance(40);
+        assert_eq!(snapshots.watermark(), 30);
+        snapshots.close(&late);
+        snapshots.advance(40);
+        assert_eq!(snapshots.watermark(), 40);
+    }
 }

@@ -416,6 +416,41 @@ fn every_protocol_can_be_switched_to_every_other() {
     assert_eq!(db.stats().protocol, last);
 }
 
+/// A switch of the protocol lasts from the opening on, also when the process ends before it closes the database.
+#[test]
+fn a_switched_protocol_lasts_when_the_process_is_killed() {
+    let mut device = SimDevice::new(5);
+    let small = || {
+        let builder = Database::builder().pool_bytes(1 << 20).strands(3);
+        builder.segment_bytes(128 << 10).background_threads(false)
+    };
+    let switches = [
+        Protocol::Glsn,
+        Protocol::Gwsn,
+        Protocol::Gsn,
+        Protocol::Epoch,
+    ];
+    for (round, protocol) in (0u64..).zip(switches.into_iter().chain(switches)) {
+        let builder = small().protocol(protocol);
+        let db = builder.open_on(Arc::new(device.clone())).unwrap();
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        // In the first half also before a commit.
+        if round >= 4 {
+            db.transact(|tx| tx.insert(&t, &round, &round)).unwrap();
+        }
+        let killed = device.after_kill();
+        drop((t, db));
+        device = killed;
+        let db = small().open_on(Arc::new(device.clone())).unwrap();
+        assert_eq!(db.stats().protocol, protocol);
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        assert_eq!(
+            db.snapshot().iter(&t).unwrap().count() as u64,
+            (round + 1).saturating_sub(4)
+        );
+    }
+}
+
 /// Every byte range of the data file, damaged, gives a typed error or is found by `verify`; nothing
 /// panics, nothing wrong is returned.
 #[test]
