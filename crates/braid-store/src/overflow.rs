@@ -49,6 +49,11 @@ pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
     Some((page.word(3), page.to_vec(FIRST_WORD, page.word(4) as usize)))
 }
 
+/// Whether a part of so many bytes, which goes on in the page `next`, is the one of a value where so many are left.
+pub(crate) fn fits(next: PageId, here: usize, left: usize) -> bool {
+    here == left.min(BYTES) && (next == 0) == (left <= BYTES)
+}
+
 /// Writes a value to pages of its own, to which nothing leads yet. On an error nothing stays allocated.
 pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<DetachedValue, StoreError> {
     let mut pages = vec![0; parts(value).len()];

@@ -3,13 +3,15 @@
 //! Every block says what it is and which checkpoint it belongs to, under a checksum. So what leads to a block
 //! can be replaced by a search for it: a lost superblock by the root blob of its checkpoint, a leaf of the page
 //! map by the newest blocks that call themselves its pages, and an inner page by the leaves that lie between
-//! its fences and that nothing else leads to. What can't be replaced is named: a leaf by the keys between its
+//! its fences and that nothing else leads to. Where a search finds several blocks of a page, the newest that fits what
+//! leads to it is taken (see [`choice`]). What can't be replaced is named: a leaf by the keys between its
 //! fences, as its parent knows them.
 
+mod choice;
 mod reader;
 mod root;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use braid_io::{Device, OpenMode};
@@ -22,7 +24,7 @@ use crate::space::FIRST_BLOCK;
 use crate::sync::AtomicU64;
 
 use self::reader::Reader;
-use self::root::{Index, find_root, indexed, newest};
+use self::root::{Index, find_root, indexed, versions};
 
 /// What [`Salvage::read`] could not give back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +75,10 @@ pub struct Salvage {
     root: Root,
     /// The place of each page, 0 for none.
     places: Vec<u64>,
-    /// Pages whose place was found by a search, which may be older than they should be.
-    searched: HashSet<PageId>,
+    /// Pages whose places were found by a search: the low half of the checkpoint's number and the place, newest first.
+    searched: HashMap<PageId, Vec<(u32, u64)>>,
+    /// The newest version that the checkpoint has.
+    newest: u64,
     notes: Vec<String>,
     lost: Vec<String>,
 }
@@ -99,12 +103,18 @@ impl Salvage {
             file,
             root,
             places: Vec::new(),
-            searched: HashSet::new(),
+            searched: HashMap::new(),
+            newest: u64::MAX,
             notes,
             lost: Vec::from_iter(older),
         };
         this.read_map(&mut index)?;
         Ok(this)
+    }
+
+    /// Says which version the newest of the checkpoint is: blocks with newer ones are of a later state.
+    pub fn set_newest(&mut self, version: u64) {
+        self.newest = version;
     }
 
     /// The caller's bytes of the checkpoint.
@@ -152,14 +162,15 @@ impl Salvage {
                     let mut found = 0_u64;
                     for (i, place) in places.iter_mut().enumerate() {
                         let id = (leaf * pages + i) as u64;
-                        if let Some(found_place) = newest(index, id, sequence) {
-                            *place = found_place;
-                            self.searched.insert(id);
+                        let versions = versions(index, id, sequence);
+                        if let Some((_, newest)) = versions.first() {
+                            *place = *newest;
+                            self.searched.insert(id, versions);
                             found += 1;
                         }
                     }
                     self.notes.push(format!(
-                        "{error}; the newest blocks of {found} pages were found by a search instead"
+                        "{error}; the blocks of {found} pages were found by a search instead"
                     ));
                 }
             }
@@ -200,7 +211,10 @@ impl Salvage {
 
     /// A page that is whole, and that a tree can work with.
     fn page(&self, id: PageId) -> Result<Words, String> {
-        let place = self.places.get(id as usize).copied().unwrap_or(0);
+        self.page_at(id, self.places.get(id as usize).copied().unwrap_or(0))
+    }
+
+    fn page_at(&self, id: PageId, place: u64) -> Result<Words, String> {
         if block_of(place) < FIRST_BLOCK {
             return Err(format!("page {id} has no place"));
         }

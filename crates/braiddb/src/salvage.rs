@@ -88,7 +88,7 @@ pub(crate) fn salvage_device(
         report.losses += u64::from(matches!(finding, Finding::Lost(_)));
         sink(finding);
     };
-    let source = Salvage::open(device.clone())?;
+    let mut source = Salvage::open(device.clone())?;
     for note in source.notes() {
         tell(Finding::Damaged(note.clone()));
     }
@@ -96,6 +96,7 @@ pub(crate) fn salvage_device(
         tell(Finding::Lost(loss.clone()));
     }
     let (meta, start) = Meta::decode(source.meta())?;
+    source.set_newest(start.number);
     let log = salvage_log(device, &meta, &start, &mut tell)?;
     let (lock, new_device) = into()?;
     let number = log

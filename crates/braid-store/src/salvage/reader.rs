@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Fence, Loss, Salvage, SalvagedEntry};
 use crate::error::StoreError;
-use crate::node::{self, Node};
+use crate::node::Node;
 use crate::overflow;
 use crate::page::{Page, PageId};
 
@@ -60,18 +60,9 @@ impl Reader<'_> {
         depth: usize,
     ) -> Result<Option<bool>, StoreError> {
         let page = match self.seen.insert(id) && depth < 64 {
-            true => self.salvage.page(id),
+            true => self.salvage.node(id, (&lower, &upper)),
             false => Err(format!("page {id} is referred to twice")),
         };
-        let page = page.and_then(|page| {
-            let node = Node(Page(&page));
-            let is_node = node.kind() != node::KIND_OVERFLOW;
-            if is_node && node.lower_fence() == lower && node.upper_fence() == upper {
-                Ok(page)
-            } else {
-                Err(format!("page {id} does not fit its parent"))
-            }
-        });
         let page = match page {
             Ok(page) => page,
             Err(cause) => {
@@ -146,10 +137,7 @@ impl Reader<'_> {
             if !self.seen.insert(id) {
                 return Err(format!("page {id} is referred to twice"));
             }
-            let page = self.salvage.page(id)?;
-            let part = overflow::part(Page(&page));
-            let (next, bytes) =
-                part.ok_or_else(|| format!("page {id} holds no part of a value"))?;
+            let (next, bytes) = self.salvage.part(id, len - value.len())?;
             value.extend_from_slice(&bytes);
             id = next;
         }
@@ -234,7 +222,7 @@ impl Reader<'_> {
         let salvage = self.salvage;
         let unseen = (1..salvage.places.len() as u64)
             .filter(|id| salvage.places[*id as usize] != 0)
-            .filter(|id| !self.seen.contains(id) && !salvage.searched.contains(id));
+            .filter(|id| !self.seen.contains(id) && !salvage.searched.contains_key(id));
         let orphan = |page: PageId| {
             let words = salvage.page(page).ok()?;
             let node = Node(Page(&words));

@@ -1,5 +1,6 @@
 //! Finding the newest checkpoint, by its superblock or without.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::error::StoreError;
@@ -58,14 +59,14 @@ pub(super) fn find_root(
             })
         }));
     }
-    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.sequence));
+    candidates.sort_by_key(|candidate| Reverse(candidate.sequence));
     let mut is_older = false;
     if let Some(found) = first_readable(file, candidates, &mut is_older, notes) {
         return Ok(found);
     }
     // Both superblocks may be of a time from which nothing is left.
     let mut found = search(file, index, newest)?;
-    found.sort_by_key(|candidate| std::cmp::Reverse(candidate.sequence));
+    found.sort_by_key(|candidate| Reverse(candidate.sequence));
     first_readable(file, found, &mut is_older, notes).ok_or_else(|| StoreError::Corrupted {
         what: format!("no checkpoint can be found ({})", notes.join("; ")),
         location: "data.braid".into(),
@@ -152,17 +153,14 @@ pub(super) fn indexed<'a>(
     if index.is_none() {
         let mut found = Index::default();
         let mut buf = file.buffer();
-        // The file is made longer ahead of what is written to it.
-        let mut end = file.len_blocks()?;
-        while end > FIRST_BLOCK && file.is_blank(end - 1) {
-            end -= 1;
-        }
-        for block in FIRST_BLOCK..end {
+        for block in FIRST_BLOCK..file.len_blocks()? {
             match file.read_any_block(block, &mut buf) {
                 Some((identity, stamp, place)) => {
                     let blocks = found.whole.entry(identity).or_default();
                     blocks.push((stamp, place));
                 }
+                // Space that was set aside, and that nothing was written to yet.
+                None if file.is_blank(block) => {}
                 None => found.damaged.push(block),
             }
         }
@@ -171,11 +169,12 @@ pub(super) fn indexed<'a>(
     Ok(index.get_or_insert_default())
 }
 
-/// The place of the newest block of an identity that is no newer than a checkpoint.
-pub(super) fn newest(index: &Index, identity: u64, sequence: u64) -> Option<u64> {
-    let blocks = index.whole.get(&identity)?.iter();
+/// The blocks of an identity that are no newer than a checkpoint: the low half of their checkpoints' numbers and their
+/// places, newest first.
+pub(super) fn versions(index: &Index, identity: u64, sequence: u64) -> Vec<(u32, u64)> {
+    let blocks = index.whole.get(&identity).into_iter().flatten();
     let known = blocks.filter(|(stamp, _)| *stamp <= sequence as u32);
+    let mut known: Vec<(u32, u64)> = known.copied().collect();
+    known.sort_by_key(|(stamp, place)| Reverse((*stamp, block_of(*place))));
     known
-        .max_by_key(|(stamp, place)| (*stamp, block_of(*place)))
-        .map(|(_, place)| *place)
 }

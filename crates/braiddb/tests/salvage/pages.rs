@@ -1,6 +1,6 @@
 //! Damage to the data file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -199,6 +199,35 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
     let saved = victim.salvage();
     saved.expect_all(&victim);
     saved.expect_damage("map leaf 0");
+}
+
+/// Each leaf in turn: pages have blocks of other states, older and newer, but what fits is there, so nothing is lost, and
+/// nothing is said to be.
+#[test]
+fn a_lost_map_leaf_costs_nothing_that_is_there() {
+    let victim = Victim::large();
+    let leaves = victim.blocks(|identity| identity >> 62 == 1);
+    let bytes = fs::read(victim.data()).unwrap();
+    let mut newest = BTreeMap::new();
+    for block in leaves {
+        // Of blocks with the same identity, the last is the newest.
+        newest.insert(bytes[block * BLOCK + 8..block * BLOCK + 16].to_vec(), block);
+    }
+    assert!(newest.len() > 1, "{newest:?}");
+    // Reserved, and not written yet.
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(victim.data())
+        .unwrap();
+    file.set_len(bytes.len() as u64 + 20 * BLOCK as u64)
+        .unwrap();
+    for &block in newest.values() {
+        victim.damage_block(block);
+        let saved = victim.salvage();
+        saved.expect_damage("map leaf");
+        saved.expect_all(&victim);
+        victim.damage_block(block);
+    }
 }
 
 /// What was set aside for pages and never written is no lost page.

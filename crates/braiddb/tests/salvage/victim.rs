@@ -84,10 +84,54 @@ impl Victim {
             db.transact(|tx| tx.remove(table, &key(500)).map(drop))
                 .unwrap();
         }
+        Self::killed(place, db, checkpointed)
+    }
+
+    /// One whose map has several leaves, with pages that were evicted again and again, also while its newest checkpoint
+    /// was written and after that.
+    pub(crate) fn large() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let live = place.path().join("live");
+        let builder = builder().pool_bytes(1 << 20).checkpoint_log_bytes(1 << 30);
+        let db = builder.strands(2).open(&live).unwrap();
+        let t: Table = db.table("t").unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut change = |count: u64, round: u64| {
+            for _ in 0..count / 20 {
+                let put = |tx: &mut Transaction| {
+                    (0..20).try_for_each(|_| {
+                        let i = rng.u64(..14_000);
+                        let value = value(i, round).repeat([1, 3, 6][rng.usize(..3)]);
+                        match rng.u32(..8) {
+                            0 => tx.remove(&t, &key(i)).map(drop),
+                            _ => tx.insert(&t, &key(i), &value),
+                        }
+                    })
+                };
+                db.transact(put).unwrap();
+            }
+        };
+        for i in 0..10 {
+            let large = vec![i as u8; 30_000];
+            db.transact(|tx| tx.insert(&t, &[b"large", &key(i)[..]].concat(), &large))
+                .unwrap();
+        }
+        for round in 0..4 {
+            change(20_000, round);
+            db.checkpoint().unwrap();
+        }
+        let checkpointed = contents_of(&db);
+        change(6_000, 9);
+        Self::killed(place, db, checkpointed)
+    }
+
+    /// What a kill now would leave.
+    fn killed(place: TempDir, db: Database, checkpointed: Contents) -> Self {
         let contents = contents_of(&db);
         let dir = place.path().join("victim");
         fs::create_dir(&dir).unwrap();
-        for entry in fs::read_dir(&live).unwrap().map(Result::unwrap) {
+        for entry in fs::read_dir(place.path().join("live")).unwrap() {
+            let entry = entry.unwrap();
             fs::copy(entry.path(), dir.join(entry.file_name())).unwrap();
         }
         db.close().unwrap();

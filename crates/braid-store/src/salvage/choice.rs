@@ -1,0 +1,121 @@
+//! Which of the blocks that a search found for a page belongs to the checkpoint.
+//!
+//! A page of a lost leaf of the page map is looked for by its number, and several blocks may bear that: older versions
+//! of the page, ones that were evicted after the checkpoint's flip and before its publication, and other pages that
+//! had the number before. What leads to the page tells: a node fits its parent if it has the fences that the parent
+//! gives it, and a part of a large value has the length that is left.
+
+use std::cmp::Reverse;
+
+use super::{Fence, Salvage, Words};
+use crate::file::block_of;
+use crate::node::{self, Node};
+use crate::overflow;
+use crate::page::{Page, PageId};
+
+impl Salvage {
+    /// The places that a page may have, the newest first.
+    fn candidates(&self, id: PageId) -> Vec<(u32, u64)> {
+        match self.searched.get(&id) {
+            Some(found) if !braid_rt::mutant!("salvage_the_newest_block") => found.clone(),
+            Some(found) => found[..1].to_vec(),
+            None => {
+                let place = self.places.get(id as usize).copied();
+                vec![(0, place.unwrap_or(0))]
+            }
+        }
+    }
+
+    /// A page's node, with the fences that its parent says.
+    pub(super) fn node(&self, id: PageId, bounds: (&Fence, &Fence)) -> Result<Words, String> {
+        let candidates = self.candidates(id);
+        let is_sure = candidates.len() < 2;
+        let (mut best, mut cause) = (None, None);
+        for (stamp, place) in candidates {
+            match self.fitting(id, place, bounds) {
+                Ok(page) if is_sure => return Ok(page),
+                Ok(page) => {
+                    let node = Node(Page(&page));
+                    let rank = (
+                        Reverse(self.misfits(node)),
+                        stamp,
+                        newest_version(node),
+                        node.len(),
+                        block_of(place),
+                    );
+                    if best.as_ref().is_none_or(|(other, _)| *other < rank) {
+                        best = Some((rank, page));
+                    }
+                }
+                Err(error) => {
+                    cause.get_or_insert(error);
+                }
+            }
+        }
+        match best {
+            Some((_, page)) => Ok(page),
+            None => Err(cause.unwrap_or_else(|| format!("page {id} has no place"))),
+        }
+    }
+
+    fn fitting(
+        &self,
+        id: PageId,
+        place: u64,
+        (lower, upper): (&Fence, &Fence),
+    ) -> Result<Words, String> {
+        let page = self.page_at(id, place)?;
+        let node = Node(Page(&page));
+        let is_node = node.kind() != node::KIND_OVERFLOW;
+        match is_node && node.lower_fence() == *lower && node.upper_fence() == *upper {
+            true => Ok(page),
+            false => Err(format!("page {id} does not fit its parent")),
+        }
+    }
+
+    /// How much of a node shows that it is not of the checkpoint: records that came after it, and children that
+    /// do not fit.
+    fn misfits(&self, node: Node<'_>) -> usize {
+        if node.is_leaf() {
+            let versions = (0..node.len()).map(|i| node.leaf_record(i).version);
+            return versions.filter(|version| *version > self.newest).count();
+        }
+        let fits = |i: &usize| {
+            let (lower, upper) = node.bounds_of_child(*i);
+            let id = node.child_at(*i);
+            let mut candidates = self.candidates(id).into_iter();
+            candidates.any(|(_, place)| self.fitting(id, place, (&lower, &upper)).is_ok())
+        };
+        (0..=node.len()).filter(|i| !fits(i)).count()
+    }
+
+    /// The part of a large value that a page holds where `left` bytes of the value are left, and the next page.
+    pub(super) fn part(&self, id: PageId, left: usize) -> Result<(PageId, Vec<u8>), String> {
+        let mut cause = None;
+        for (_, place) in self.candidates(id) {
+            let part = self.page_at(id, place).and_then(|page| {
+                let part = overflow::part(Page(&page));
+                part.ok_or_else(|| format!("page {id} holds no part of a value"))
+            });
+            match part {
+                Ok((next, bytes)) if overflow::fits(next, bytes.len(), left) => {
+                    return Ok((next, bytes));
+                }
+                Ok(_) => {
+                    cause.get_or_insert(format!("page {id} does not fit the value's length"));
+                }
+                Err(error) => {
+                    cause.get_or_insert(error);
+                }
+            }
+        }
+        Err(cause.unwrap_or_else(|| format!("page {id} has no place")))
+    }
+}
+
+/// The newest version of a leaf's records.
+fn newest_version(node: Node<'_>) -> u64 {
+    let len = if node.is_leaf() { node.len() } else { 0 };
+    let versions = (0..len).map(|i| node.leaf_record(i).version);
+    versions.max().unwrap_or(0)
+}
