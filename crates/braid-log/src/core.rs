@@ -138,10 +138,12 @@ impl Core {
             quota,
         } = parts;
         let protocol = crate::protocol::of(options.protocol);
+        let space = SpaceState::new(&options);
+        let used = space.slot_bytes(&options);
         let strands = (0..options.strands)
             .map(|index| {
                 let lane = index % options.lanes;
-                let strand = Strand::new(&*device, lane, options.slot_bytes, 1);
+                let strand = Strand::new(&*device, lane, options.slot_bytes, used, 1);
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()
                 } else {
@@ -177,7 +179,7 @@ impl Core {
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
             quota,
-            space: SpaceState::new(&options),
+            space,
             preparer: Event::default(),
             ticker: Ticker::default(),
             stopping: AtomicBool::new(false),

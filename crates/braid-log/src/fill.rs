@@ -52,6 +52,12 @@ impl FillBuf {
         self.size - self.end
     }
 
+    /// Lets no more than `size` bytes be handed out.
+    pub(crate) fn limit(&mut self, size: usize) {
+        debug_assert!(self.end <= size && size <= self.buf.len());
+        self.size = size;
+    }
+
     /// Begins anew behind the first `end` bytes. All parts must be filled.
     pub(crate) fn reset(&mut self, end: usize) {
         assert!(

@@ -117,7 +117,7 @@ impl Log {
         let quota = Quota::default();
         let mut lanes = Vec::with_capacity(options.lanes);
         for index in 0..options.lanes {
-            let pool = SegmentPool::new(index, PoolFiles::default(), 1);
+            let pool = SegmentPool::new(index, &options, PoolFiles::default(), 1);
             prepare_first(&pool, &*device, &options, &quota)?;
             let Some(segment) = pool.take() else {
                 unreachable!("a segment was made ready")
@@ -558,6 +558,15 @@ impl Log {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the log's files from one position on and before another: of whole segments.
+    pub fn bytes_between(&self, from: &LogStart, to: &LogStart) -> u64 {
+        let lanes = self.core().lanes.iter();
+        lanes
+            .zip(from.lanes.iter().zip(&to.lanes))
+            .map(|(lane, (from, to))| lane.pool.bytes_between(from.segment, to.segment))
+            .sum()
     }
 
     /// Stops the log (I8): nothing is acknowledged any more, and no flush begins. Every waiter gets the cause; of

@@ -12,6 +12,9 @@ pub(crate) const BLOCK: usize = 4096;
 /// Buffers of one strand: one that fills, the others in flight or waiting for it.
 pub(crate) const SLOTS_PER_STRAND: usize = 4;
 
+/// Length of the first segment of a log with one lane.
+const FIRST_SEGMENT: u64 = 64 << 10;
+
 /// Which commit protocol orders and acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -139,7 +142,8 @@ pub struct LogOptions {
     /// Sequences of segment files, each with its own flushes; strands are spread over them. Default 1:
     /// all strands share each flush. Fixed when the log is created.
     pub lanes: usize,
-    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB.
+    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. With one lane, the first segment has 64 KiB,
+    /// and each further one as many bytes as all that are kept, up to this size.
     pub segment_bytes: u64,
     /// Size of one of a strand's four buffers in bytes, a multiple of 4096. Default 512 KiB. A larger
     /// piece is streamed through several buffers.
@@ -198,10 +202,50 @@ impl LogOptions {
     /// How long a group that does not fill waits at most, with [`FlushMode::Background`].
     pub const GROUP_WAIT: Duration = Duration::from_millis(1);
 
-    /// Segment files of each lane that make up [`LogOptions::preallocated_bytes`].
-    pub(crate) fn preallocated_files(&self) -> u64 {
-        self.preallocated_bytes
-            .div_ceil(self.lanes as u64 * self.segment_bytes)
+    /// Bytes of each lane's segments that make up [`LogOptions::preallocated_bytes`].
+    pub(crate) fn preallocated_by_lane(&self) -> u64 {
+        let lane = self.lanes as u64 * self.segment_bytes;
+        self.preallocated_bytes.div_ceil(lane) * self.segment_bytes
+    }
+
+    /// The most bytes on the medium that have to lie in one segment, if the slots have `slot` bytes: a chunk, or with
+    /// closed flushes all buffers of a lane.
+    pub(crate) fn unit_bytes(&self, slot: usize) -> u64 {
+        match crate::protocol::of(self.protocol).has_closed_flushes() {
+            true => (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND * slot) as u64,
+            false => slot as u64,
+        }
+    }
+
+    /// How much of each slot is used while the log is small; see [`crate::space`].
+    pub(crate) fn small_slot_bytes(&self) -> usize {
+        let closed = crate::protocol::of(self.protocol).has_closed_flushes();
+        let blocks = match closed || braid_rt::simulation::is_on() {
+            true => 2,
+            false => 7,
+        };
+        self.slot_bytes.min(blocks * BLOCK)
+    }
+
+    /// The least length of a segment while the log is small. That of the first one. Lanes of their own are for loads
+    /// that do not begin small.
+    pub(crate) fn first_segment_bytes(&self) -> u64 {
+        if self.lanes > 1 {
+            return self.segment_bytes;
+        }
+        let first = match braid_rt::simulation::is_on() {
+            true => 5 * BLOCK as u64,
+            false => FIRST_SEGMENT,
+        };
+        let unit = BLOCK as u64 + self.unit_bytes(self.small_slot_bytes());
+        first.max(unit).min(self.segment_bytes)
+    }
+
+    /// The least length of a segment that whole slots are written to.
+    pub(crate) fn grown_segment_bytes(&self) -> u64 {
+        (BLOCK as u64 + 2 * self.slot_bytes as u64)
+            .max(BLOCK as u64 + self.unit_bytes(self.slot_bytes))
+            .min(self.segment_bytes)
     }
 
     /// Checks the limits, and settles what the protocol decides (one strand for `serial` and `aether`).

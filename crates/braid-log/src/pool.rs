@@ -10,39 +10,53 @@ use braid_io::{Device, OpenMode};
 use crate::LogError;
 use crate::options::{BLOCK, LogOptions};
 use crate::segment::{Segment, segment_name, unfinished_name};
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicU64, Counter, Mutex};
 
 /// Segment files of all lanes and their limit.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     /// Segment files that exist, in any state.
     files: AtomicU64,
+    /// Their lengths.
+    bytes: AtomicU64,
 }
 
 impl Quota {
     /// Segment files that exist.
     pub(crate) fn files(&self) -> u64 {
-        // Relaxed: a statistic here; the limit is kept by `take`.
+        // Relaxed: a statistic.
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Counts a file in unless that breaks the limit.
-    fn take(&self, options: &LogOptions) -> bool {
-        let most = match options.max_log_bytes {
+    /// Counts a file in, of `len` bytes, or of `least` or more if the limit has no room for that. Returns its length;
+    /// `None` if the limit has no room.
+    fn take(&self, len: u64, least: u64, options: &LogOptions) -> Option<u64> {
+        let limit = match options.max_log_bytes {
             0 => u64::MAX,
-            limit => limit / options.segment_bytes,
+            limit => limit,
         };
-        // Relaxed: the count orders nothing else.
+        let fitting = |used: u64| {
+            let left = limit.saturating_sub(used);
+            let len = len.min(left - left % BLOCK as u64);
+            (len >= least).then_some(len)
+        };
+        // Relaxed: the sum orders nothing else.
+        let before = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                fitting(used).map(|len| used + len)
+            });
+        let len = before.ok().and_then(fitting);
         self.files
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                (n < most).then_some(n + 1)
-            })
-            .is_ok()
+            .fetch_add(u64::from(len.is_some()), Ordering::Relaxed);
+        len
     }
 
     /// Counts files that were found when opening.
-    pub(crate) fn add(&self, files: u64) {
-        self.files.fetch_add(files, Ordering::Relaxed);
+    pub(crate) fn add(&self, files: &PoolFiles) {
+        self.files.fetch_add(files.count(), Ordering::Relaxed);
+        self.bytes
+            .fetch_add(files.all().map(|file| file.len).sum(), Ordering::Relaxed);
     }
 
     /// The error of one who needs so many bytes more than there may be, or are.
@@ -54,14 +68,15 @@ impl Quota {
     ) -> LogError {
         LogError::OutOfSpace {
             needed,
-            used: self.files() * options.segment_bytes,
+            used: self.bytes.load(Ordering::Relaxed),
             limit: options.max_log_bytes,
             device_full,
         }
     }
 
-    fn give_back(&self) {
+    fn give_back(&self, len: u64) {
         self.files.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(len, Ordering::Relaxed);
     }
 }
 
@@ -79,14 +94,22 @@ pub(crate) struct PoolFiles {
 }
 
 impl PoolFiles {
-    /// Files that hold log or are there to take it.
-    fn usable(&self) -> u64 {
-        (self.live.len() + self.ready.len() + self.free.len()) as u64
+    fn usable(&self) -> impl Iterator<Item = &Segment> {
+        self.live.iter().chain(&self.ready).chain(&self.free)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Segment> {
+        self.usable().chain(&self.retired)
+    }
+
+    /// Bytes of files that hold log or are there to take it.
+    fn usable_bytes(&self) -> u64 {
+        self.usable().map(|file| file.len).sum()
     }
 
     /// All files.
-    pub(crate) fn count(&self) -> u64 {
-        self.usable() + self.retired.len() as u64
+    fn count(&self) -> u64 {
+        self.all().count() as u64
     }
 }
 
@@ -95,6 +118,45 @@ struct State {
     files: PoolFiles,
     /// The sequence number of the next segment to be made ready.
     next_sequence: u64,
+    /// The first segment that was taken into use since the log was opened.
+    first: Option<u64>,
+    /// The length of the segment that is being made ready; 0 if there is none.
+    preparing: u64,
+    /// No shorter segment is made ready any more.
+    least: u64,
+    /// The longest there are.
+    most: u64,
+    /// Whether all have this length.
+    preallocated: bool,
+}
+
+impl State {
+    /// Bytes of the segments that this opening has written, or will write next, and that are kept.
+    fn in_use(&self) -> u64 {
+        let first = self.first.unwrap_or(u64::MAX);
+        let live = self.files.live.iter().filter(|file| file.sequence >= first);
+        live.chain(&self.files.ready).map(|file| file.len).sum()
+    }
+
+    /// The length of the next segment to be made: as much as is in use, so that the log doubles.
+    fn next_len(&self) -> u64 {
+        if self.preallocated {
+            return self.most;
+        }
+        let doubled = self.in_use().checked_next_power_of_two();
+        doubled.unwrap_or(u64::MAX).max(self.least).min(self.most)
+    }
+
+    /// A released segment to use again: the longest.
+    fn pop_free(&mut self) -> Option<Segment> {
+        let free = self.files.free.iter().enumerate();
+        let (at, longest) = free.max_by_key(|(_, file)| file.len)?;
+        if longest.len < self.least {
+            self.files.retired.append(&mut self.files.free);
+            return None;
+        }
+        Some(self.files.free.swap_remove(at))
+    }
 }
 
 /// The segments of one lane.
@@ -105,23 +167,106 @@ pub(crate) struct SegmentPool {
     /// Held while files are made, renamed or deleted, so that preparation happens once.
     work: Mutex<()>,
     ready: AtomicU64,
+    /// Bytes that the ready segments take for sure.
+    ready_room: AtomicU64,
+    /// The length of the next segment to be made.
+    next_len: Counter,
+    /// Segments that were made ready.
+    prepared: AtomicU64,
     recycled: AtomicU64,
+    /// Bytes at the end of a segment that may stay unused: a chunk does not fit.
+    slot: u64,
 }
 
 impl SegmentPool {
     /// A pool of what was found on the device. `next_sequence` is that behind all live and ready ones.
-    pub(crate) fn new(lane: usize, files: PoolFiles, next_sequence: u64) -> Self {
-        let count = files.ready.len() as u64;
-        Self {
+    pub(crate) fn new(
+        lane: usize,
+        options: &LogOptions,
+        files: PoolFiles,
+        next_sequence: u64,
+    ) -> Self {
+        let pool = Self {
             lane,
+            ready: AtomicU64::new(files.ready.len() as u64),
+            ready_room: AtomicU64::new(0),
+            next_len: Counter::new(0),
             state: Mutex::new(State {
                 files,
                 next_sequence,
+                first: None,
+                preparing: 0,
+                least: options.first_segment_bytes(),
+                most: options.segment_bytes,
+                preallocated: options.preallocated_bytes > 0,
             }),
             work: Mutex::new(()),
-            ready: AtomicU64::new(count),
+            prepared: AtomicU64::new(0),
             recycled: AtomicU64::new(0),
+            slot: options.slot_bytes as u64,
+        };
+        let state = pool.state.lock();
+        let room = state.files.ready.iter().map(|file| pool.usable(file)).sum();
+        pool.ready_room.store(room, Ordering::Relaxed);
+        pool.note_len(&state);
+        drop(state);
+        pool
+    }
+
+    /// Bytes that a segment takes for sure.
+    fn usable(&self, segment: &Segment) -> u64 {
+        segment.len.saturating_sub(BLOCK as u64 + self.slot)
+    }
+
+    /// Bytes that the ready segments take for sure, the ends that a chunk does not fit into deducted.
+    pub(crate) fn ready_room(&self) -> u64 {
+        // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
+        self.ready_room.load(Ordering::Acquire)
+    }
+
+    /// How often a segment was made ready.
+    pub(crate) fn prepared(&self) -> u64 {
+        self.prepared.load(Ordering::Acquire)
+    }
+
+    /// The length of the next segment to be made.
+    pub(crate) fn next_len(&self) -> u64 {
+        // Relaxed: a hint how much to prepare.
+        self.next_len.load(Ordering::Relaxed)
+    }
+
+    fn note_len(&self, state: &State) {
+        self.next_len.store(state.next_len(), Ordering::Relaxed);
+    }
+
+    /// Whether `needed` bytes find room, in whatever chunks and order they are flushed, in the `left` bytes of the segment
+    /// that is written and in the ready ones. No chunk (with closed flushes, no flush) is longer than `unit`.
+    pub(crate) fn fits(&self, needed: u64, left: u64, unit: u64) -> bool {
+        let state = self.state.lock();
+        let ready = state.files.ready.iter().map(|file| file.len - BLOCK as u64);
+        // Nothing is left over in the last segment, and less than a unit in each before.
+        let whole = ready.clone().chain([left]).max().unwrap_or(0);
+        let parts = ready.chain([left]).map(|len| len.saturating_sub(unit));
+        needed <= whole.max(parts.sum())
+    }
+
+    /// Whether all segments that will be written after the current one have `least` bytes. If the log has grown to that
+    /// size, this sees to it for those to come.
+    pub(crate) fn has_grown_to(&self, least: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.in_use() < least {
+            return false;
         }
+        state.least = state.least.max(least);
+        self.note_len(&state);
+        let is_long = |len: u64| len >= least;
+        (state.preparing == 0 || is_long(state.preparing))
+            && state.files.ready.iter().all(|file| is_long(file.len))
+    }
+
+    /// Whether the log has grown so far that no segment shorter than `least` is made.
+    pub(crate) fn is_growing_to(&self, least: u64) -> bool {
+        self.state.lock().least >= least
     }
 
     /// Segments that are ready.
@@ -130,9 +275,18 @@ impl SegmentPool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Segment files that hold log or are there to take it.
-    fn files(&self) -> u64 {
-        self.state.lock().files.usable()
+    /// Bytes of segment files that hold log or are there to take it.
+    fn bytes(&self) -> u64 {
+        self.state.lock().files.usable_bytes()
+    }
+
+    /// Bytes of the segments from `from` on and before `to` that hold log.
+    pub(crate) fn bytes_between(&self, from: u64, to: u64) -> u64 {
+        let state = self.state.lock();
+        let live = state.files.live.iter();
+        live.filter(|file| (from..to).contains(&file.sequence))
+            .map(|file| file.len)
+            .sum()
     }
 
     /// Makes segments ready until the lane has what [`LogOptions::preallocated_bytes`] asks for, or the limit is
@@ -147,7 +301,7 @@ impl SegmentPool {
         quota: &Quota,
     ) -> Result<u64, LogError> {
         let first = self.state.lock().next_sequence;
-        let wanted = || self.files() < options.preallocated_files();
+        let wanted = || self.bytes() < options.preallocated_by_lane();
         if wanted() {
             braid_rt::reach("log: segments are made ahead");
         }
@@ -167,9 +321,11 @@ impl SegmentPool {
             .back()
             .is_some_and(|last| last.sequence >= first)
         {
-            let last = state.files.ready.pop_back();
-            state.files.retired.extend(last);
-            self.ready.fetch_sub(1, Ordering::Release);
+            let Some(last) = state.files.ready.pop_back() else {
+                break;
+            };
+            self.uncount(&last);
+            state.files.retired.push(last);
         }
         state.next_sequence = first;
         drop(state);
@@ -186,10 +342,19 @@ impl SegmentPool {
     pub(crate) fn take(&self) -> Option<Segment> {
         let mut state = self.state.lock();
         let segment = state.files.ready.pop_front()?;
-        // Release: pairs with `ready`.
-        self.ready.fetch_sub(1, Ordering::Release);
+        self.uncount(&segment);
+        state.first.get_or_insert(segment.sequence);
         state.files.live.push_back(segment.clone());
+        self.note_len(&state);
         Some(segment)
+    }
+
+    /// A segment is ready no more.
+    fn uncount(&self, segment: &Segment) {
+        // Release: pairs with `ready` and `ready_room`.
+        self.ready_room
+            .fetch_sub(self.usable(segment), Ordering::Release);
+        self.ready.fetch_sub(1, Ordering::Release);
     }
 
     /// Makes one more segment ready: recycles one, or creates and zeroes one.
@@ -232,55 +397,101 @@ impl SegmentPool {
         options: &LogOptions,
         quota: &Quota,
     ) -> Result<bool, LogError> {
-        let (sequence, old) = {
+        self.delete_retired_locked(device, options.discard, quota)?;
+        let (sequence, old, len, least) = {
             let mut state = self.state.lock();
-            (state.next_sequence, state.files.free.pop())
+            let old = state.pop_free();
+            let len = state.next_len();
+            state.preparing = old.as_ref().map_or(len, |old| old.len);
+            (state.next_sequence, old, len, state.least)
         };
-        let name = segment_name(self.lane, sequence);
-        let segment = if let Some(old) = old {
-            braid_rt::reach("log: a segment is used again");
-            let old_name = segment_name(self.lane, old.sequence);
-            if let Err(error) = device.rename(&old_name, &name) {
-                self.state.lock().files.free.push(old);
-                return Err(LogError::io(
-                    format!("renaming {old_name} to {name}"),
-                    error,
-                ));
-            }
-            self.recycled.fetch_add(1, Ordering::Relaxed);
-            Segment { sequence, ..old }
-        } else {
-            if !quota.take(options) {
-                return Ok(false);
-            }
-            let unfinished = unfinished_name(self.lane, sequence);
-            match create_zeroed(device, &unfinished, &name, options.segment_bytes) {
-                Ok(file) => Segment {
-                    sequence,
-                    len: options.segment_bytes,
-                    file,
-                },
-                Err(error) => {
-                    quota.give_back();
-                    // A leftover is removed at the next attempt or opening.
-                    let _ = device.remove(&unfinished);
-                    return Err(LogError::io(format!("preparing {name}"), error));
-                }
+        let made = match old {
+            Some(old) => self.recycle(device, old, sequence).map(Some),
+            None => self.make(device, sequence, len, least, options, quota),
+        };
+        let mut state = self.state.lock();
+        let segment = match made {
+            Ok(Some(segment)) => segment,
+            made => {
+                state.preparing = 0;
+                return made.map(|_| false);
             }
         };
         // The name counts from here on, also if making it durable fails: then the segment is kept back.
-        let mut state = self.state.lock();
         state.next_sequence = sequence + 1;
         drop(state);
         if !braid_rt::mutant!("forget_names") {
-            device
-                .sync_directory()
-                .map_err(|error| LogError::io(format!("making the name {name} durable"), error))?;
+            device.sync_directory().map_err(|error| {
+                self.state.lock().preparing = 0;
+                let name = segment_name(self.lane, sequence);
+                LogError::io(format!("making the name {name} durable"), error)
+            })?;
         }
-        self.state.lock().files.ready.push_back(segment);
-        // Release: pairs with `ready`.
+        let mut state = self.state.lock();
+        state.preparing = 0;
+        // Release: pairs with `ready` and `ready_room`.
+        self.ready_room
+            .fetch_add(self.usable(&segment), Ordering::Release);
+        state.files.ready.push_back(segment);
+        self.note_len(&state);
         self.ready.fetch_add(1, Ordering::Release);
+        self.prepared.fetch_add(1, Ordering::Release);
         Ok(true)
+    }
+
+    /// Gives a released segment a new name.
+    fn recycle(
+        &self,
+        device: &dyn Device,
+        old: Segment,
+        sequence: u64,
+    ) -> Result<Segment, LogError> {
+        braid_rt::reach("log: a segment is used again");
+        let old_name = segment_name(self.lane, old.sequence);
+        let name = segment_name(self.lane, sequence);
+        if let Err(error) = device.rename(&old_name, &name) {
+            self.state.lock().files.free.push(old);
+            return Err(LogError::io(
+                format!("renaming {old_name} to {name}"),
+                error,
+            ));
+        }
+        self.recycled.fetch_add(1, Ordering::Relaxed);
+        Ok(Segment { sequence, ..old })
+    }
+
+    /// Makes a new segment of `len` bytes, or of `least` or more where the limit has no room for that. `None` if it has
+    /// none for `least` bytes.
+    fn make(
+        &self,
+        device: &dyn Device,
+        sequence: u64,
+        len: u64,
+        least: u64,
+        options: &LogOptions,
+        quota: &Quota,
+    ) -> Result<Option<Segment>, LogError> {
+        let Some(len) = quota.take(len, least, options) else {
+            return Ok(None);
+        };
+        if len > least {
+            braid_rt::reach("log: segments grow");
+        }
+        let name = segment_name(self.lane, sequence);
+        let unfinished = unfinished_name(self.lane, sequence);
+        match create_zeroed(device, &unfinished, &name, len) {
+            Ok(file) => Ok(Some(Segment {
+                sequence,
+                len,
+                file,
+            })),
+            Err(error) => {
+                quota.give_back(len);
+                // A leftover is removed at the next attempt or opening.
+                let _ = device.remove(&unfinished);
+                Err(LogError::io(format!("preparing {name}"), error))
+            }
+        }
     }
 
     /// Sets aside the segments before `sequence`, which nobody needs any more, for recycling, or for
@@ -300,12 +511,23 @@ impl SegmentPool {
             }
         }
         // What was needed between two checkpoints will be again; more than that goes back.
-        let kept = options.preallocated_files();
-        while state.files.free.len() > released.max(1) && state.files.usable() > kept {
-            if let Some(segment) = state.files.free.pop() {
-                state.files.retired.push(segment);
+        let kept = options.preallocated_by_lane();
+        while state.files.free.len() > released.max(1) {
+            // The shortest one first.
+            let free = state.files.free.iter().enumerate();
+            let Some((at, len)) = free
+                .map(|(at, file)| (at, file.len))
+                .min_by_key(|&(_, len)| len)
+            else {
+                break;
+            };
+            if state.files.usable_bytes() < kept + len {
+                break;
             }
+            let segment = state.files.free.swap_remove(at);
+            state.files.retired.push(segment);
         }
+        self.note_len(&state);
         released > 0
     }
 
@@ -320,6 +542,15 @@ impl SegmentPool {
         quota: &Quota,
     ) -> Result<(), LogError> {
         let _work = self.work.lock();
+        self.delete_retired_locked(device, discard, quota)
+    }
+
+    fn delete_retired_locked(
+        &self,
+        device: &dyn Device,
+        discard: bool,
+        quota: &Quota,
+    ) -> Result<(), LogError> {
         loop {
             let Some(segment) = self.state.lock().files.retired.pop() else {
                 return Ok(());
@@ -331,7 +562,7 @@ impl SegmentPool {
                 Ok(())
             };
             match punch.and_then(|()| device.remove(&name)) {
-                Ok(()) => quota.give_back(),
+                Ok(()) => quota.give_back(segment.len),
                 Err(error) => {
                     self.state.lock().files.retired.push(segment);
                     return Err(LogError::io(format!("deleting {name}"), error));
@@ -403,7 +634,7 @@ mod tests {
     fn prepares_recycles_and_keeps_the_limit() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
         for _ in 0..3 {
             assert!(pool.prepare(&device, &options, &quota).unwrap());
         }
@@ -435,7 +666,7 @@ mod tests {
             ..options()
         };
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
         pool.preallocate(&device, &options, &quota).unwrap();
         assert_eq!((pool.ready(), quota.files()), (5, 5));
         while pool.take().is_some() {}
@@ -468,7 +699,7 @@ mod tests {
         };
         device.set_capacity(Some(200 << 10));
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
         assert!(pool.prepare(&device, &options, &quota).unwrap());
         let error = pool.preallocate(&device, &options, &quota).unwrap_err();
         assert!(error.is_storage_full(), "{error}");
@@ -499,7 +730,7 @@ mod tests {
     fn discards() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
         for _ in 0..2 {
             pool.prepare(&device, &options, &quota).unwrap();
             pool.take().unwrap();

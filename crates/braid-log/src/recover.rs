@@ -770,7 +770,7 @@ fn lane(
     let fresh = scan.end_segment + 1;
     let mut files = PoolFiles::default();
     for (sequence, segment) in segments {
-        let fits = segment.len == options.segment_bytes;
+        let fits = (options.first_segment_bytes()..=options.segment_bytes).contains(&segment.len);
         let next_ready = fresh + files.ready.len() as u64;
         if sequence >= start.segment && sequence < fresh {
             // I1: the cut counts chunks that were read, perhaps from a volatile cache: those of a write that
@@ -796,9 +796,9 @@ fn lane(
     let Some(segment) = files.live.back().cloned() else {
         unreachable!("the scan ended in a segment")
     };
-    quota.add(files.count());
+    quota.add(&files);
     let next = fresh + files.ready.len() as u64;
-    let pool = SegmentPool::new(lane, files, next);
+    let pool = SegmentPool::new(lane, options, files, next);
     let end = LaneEnd {
         segment,
         header: scan.end_header,

@@ -2,16 +2,23 @@
 //! lack of it.
 //!
 //! A lane lets entries in while it has more room ahead than all of its buffers and all small entries in
-//! flight can still need. Large entries reserve their bytes on top.
+//! flight can still need. Large entries reserve their bytes on top. So a small commit costs one look at a flag.
+//!
+//! A new log is too small for that: it begins with a segment of 64 KiB. While it is small, every entry reserves its
+//! bytes, and is let in if there is room for all that is reserved and all that lies in the buffers, of which only a part is
+//! used then, so that a chunk fits into the shortest segment. Segments grow with use. Once those ahead take
+//! whole buffers and the room above, the log has grown, for as long as it is open.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LogError;
+use crate::chunk::CHUNK_HEADER;
 use crate::core::Core;
 use crate::entries::MAX_ENTRIES;
 use crate::lane::Lane;
 use crate::options::{BLOCK, FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::piece::PIECE_HEADER_MAX;
 use crate::sync::{AtomicU64, Mutex};
 
 /// Payload up to which an entry is covered by the margin.
@@ -25,19 +32,28 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct SpaceState {
     /// Room every lane keeps for what is buffered and in flight.
     margin: u64,
-    /// Bytes reserved by large entries in flight.
+    /// Bytes reserved by large entries in flight, and by all while the log is small.
     reserved: AtomicU64,
     /// Lanes that are short.
     short_lanes: AtomicU64,
     /// When the device last refused a segment.
     refused: Mutex<Option<Instant>>,
+    /// Whether the log has the room ahead that lets small entries in without a reservation. Loom's logs have it from
+    /// the beginning.
+    grown: std::sync::atomic::AtomicBool,
 }
 
 /// Worst case on the medium of a payload that is flushed alone.
-fn worst_case(payload: u64, options: &LogOptions) -> u64 {
-    let slot = options.slot_bytes as u64;
+fn worst_case(payload: u64, slot: usize) -> u64 {
+    let slot = slot as u64;
     let block = BLOCK as u64;
     payload + (payload / (slot - block) + 2) * 2 * block
+}
+
+/// The same of a payload that is covered by the margin otherwise: it lies in one chunk.
+fn small_case(payload: u64) -> u64 {
+    let overhead = (CHUNK_HEADER + PIECE_HEADER_MAX) as u64;
+    (payload + overhead).next_multiple_of(BLOCK as u64)
 }
 
 impl SpaceState {
@@ -45,13 +61,30 @@ impl SpaceState {
         let strands = options.strands.div_ceil(options.lanes) as u64;
         let buffers = strands * SLOTS_PER_STRAND as u64 * options.slot_bytes as u64;
         // More small entries than this at once are slowed down by their number, not by space.
-        let entries = MAX_ENTRIES.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options);
+        let entries =
+            MAX_ENTRIES.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
         Self {
             margin: buffers + entries.min(2 * options.segment_bytes),
             reserved: AtomicU64::new(0),
             short_lanes: AtomicU64::new(0),
             refused: Mutex::new(None),
+            grown: std::sync::atomic::AtomicBool::new(
+                options.first_segment_bytes() >= options.grown_segment_bytes(),
+            ),
         }
+    }
+
+    /// Bytes of a slot that are used.
+    pub(crate) fn slot_bytes(&self, options: &LogOptions) -> usize {
+        match self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
+            true => options.slot_bytes,
+            false => options.small_slot_bytes(),
+        }
+    }
+
+    fn is_grown(&self) -> bool {
+        // Acquire: pairs with `grow`.
+        self.grown.load(Ordering::Acquire)
     }
 
     /// The least `max_log_bytes` that lets entries in at all, with one segment to spare.
@@ -80,10 +113,9 @@ impl Core {
         let slot = self.options.slot_bytes as u64;
         // Acquire: pairs with the sealing leader's store. A mix of old and new errs by one segment, which
         // was taken before the new rest was stored.
-        let ready = lane.pool.ready();
+        let ready = lane.pool.ready_room();
         let left = lane.segment_left.load(Ordering::Acquire);
-        let usable = self.options.segment_bytes - BLOCK as u64 - slot;
-        left.saturating_sub(slot) + ready * usable
+        left.saturating_sub(slot) + ready
     }
 
     fn needed(&self, extra: u64) -> u64 {
@@ -93,9 +125,8 @@ impl Core {
 
     /// Recomputes whether the lane is short. Called whenever room is used or made.
     pub(crate) fn refresh_space(&self, lane: &Lane) {
-        let mut room = self.room(lane);
         loop {
-            let short = room < self.needed(0);
+            let short = self.is_short(lane);
             // SeqCst on a rarely written flag; entries read the sum.
             if lane.short.swap(short, Ordering::SeqCst) != short {
                 if short {
@@ -105,20 +136,27 @@ impl Core {
                 }
             }
             // Another thread may have stored an older finding after ours.
-            let now = self.room(lane);
-            if (now < self.needed(0)) == lane.short.load(Ordering::SeqCst) {
+            if self.is_short(lane) == lane.short.load(Ordering::SeqCst) {
                 break;
             }
-            room = now;
         }
-        if room < self.comfortable() {
+        if !self.is_comfortable(lane) {
             self.preparer.notify();
         }
     }
 
-    /// The room the preparing thread keeps ahead: one segment more than needed.
-    fn comfortable(&self) -> u64 {
-        self.needed(self.options.segment_bytes)
+    fn is_short(&self, lane: &Lane) -> bool {
+        !self.space.is_grown() || self.room(lane) < self.needed(0)
+    }
+
+    /// Whether the lane has what the preparing thread keeps ahead: one segment more than needed.
+    fn is_comfortable(&self, lane: &Lane) -> bool {
+        let pool = &lane.pool;
+        let grows = || pool.is_growing_to(self.options.grown_segment_bytes());
+        match self.space.is_grown() || grows() {
+            true => self.room(lane) >= self.needed(pool.next_len()),
+            false => pool.ready() > 0,
+        }
     }
 
     /// Makes sure that an entry with so much payload will find log space.
@@ -135,12 +173,17 @@ impl Core {
     }
 
     fn reserve_room(&self, payload: usize) -> Result<Reservation, LogError> {
-        if payload <= SMALL_PAYLOAD {
-            self.make_room(payload)?;
-            return Ok(Reservation(0));
-        }
-        let bytes = worst_case(payload as u64, &self.options);
-        self.space.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let is_small = payload <= SMALL_PAYLOAD;
+        let bytes = match is_small {
+            true if self.space.is_grown() => {
+                self.make_room(payload)?;
+                return Ok(Reservation(0));
+            }
+            true => small_case(payload as u64),
+            false => worst_case(payload as u64, self.space.slot_bytes(&self.options)),
+        };
+        // Release: with the latch in `has_exact_room` and `has_grown`, whoever looks after us counts it.
+        self.space.reserved.fetch_add(bytes, Ordering::Release);
         let reservation = Reservation(bytes);
         match self.make_room(payload) {
             Ok(()) => Ok(reservation),
@@ -160,7 +203,8 @@ impl Core {
     }
 
     fn give_room_back(&self, bytes: u64) {
-        self.space.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        // Release: pairs with `has_exact_room`.
+        self.space.reserved.fetch_sub(bytes, Ordering::Release);
         self.lanes.iter().for_each(|lane| self.refresh_space(lane));
     }
 
@@ -170,21 +214,92 @@ impl Core {
         if !self.is_begun() {
             self.begin()?;
         }
+        let payload = payload as u64;
         for lane in &self.lanes {
-            if self.room(lane) >= self.needed(0) {
-                self.refresh_space(lane);
-                continue;
+            if !self.has_grown(lane) {
+                self.make_exact_room(lane, payload)?;
             }
-            self.prepare_while_short(lane, payload as u64, || self.needed(0))?;
+            // It may have grown meanwhile, without a look at this reservation.
+            if self.space.is_grown() {
+                self.make_room_above_margin(lane, payload)?;
+            }
         }
         Ok(())
     }
 
+    fn make_room_above_margin(&self, lane: &Lane, payload: u64) -> Result<(), LogError> {
+        let is_short = || self.room(lane) < self.needed(0);
+        match is_short() {
+            true => self.prepare_while_short(lane, payload, is_short),
+            false => {
+                self.refresh_space(lane);
+                Ok(())
+            }
+        }
+    }
+
+    /// Prepares segments until all that is reserved and buffered in a small log finds room.
+    fn make_exact_room(&self, lane: &Lane, payload: u64) -> Result<(), LogError> {
+        loop {
+            let prepared = lane.pool.prepared();
+            if self.has_exact_room(lane) {
+                if !self.is_comfortable(lane) {
+                    self.preparer.notify();
+                }
+                return Ok(());
+            }
+            self.prepare_while_short(lane, payload, || lane.pool.prepared() == prepared)?;
+        }
+    }
+
+    fn has_exact_room(&self, lane: &Lane) -> bool {
+        // Under the latch: what leaves the buffers takes its room in the segment at once; and of two entries that reserve
+        // at the same time, the later one to come here sees both reservations.
+        let seal = lane.seal.lock();
+        // Acquire, and before the buffers: what is reserved no more is in a buffer that is looked at below.
+        let reserved = self.space.reserved.load(Ordering::Acquire);
+        let buffered = match braid_rt::mutant!("forget_what_is_buffered") {
+            true => 0,
+            false => {
+                let strands = lane.strands().map(|strand| self.strands[strand].lock());
+                strands.map(|state| state.unsealed_bytes()).sum::<u64>()
+            }
+        };
+        let left = seal.segment.len.saturating_sub(seal.offset);
+        let unit = self.options.unit_bytes(self.options.small_slot_bytes());
+        lane.pool.fits(reserved + buffered, left, unit)
+    }
+
+    /// Whether the log has grown; makes that known as soon as it is so.
+    fn has_grown(&self, lane: &Lane) -> bool {
+        if self.space.is_grown() {
+            return true;
+        }
+        let least = self.options.grown_segment_bytes();
+        if !lane.pool.has_grown_to(least) || self.room(lane) < self.needed(0) {
+            return false;
+        }
+        {
+            // Under the latch: who reserved is counted above, or finds the log grown; see `has_exact_room`.
+            let _seal = lane.seal.lock();
+            if self.room(lane) < self.needed(0) {
+                return false;
+            }
+            self.space.grown.store(true, Ordering::Release);
+        }
+        braid_rt::reach("log: it has grown");
+        let strands = lane.strands().map(|strand| &self.strands[strand]);
+        strands.for_each(|strand| strand.grow(self.options.slot_bytes));
+        self.refresh_space(lane);
+        true
+    }
+
+    /// Prepares segments while they are `wanted`.
     fn prepare_while_short(
         &self,
         lane: &Lane,
         payload: u64,
-        wanted: impl Fn() -> u64,
+        wanted: impl Fn() -> bool,
     ) -> Result<(), LogError> {
         let believed = self.options.flush_mode == FlushMode::Background
             && self
@@ -196,9 +311,7 @@ impl Core {
             return Err(self.out_of_space(payload, true));
         }
         let pool = &lane.pool;
-        let outcome = pool.prepare_while(&*self.device, &self.options, &self.quota, || {
-            self.room(lane) < wanted()
-        });
+        let outcome = pool.prepare_while(&*self.device, &self.options, &self.quota, wanted);
         self.refresh_space(lane);
         match outcome {
             Ok(true) => Ok(()),
@@ -222,8 +335,8 @@ impl Core {
             let _ = lane
                 .pool
                 .delete_retired(&*self.device, discard, &self.quota);
-            if self.room(lane) < self.comfortable() {
-                let _ = self.prepare_while_short(lane, 0, || self.comfortable());
+            if !self.is_comfortable(lane) {
+                let _ = self.prepare_while_short(lane, 0, || !self.is_comfortable(lane));
             }
         }
     }

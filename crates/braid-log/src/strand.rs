@@ -18,6 +18,9 @@ use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 /// append takes.
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 32 };
 
+/// Bytes of a slot that a piece's payload can't take.
+const SLOT_OVERHEAD: usize = CHUNK_HEADER + PIECE_HEADER_MAX;
+
 /// A buffer that becomes one chunk.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -94,13 +97,16 @@ pub(crate) struct StrandState {
     group: u64,
     /// What to do once the groups that take these pieces have drawn their number.
     on_numbered: Vec<(u64, Action)>,
+    /// Bytes of a slot that are used.
+    slot_bytes: usize,
 }
 
 /// A strand.
 #[derive(Debug)]
 pub(crate) struct Strand {
     pub(crate) lane: usize,
-    slot_bytes: usize,
+    /// See [`Strand::whole_piece_bytes`]. It orders nothing, so loom need not know it.
+    whole_piece_bytes: std::sync::atomic::AtomicUsize,
     state: Mutex<StrandState>,
     /// Whether there is something that no flush has taken.
     dirty: AtomicBool,
@@ -113,7 +119,14 @@ pub(crate) struct Strand {
 }
 
 impl Strand {
-    pub(crate) fn new(device: &dyn Device, lane: usize, slot_bytes: usize, group: u64) -> Self {
+    /// Slots of `slot_bytes`, of which `used` are used until the strand [grows](Strand::grow).
+    pub(crate) fn new(
+        device: &dyn Device,
+        lane: usize,
+        slot_bytes: usize,
+        used: usize,
+        group: u64,
+    ) -> Self {
         let free = (0..SLOTS_PER_STRAND)
             .rev()
             .map(|id| {
@@ -133,7 +146,7 @@ impl Strand {
             .collect();
         Self {
             lane,
-            slot_bytes,
+            whole_piece_bytes: std::sync::atomic::AtomicUsize::new(used - SLOT_OVERHEAD),
             state: Mutex::new(StrandState {
                 free,
                 active: None,
@@ -141,6 +154,7 @@ impl Strand {
                 unflushed: [u64::MAX; SLOTS_PER_STRAND],
                 group,
                 on_numbered: Vec::new(),
+                slot_bytes: used,
             }),
             dirty: AtomicBool::new(false),
             in_group: AtomicU32::new(0),
@@ -157,9 +171,20 @@ impl Strand {
         }
     }
 
-    /// Payload bytes up to which a piece is never split.
+    /// Payload bytes up to which a piece is never split. Grows only.
+    #[inline]
     pub(crate) fn whole_piece_bytes(&self) -> usize {
-        self.slot_bytes - CHUNK_HEADER - PIECE_HEADER_MAX
+        // Relaxed: an old value splits what need not be split.
+        self.whole_piece_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Uses `slot_bytes` of each slot from here on.
+    pub(crate) fn grow(&self, slot_bytes: usize) {
+        let mut state = self.state.lock();
+        state.slot_bytes = slot_bytes;
+        // Under the latch: a slot that is taken into use after the new value is read has the room.
+        self.whole_piece_bytes
+            .store(slot_bytes - SLOT_OVERHEAD, Ordering::Relaxed);
     }
 
     /// Whether there is something that no flush has taken. `SeqCst`: a waiter that announced itself
@@ -375,7 +400,7 @@ impl Strand {
         request: Request,
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> Share {
-        let limit = (self.slot_bytes - CHUNK_HEADER) as u32;
+        let limit = (self.whole_piece_bytes() + PIECE_HEADER_MAX) as u32;
         let joined = self.consolidation.as_ref().map_or(Err(request), |array| {
             array.join(hint, request, request.bytes as u32, limit)
         });
@@ -484,9 +509,10 @@ impl StrandState {
     /// Makes a free slot the active one. `false` if there is none.
     #[cold]
     fn rotate(&mut self) -> bool {
-        let Some(slot) = self.free.pop() else {
+        let Some(mut slot) = self.free.pop() else {
             return false;
         };
+        slot.buf.limit(self.slot_bytes);
         if let Some(full) = self.active.replace(slot) {
             self.full.push_back(full);
         }
@@ -521,7 +547,7 @@ mod tests {
     use super::*;
 
     fn strand() -> Strand {
-        Strand::new(&MemoryDevice::new(), 0, 8192, 1)
+        Strand::new(&MemoryDevice::new(), 0, 8192, 8192, 1)
     }
 
     fn append(strand: &Strand, number: u64, len: usize) -> Option<u64> {

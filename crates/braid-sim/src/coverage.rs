@@ -75,6 +75,8 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("killed while working", LONG),
     ("log: a commit comes after close", LONG),
     ("log: a segment is used again", LONG),
+    ("log: it has grown", LONG),
+    ("log: segments grow", LONG),
     ("log: segments are made ahead", LONG),
     ("log: poisoned", LONG),
     ("lost sector in the data file", LONG),

@@ -277,13 +277,15 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
 }
 
 /// What keeps log beyond what recovery needs.
-fn retention(options: &Builder, starts: VecDeque<LogStart>) -> Retention {
+fn retention(options: &Builder, log: &Log, starts: VecDeque<LogStart>) -> Retention {
     let most = match options.max_log_bytes {
         0 => u64::MAX,
         most => most / 4,
     };
     let feed_bytes = options.feed_log_bytes.min(most);
-    Retention::new(starts, options.segment_bytes, feed_bytes)
+    let log = log.clone();
+    let bytes = move |from: &LogStart, to: &LogStart| log.bytes_between(from, to);
+    Retention::new(starts, bytes, feed_bytes)
 }
 
 fn open_archive(
@@ -365,7 +367,7 @@ pub(crate) fn create(
         ..RecoveryReport::default()
     };
     let opened_at = log.horizon();
-    let retention = retention(options, [log.quiesce(|start| start)].into());
+    let retention = retention(options, &log, [log.quiesce(|start| start)].into());
     let copies = Copies::open(device.clone(), log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     let parts = Parts {
@@ -584,7 +586,7 @@ fn recover(
     }
     let kept_from = still_there(&log, kept_from)?;
     let starts = kept_from.into_iter().chain([start.clone()]).collect();
-    let retention = retention(options, starts);
+    let retention = retention(options, &log, starts);
     let copies = Copies::open(device, log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     let transactions = transactions.into_inner();

@@ -5,19 +5,31 @@
 //! behind it must outlive a restart. With nobody to keep it for, a checkpoint releases all before its own.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use braid_log::LogStart;
 use braid_rt::Mutex;
 
+/// Bytes of the log's files between two positions.
+type BytesBetween = Box<dyn Fn(&LogStart, &LogStart) -> u64 + Send + Sync>;
+
 /// See the module's text.
-#[derive(Debug)]
 pub(crate) struct Retention {
     state: Mutex<State>,
-    segment_bytes: u64,
+    bytes: BytesBetween,
     /// Log that is kept for feeds and readers, at most.
     feed_bytes: u64,
+}
+
+impl fmt::Debug for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retention")
+            .field("state", &self.state)
+            .field("feed_bytes", &self.feed_bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -33,7 +45,12 @@ struct State {
 }
 
 impl Retention {
-    pub(crate) fn new(starts: VecDeque<LogStart>, segment_bytes: u64, feed_bytes: u64) -> Self {
+    /// `bytes` says how long the log's files are between two positions.
+    pub(crate) fn new(
+        starts: VecDeque<LogStart>,
+        bytes: impl Fn(&LogStart, &LogStart) -> u64 + Send + Sync + 'static,
+        feed_bytes: u64,
+    ) -> Self {
         assert!(!starts.is_empty(), "the log begins somewhere");
         let state = State {
             starts,
@@ -43,17 +60,9 @@ impl Retention {
         };
         Self {
             state: Mutex::new(state),
-            segment_bytes,
+            bytes: Box::new(bytes),
             feed_bytes,
         }
-    }
-
-    fn bytes(&self, from: &LogStart, to: &LogStart) -> u64 {
-        let lanes = from.lanes.iter().zip(&to.lanes);
-        let segments: u64 = lanes
-            .map(|(from, to)| to.segment.saturating_sub(from.segment))
-            .sum();
-        segments * self.segment_bytes
     }
 
     /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one. Returns the place
@@ -68,7 +77,7 @@ impl Retention {
         };
         let mut kept_from = &state.starts[0];
         for next in state.starts.iter().skip(1) {
-            let over_budget = self.bytes(kept_from, start) > self.feed_bytes;
+            let over_budget = (self.bytes)(kept_from, start) > self.feed_bytes;
             if next.number > hard || (next.number > soft && !over_budget) {
                 break;
             }
@@ -86,7 +95,7 @@ impl Retention {
         // Relaxed: an older value keeps more.
         let needed = needed.map(|reader| reader.load(Ordering::Relaxed)).min();
         while let Some(next) = state.starts.get(1) {
-            let over_budget = self.bytes(&state.starts[0], start) > self.feed_bytes;
+            let over_budget = (self.bytes)(&state.starts[0], start) > self.feed_bytes;
             let is_needed = needed.is_some_and(|needed| next.number > needed) && !over_budget;
             if next.number > kept_from.number || is_needed {
                 break;
@@ -102,7 +111,7 @@ impl Retention {
         let needed = state.needed().min(archived.unwrap_or(u64::MAX));
         let (oldest, starts) = (&state.starts[0], &state.starts);
         let next = starts.iter().take_while(|start| start.number <= needed);
-        next.last().map_or(0, |next| self.bytes(oldest, next))
+        next.last().map_or(0, |next| (self.bytes)(oldest, next))
     }
 
     /// The newest place from which everything behind `number` can be read; `None` if some of it is gone.
@@ -221,7 +230,9 @@ mod tests {
 
     #[test]
     fn log_is_kept_for_who_needs_it_and_no_longer() {
-        let retention = Retention::new([start(0, 0)].into(), 100, 350);
+        let bytes =
+            |from: &LogStart, to: &LogStart| (to.lanes[0].segment - from.lanes[0].segment) * 100;
+        let retention = Retention::new([start(0, 0)].into(), bytes, 350);
         assert_eq!(number(&retention, 1, None), 10, "for nobody");
         retention.set_feed("f", 15);
         assert_eq!(number(&retention, 2, None), 10);

@@ -142,3 +142,65 @@ fn a_full_device_is_read() {
         db.close().unwrap();
     }
 }
+
+/// The lengths of all files, and what they take on the medium.
+#[cfg(unix)]
+fn sizes(dir: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let sizes = entries.map(|entry| {
+        let metadata = entry.metadata().unwrap();
+        (metadata.len(), metadata.blocks() * 512)
+    });
+    sizes.fold((0, 0), |(lengths, blocks), (len, taken)| {
+        (lengths + len, blocks + taken)
+    })
+}
+
+/// With the default sizes of everything.
+#[cfg(unix)]
+#[test]
+fn a_small_database_takes_less_than_a_mebibyte() {
+    let all = Protocol::ALL.iter().map(|&protocol| (protocol, 2));
+    for (protocol, strands) in all.chain([(Protocol::default(), 16)]) {
+        let builder = || match protocol.forced_strands() {
+            Some(_) => Database::builder().protocol(protocol),
+            None => Database::builder().protocol(protocol).strands(strands),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let check = |when: &str| {
+            let (lengths, blocks) = sizes(dir.path());
+            assert!(
+                lengths < 1 << 20 && blocks < 1 << 20,
+                "{protocol}, {strands} strands, {when}: {lengths} bytes, {blocks} on the medium"
+            );
+        };
+        builder().open(dir.path()).unwrap().close().unwrap();
+        check("new");
+        let db = builder().open(dir.path()).unwrap();
+        create(&db);
+        check("a row");
+        db.close().unwrap();
+        check("closed");
+        for opening in 0..20 {
+            let db = builder().open(dir.path()).unwrap();
+            db.transact(|tx| tx.insert(&table(&db), &opening, &1))
+                .unwrap();
+            db.close().unwrap();
+            check("opened and changed");
+        }
+        // A feed that acknowledges nothing keeps the log of every opening, and no more.
+        let db = builder().open(dir.path()).unwrap();
+        drop(db.feed("feed").unwrap());
+        db.close().unwrap();
+        for opening in 0..20 {
+            let db = builder().open(dir.path()).unwrap();
+            db.transact(|tx| tx.insert(&table(&db), &opening, &2))
+                .unwrap();
+            db.close().unwrap();
+        }
+        let (lengths, _) = sizes(dir.path());
+        assert!(lengths < 5 << 20, "{protocol}: {lengths} bytes with a feed");
+    }
+}

@@ -214,7 +214,8 @@ impl Builder {
         self
     }
 
-    /// The size of a log file, in bytes.
+    /// The size of a log file, in bytes. With one lane, the first has 64 KiB, and each further one as many bytes as the
+    /// log that is kept, up to this size.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -1,0 +1,158 @@
+//! A log begins small and grows with use, and what it has let in finds room at every size.
+
+mod common;
+
+use std::sync::Arc;
+
+use braid_io::{Device, SimDevice};
+use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
+use common::{bounded, memory, payload, pieces, recover, sim};
+
+fn options(protocol: ProtocolKind, flush_mode: FlushMode) -> LogOptions {
+    LogOptions {
+        protocol,
+        strands: 2,
+        segment_bytes: 4 << 20,
+        slot_bytes: 128 << 10,
+        flush_mode,
+        ..LogOptions::default()
+    }
+}
+
+fn lengths(device: &dyn Device) -> Vec<u64> {
+    let entries = device.list().unwrap().into_iter();
+    entries.map(|entry| entry.len).collect()
+}
+
+#[test]
+fn a_new_log_is_small_whatever_its_buffers() {
+    for strands in [1, 2, 16] {
+        let options = LogOptions {
+            strands,
+            ..LogOptions::default()
+        };
+        let device = memory();
+        let log = Log::create(device.clone(), options).unwrap();
+        log.append(&[b"x"]).unwrap().wait().unwrap();
+        log.close().unwrap();
+        let bytes: u64 = lengths(&*device).iter().sum();
+        assert!(bytes <= 256 << 10, "{strands} strands: {bytes} bytes");
+    }
+}
+
+#[test]
+fn segments_grow_with_use_to_their_size() {
+    for &protocol in ProtocolKind::ALL {
+        for flush_mode in [FlushMode::Callers, FlushMode::Background] {
+            let options = options(protocol, flush_mode);
+            let device = memory();
+            let log = Log::create(device.clone(), options.clone()).unwrap();
+            let first = log.quiesce(|start| start);
+            let mut expected = Vec::new();
+            let mut written = 0;
+            while written < 16 << 20 {
+                // Some are split, and what a strand buffers is more than the first segments take.
+                let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
+                let mut entry = log.enter(len).unwrap();
+                let number = entry.draw(1);
+                entry.append(&[&payload(number, len)]);
+                drop(entry.finish());
+                expected.push((number, len));
+                written += len as u64;
+                // A small log has a segment ahead; a grown one what its buffers need, and one more.
+                let ahead = match written < 512 << 10 {
+                    true => 1 << 20,
+                    false => 3 * options.segment_bytes,
+                };
+                let bytes: u64 = lengths(&*device).iter().sum();
+                assert!(
+                    bytes <= 3 * written + ahead,
+                    "{protocol}: {bytes} bytes of files for {written} bytes"
+                );
+            }
+            log.close().unwrap();
+            let found = lengths(&*device);
+            assert_eq!(
+                found.iter().max(),
+                Some(&options.segment_bytes),
+                "{protocol}"
+            );
+            assert!(found[0] <= 128 << 10, "{protocol}: {found:?}");
+            let found = pieces(&recover(&device, &options, &first));
+            assert_eq!(found.len(), expected.len(), "{protocol}");
+            for (number, len) in expected {
+                assert!(
+                    found[&number] == payload(number, len),
+                    "{protocol}: {number}"
+                );
+            }
+        }
+    }
+}
+
+/// On a device that fills up at any size of the log: an entry is let in, and then becomes durable, or is refused.
+#[test]
+fn what_a_small_log_lets_in_finds_room() {
+    let (mut refused, mut finished) = (0, 0);
+    for seed in 0..bounded(200) {
+        for &protocol in ProtocolKind::ALL {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let medium = SimDevice::new(seed);
+            let options = LogOptions {
+                strands: rng.usize(1..4),
+                ..options(protocol, FlushMode::Callers)
+            };
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
+            let first = log.quiesce(|start| start);
+            medium.set_capacity(Some(medium.used() + rng.u64(..1 << (10 + seed % 12))));
+            let mut numbers = Vec::new();
+            let mut append = |count: usize, rng: &mut fastrand::Rng| {
+                let mut entries = Vec::new();
+                for _ in 0..count {
+                    let len = match rng.u8(..20) {
+                        0 => rng.usize(4_000..60_000),
+                        1..5 => rng.usize(1_000..4_097),
+                        _ => rng.usize(..500),
+                    };
+                    match log.enter(len) {
+                        Ok(entry) => entries.push((entry, len)),
+                        Err(LogError::OutOfSpace { .. }) => refused += 1,
+                        Err(error) => panic!("{protocol}, seed {seed}: {error}"),
+                    }
+                }
+                for (mut entry, len) in entries {
+                    let number = entry.draw(1);
+                    entry.append(&[&payload(number, len)]);
+                    drop(entry.finish());
+                    numbers.push((number, len));
+                }
+            };
+            for _ in 0..200 {
+                let count = rng.usize(1..6);
+                append(count, &mut rng);
+                if rng.u8(..8) == 0 {
+                    log.sync().unwrap();
+                }
+            }
+            log.sync()
+                .unwrap_or_else(|error| panic!("{protocol}, seed {seed}: {error}"));
+            medium.set_capacity(None);
+            append(1, &mut rng);
+            log.close().unwrap();
+            finished += numbers.len();
+            let device: Arc<dyn Device> = sim(&medium);
+            let found = pieces(&recover(&device, &options, &first));
+            assert_eq!(found.len(), numbers.len(), "{protocol}, seed {seed}");
+            for (number, len) in numbers {
+                assert!(
+                    found[&number] == payload(number, len),
+                    "{protocol}, seed {seed}"
+                );
+            }
+        }
+    }
+    assert!(
+        refused > 1_000 && finished > 10_000,
+        "{refused} refused, {finished} not"
+    );
+}
