@@ -276,6 +276,9 @@ mod tests {
         db.inner().collect_all_garbage();
         assert!(has_tombstone(&db, &t));
         assert_eq!(between.get(&t, &1).unwrap(), Some(2));
+        drop(between);
+        db.inner().collect_all_garbage();
+        assert!(!has_tombstone(&db, &t));
     }
 
     #[test]
