@@ -12,12 +12,12 @@ use std::sync::Arc;
 use braid_rt::thread::JoinHandle;
 use braid_rt::{Mutex, Process};
 
-use crate::MAX_KEY_LEN;
+use crate::SHORT_KEY_MAX;
 use crate::error::StoreError;
 use crate::frames::Frames;
 use crate::node::{
-    self, FIRST_SLOT, FLAG_OVERFLOW, INLINE_MAX, KIND_INNER, KIND_LEAF, Node, shortest_separator,
-    words_of,
+    self, FIRST_SLOT, FLAG_OVERFLOW, KEY_MAX, KIND_INNER, KIND_LEAF, Node, inline_max,
+    shortest_separator, words_of,
 };
 use crate::overflow;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
@@ -226,15 +226,22 @@ pub struct TreeLoader {
 impl TreeLoader {
     /// Adds a record, whose key is above all before.
     ///
+    /// A key longer than [`SHORT_KEY_MAX`] goes through the pool to a tree of its own, which is the store's from then on:
+    /// this is a modifying call, and a loader that is dropped leaves such keys to [`Store::drop_tree`].
+    ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
     ///
     /// # Panics
     /// In debug builds, if the key is not above the one before.
     pub fn append(&mut self, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
+        if key.len() > SHORT_KEY_MAX {
+            let long = self.writer.store.long_keys(self.tree);
+            return long.make()?.append(key, version, value);
+        }
         let mut entry = self.spare.pop().unwrap_or_default();
         entry.stored.clear();
-        let flags = match value.len() > INLINE_MAX {
+        let flags = match value.len() > inline_max(key.len()) {
             true => {
                 let first = self.write_overflow(value)?;
                 entry.stored.extend_from_slice(&first.to_le_bytes());
@@ -388,7 +395,7 @@ impl TreeLoader {
                 stored: Vec::new(),
             };
             // Room for any upper fence is kept, which the next separator here can take later.
-            let words = node.words() + node.entry_words(&entry, 0) + words_of(MAX_KEY_LEN);
+            let words = node.words() + node.entry_words(&entry, 0) + words_of(KEY_MAX);
             if words <= WORDS {
                 node.entries.push(entry);
                 return Ok(());
@@ -447,7 +454,7 @@ impl TreeLoader {
         }
         let before = store.trees.write().insert(self.tree, root);
         assert!(before.is_none(), "a loaded tree is new");
-        Tree::new(store.pool.clone(), self.tree, root)
+        store.handle(self.tree, root)
     }
 }
 

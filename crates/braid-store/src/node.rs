@@ -46,10 +46,25 @@ const NO_FENCE: usize = 0xffff;
 pub(crate) const FLAG_TOMBSTONE: u64 = 1;
 pub(crate) const FLAG_OVERFLOW: u64 = 2;
 
-/// Values above this go to overflow pages: a leaf holds at least three.
+/// The longest key of a node: a link between layers of long keys (see `tree::layers`) is longer than any short key.
+pub(crate) const KEY_MAX: usize = 1040;
+
+/// Values above this go to overflow pages: a leaf holds at least three, if its keys are short.
 pub(crate) const INLINE_MAX: usize = 2000;
 
-pub(crate) fn words_of(bytes: usize) -> usize {
+/// The longest key and value together that a leaf takes: two such records and two of the longest fences fit.
+const RECORD_MAX: usize = 2984;
+
+const _: () =
+    assert!(FIRST_SLOT + 2 * words_of(KEY_MAX) + 2 * (3 + RECORD_MAX.div_ceil(8) + 1) <= WORDS);
+
+/// Values above this go to overflow pages, for a key of this length.
+#[inline]
+pub(crate) fn inline_max(key_len: usize) -> usize {
+    INLINE_MAX.min(RECORD_MAX.saturating_sub(key_len))
+}
+
+pub(crate) const fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
@@ -328,7 +343,7 @@ impl<'a> Node<'a> {
 
     /// Whether a separator of any allowed length fits.
     pub(crate) fn has_room_for_separator(self) -> bool {
-        self.free_words() + self.dead_words() >= 2 + words_of(crate::MAX_KEY_LEN)
+        self.free_words() + self.dead_words() >= 2 + words_of(KEY_MAX)
     }
 }
 

@@ -8,10 +8,11 @@
 //! fences, as its parent knows them.
 
 mod choice;
+mod layers;
 mod reader;
 mod root;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use braid_io::{Device, OpenMode};
@@ -124,7 +125,13 @@ impl Salvage {
 
     /// The numbers of the checkpoint's trees.
     pub fn tree_ids(&self) -> Vec<u32> {
-        self.root.trees.keys().copied().collect()
+        let ids: BTreeSet<u32> = self
+            .root
+            .trees
+            .keys()
+            .map(|&id| layers::owner(id))
+            .collect();
+        ids.into_iter().collect()
     }
 
     /// What is damaged besides pages, and what was done about it.

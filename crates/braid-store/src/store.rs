@@ -1,6 +1,6 @@
 //! The store: trees over one buffer pool and one data file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +15,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::Pool;
 use crate::room::{self, REMOVALS, WriterRoom};
 use crate::tree::Tree;
+use crate::tree::layers::{LAYERS, LongKeys};
 
 /// How a store is created or opened.
 #[derive(Clone, Debug)]
@@ -64,11 +65,26 @@ pub struct StoreStats {
 #[derive(Debug)]
 pub(crate) struct StoreInner {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) trees: RwLock<BTreeMap<u32, PageId>>,
+    /// The roots of all trees, those of layers included.
+    pub(crate) trees: Arc<RwLock<BTreeMap<u32, PageId>>>,
+    /// The long keys of the trees that were asked for.
+    long: Mutex<BTreeMap<u32, Arc<LongKeys>>>,
     pub(crate) root: Mutex<Root>,
 }
 
 impl StoreInner {
+    /// The long keys of a tree.
+    pub(crate) fn long_keys(&self, id: u32) -> Arc<LongKeys> {
+        let new = || LongKeys::new(self.pool.clone(), self.trees.clone(), id);
+        let mut long = self.long.lock();
+        long.entry(id).or_insert_with(|| Arc::new(new())).clone()
+    }
+
+    /// A handle to a tree.
+    pub(crate) fn handle(&self, id: u32, root: PageId) -> Tree {
+        Tree::new(self.pool.clone(), id, root, self.long_keys(id))
+    }
+
     pub(crate) fn is_poisoned(&self) -> bool {
         self.pool.file.poisoned().is_some()
     }
@@ -168,10 +184,15 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let pool = Arc::new(Pool::new(file, options.pool_bytes, places, root.next_page)?);
         pool.file.room.set_root(root.blob_blocks.len());
-        let trees = RwLock::new(root.trees.clone());
-        let root = Mutex::new(root);
+        let trees = Arc::new(RwLock::new(root.trees.clone()));
+        let (long, root) = (Mutex::default(), Mutex::new(root));
         Ok(Self {
-            inner: Arc::new(StoreInner { pool, trees, root }),
+            inner: Arc::new(StoreInner {
+                pool,
+                trees,
+                long,
+                root,
+            }),
         })
     }
 
@@ -179,18 +200,28 @@ impl Store {
     ///
     /// # Errors
     /// What allocating a page can fail with.
+    ///
+    /// # Panics
+    /// If the number is above `u32::MAX / 2`: those are the store's own.
     pub fn tree(&self, id: u32) -> Result<Tree, StoreError> {
-        if let Some(&root) = self.inner.trees.read().get(&id) {
-            return Ok(Tree::new(self.inner.pool.clone(), id, root));
-        }
+        assert!(id & LAYERS == 0, "the number of a tree is too large");
+        let known = self.inner.trees.read().get(&id).copied();
+        let root = match known {
+            Some(root) => root,
+            None => self.make_root(id)?,
+        };
+        Ok(self.inner.handle(id, root))
+    }
+
+    fn make_root(&self, id: u32) -> Result<PageId, StoreError> {
         let mut trees = self.inner.trees.write();
         if let Some(&root) = trees.get(&id) {
-            return Ok(Tree::new(self.inner.pool.clone(), id, root));
+            return Ok(root);
         }
         let page = self.inner.pool.allocate()?;
         Node(page.page()).init_leaf();
         trees.insert(id, page.id);
-        Ok(Tree::new(self.inner.pool.clone(), id, page.id))
+        Ok(page.id)
     }
 
     /// Frees a tree with all its pages. Nobody may use it any more. A modifying call.
@@ -198,16 +229,23 @@ impl Store {
     /// # Errors
     /// What reading pages can fail with; the tree is then gone, but some of its pages are not reused.
     pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
-        let root = self.inner.trees.write().remove(&id);
-        match root {
-            Some(root) => Tree::new(self.inner.pool.clone(), id, root).free_all(),
-            None => Ok(()),
-        }
+        self.inner.long.lock().remove(&id);
+        let roots = {
+            let mut trees = self.inner.trees.write();
+            [id, id | LAYERS].map(|id| trees.remove(&id))
+        };
+        let free = |root| self.inner.handle(id, root).free_all();
+        let freed = roots.map(|root| root.map_or(Ok(()), free));
+        self.inner.long.lock().remove(&id);
+        freed.into_iter().collect()
     }
 
     /// The numbers of all trees.
     pub fn tree_ids(&self) -> Vec<u32> {
-        self.inner.trees.read().keys().copied().collect()
+        let trees = self.inner.trees.read();
+        // A load that came to nothing may have left the layers of a tree that was never attached.
+        let ids: BTreeSet<u32> = trees.keys().map(|id| id & !LAYERS).collect();
+        ids.into_iter().collect()
     }
 
     /// Begins a checkpoint of the present state, to which `meta` will belong. This takes microseconds.

@@ -2,9 +2,11 @@
 //! merges in a second, latched pass.
 
 mod batch;
-mod damage;
+pub(crate) mod damage;
 mod estimate;
 mod large;
+pub(crate) mod layers;
+mod merged;
 mod position;
 mod scan;
 mod spot;
@@ -17,12 +19,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::SHORT_KEY_MAX;
 use crate::detached::DetachedValue;
 use crate::error::StoreError;
-use crate::node::{FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord, NewValue, Node};
+use crate::node::{
+    FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord, NewValue, Node, inline_max,
+};
 use crate::page::PageId;
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
+use self::layers::LongKeys;
 use self::spot::Slot;
 use self::value::Place;
 
@@ -145,11 +151,30 @@ pub struct Tree {
     /// The tree's number in its store.
     id: u32,
     pub(crate) root: PageId,
+    /// The keys that its nodes can't hold; a tree of layers has none.
+    long: Option<Arc<LongKeys>>,
 }
 
 impl Tree {
-    pub(crate) fn new(pool: Arc<Pool>, id: u32, root: PageId) -> Self {
-        Self { pool, id, root }
+    pub(crate) fn new(pool: Arc<Pool>, id: u32, root: PageId, long: Arc<LongKeys>) -> Self {
+        let long = Some(long);
+        Self {
+            pool,
+            id,
+            root,
+            long,
+        }
+    }
+
+    /// The tree that holds the layers of long keys of the tree with this number.
+    fn of_layers(pool: Arc<Pool>, id: u32, root: PageId) -> Self {
+        let long = None;
+        Self {
+            pool,
+            id,
+            root,
+            long,
+        }
     }
 
     /// Goes down to the leaf that the way leads to; `None` if something changed on it.
@@ -323,6 +348,10 @@ impl Tree {
         };
         let node = Node(leaf.page());
         let Ok(i) = place else {
+            // Here, so that keys that are found pay nothing for it.
+            if key.len() > SHORT_KEY_MAX && self.long.is_some() {
+                return self.read_long(&leaf, key, &want_value, take);
+            }
             return Ok(leaf.validate().then_some(None));
         };
         let record = node.leaf_record(i);
@@ -376,7 +405,13 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        let (mut leaf, found) = self.latch_at(spot, key)?;
+        let (mut leaf, found, long) = match key.len() > SHORT_KEY_MAX {
+            false => {
+                let (leaf, found) = self.latch_at(spot, key)?;
+                (leaf, found, None)
+            }
+            true => self.latch_long(key)?,
+        };
         // Before the decision: a failure to keep the page's old image must not come after it.
         let node = Node(leaf.page_mut()?);
         let record = found.ok().map(|i| node.leaf_record(i));
@@ -388,7 +423,12 @@ impl Tree {
             record,
             kept: &kept,
         });
+        // The only call, so that it is part of this function.
         let (change, result) = decide(old);
+        if let Some(long) = long {
+            self.apply_long(leaf, found, key, change, kept.get(), *long)?;
+            return Ok(result);
+        }
         // The common case of `apply`.
         if let (Change::Put { version, value }, Some(record)) = (change, record)
             && value.len() <= INLINE_MAX
@@ -462,7 +502,7 @@ impl Tree {
             Change::Tombstone { version } => (version, FLAG_TOMBSTONE, &[][..]),
             Change::Put { version, value } => (version, 0, value),
         };
-        if value.len() <= INLINE_MAX {
+        if value.len() <= inline_max(key.len()) {
             let inline = NewValue::inline(version, value);
             let put = self.put(leaf, place, key, &NewValue { flags, ..inline }, kept);
             return put.map(drop);

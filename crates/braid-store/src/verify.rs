@@ -1,8 +1,9 @@
 //! Checking everything that the data file says against everything else.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
+use crate::SHORT_KEY_MAX;
 use crate::error::StoreError;
 use crate::file::{LOST, block_of};
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
@@ -11,6 +12,7 @@ use crate::page::{Page, PageId, private};
 use crate::pool::{ABSENT, UNWRITTEN};
 use crate::space::FIRST_BLOCK;
 use crate::store::Store;
+use crate::tree::layers::{Entry, FIRST, LAYERS, layer_in};
 
 /// Something that [`Store::verify`] found wrong.
 #[derive(Clone, Debug)]
@@ -76,13 +78,15 @@ impl Store {
             store: self,
             seen: HashSet::new(),
             records: 0,
+            layers: LayersSeen::default(),
             findings: Vec::new(),
         };
-        for id in self.tree_ids() {
-            report.trees += 1;
-            let root = self.inner.trees.read()[&id];
+        let trees = self.inner.trees.read().clone();
+        for (&id, &root) in &trees {
             walk.node(id, root, None, None, 0);
+            walk.end_layers(id);
         }
+        report.trees = self.tree_ids().len() as u64;
         for what in walk.findings {
             damages += 1;
             damaged(what);
@@ -162,10 +166,11 @@ impl Store {
             root.sequence, root.next_page
         )
         .map_err(failed)?;
-        for id in self.tree_ids() {
-            let tree = self.tree(id)?;
-            writeln!(out, "tree {id}: root page {}", tree.root).map_err(failed)?;
-            let mut stack = vec![(tree.root, 1)];
+        let trees = self.inner.trees.read().clone();
+        for (&id, &root) in &trees {
+            let id = name(id);
+            writeln!(out, "{id}: root page {root}").map_err(failed)?;
+            let mut stack = vec![(root, 1)];
             let mut seen = HashSet::new();
             while let Some((page, depth)) = stack.pop() {
                 // In a damaged tree they may lead in circles.
@@ -218,18 +223,99 @@ impl Store {
     }
 }
 
+/// What a tree is called in reports.
+fn name(tree: u32) -> String {
+    match tree & LAYERS {
+        0 => format!("tree {tree}"),
+        _ => format!(
+            "tree {} (keys longer than {SHORT_KEY_MAX} bytes)",
+            tree & !LAYERS
+        ),
+    }
+}
+
+/// What a pass has seen of a tree of layers.
+#[derive(Default)]
+struct LayersSeen {
+    /// Those that hold something.
+    used: BTreeSet<u64>,
+    /// Those that a link leads to.
+    linked: BTreeSet<u64>,
+    /// The number of the next new one.
+    next: Option<u64>,
+    findings: Vec<(PageId, &'static str)>,
+}
+
+impl LayersSeen {
+    /// Looks at an entry; says whether it is a key's record.
+    fn entry(&mut self, page: PageId, node: Node<'_>, i: usize) -> bool {
+        let (key, record) = (node.key(i), node.leaf_record(i));
+        let target = match record.is_overflow() || record.is_tombstone() {
+            true => None,
+            false => layer_in(&node.stored_value(&record)),
+        };
+        let finding = match (Entry::of(&key), target) {
+            (Some(Entry::Record { layer, .. }), _) if layer != FIRST => {
+                self.used.insert(layer);
+                return true;
+            }
+            (Some(Entry::Link { layer, .. }), Some(target)) => {
+                self.used.insert(layer);
+                match self.linked.insert(target) {
+                    true => return false,
+                    false => "two links lead to one layer",
+                }
+            }
+            (Some(Entry::Counter), Some(next)) => {
+                self.next = Some(next);
+                return false;
+            }
+            (Some(Entry::Link { .. } | Entry::Counter), None) => "an entry that leads to no layer",
+            _ => "an entry that is no chunk of a key",
+        };
+        self.findings.push((page, finding));
+        false
+    }
+}
+
 /// One pass over the trees.
 struct Walk<'a> {
     store: &'a Store,
     seen: HashSet<PageId>,
     records: u64,
+    /// Of the tree that the pass is in, if that is one of layers.
+    layers: LayersSeen,
     findings: Vec<String>,
 }
 
 impl Walk<'_> {
     fn finding(&mut self, tree: u32, page: PageId, what: &str) {
         self.findings
-            .push(format!("tree {tree}, page {page}: {what}"));
+            .push(format!("{}, page {page}: {what}", name(tree)));
+    }
+
+    /// After a tree: whether its layers fit together.
+    fn end_layers(&mut self, tree: u32) {
+        let LayersSeen {
+            mut used,
+            linked,
+            next,
+            findings,
+        } = std::mem::take(&mut self.layers);
+        for (page, what) in findings {
+            self.finding(tree, page, what);
+        }
+        used.remove(&FIRST);
+        // A layer that is linked and holds nothing is one whose removal was cut short: it costs space only.
+        for layer in used.difference(&linked) {
+            let what = format!("{}: nothing leads to layer {layer}", name(tree));
+            self.findings.push(what);
+        }
+        let last = used.last().max(linked.last());
+        if last.is_some_and(|last| next.is_none_or(|next| next <= *last)) {
+            let what = format!("{}: the numbers of its layers are not counted", name(tree));
+            self.findings.push(what);
+        }
     }
 
     /// Checks a node whose keys should lie between two fences.
@@ -289,9 +375,18 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, tree: u32, id: PageId, node: Node<'_>) {
-        self.records += node.len() as u64;
         for i in 0..node.len() {
             let record = node.leaf_record(i);
+            let is_record = match tree & LAYERS {
+                0 => {
+                    if node.prefix_len() + record.suffix_len > SHORT_KEY_MAX {
+                        self.finding(tree, id, "a key is too long for it");
+                    }
+                    true
+                }
+                _ => self.layers.entry(id, node, i),
+            };
+            self.records += u64::from(is_record);
             if !record.is_overflow() {
                 continue;
             }

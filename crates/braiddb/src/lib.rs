@@ -174,7 +174,7 @@ pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
-pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
+pub use braid_store::{MAX_VALUE_LEN, SHORT_KEY_MAX as MAX_KEY_LEN, StoreStats};
 pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;

@@ -8,7 +8,7 @@
 //!
 //! Records are logical, whole values by key: replay needs no page, and replaying one twice does no harm.
 
-use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
 use crate::error::{Error, Result};
 

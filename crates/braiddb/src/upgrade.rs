@@ -26,6 +26,10 @@ const STEPS: &[Step] = &[
         from: 3,
         convert: by_checkpoint,
     },
+    Step {
+        from: 4,
+        convert: by_checkpoint,
+    },
 ];
 
 /// For a format that this version reads and goes on from: the next superblock is of the present one.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use braid::{Database, Error, Readable, Table, upgrade};
 
 /// The format of this build.
-const PRESENT: u64 = 4;
+const PRESENT: u64 = 5;
 
 /// A database of a format, made when it was new.
 fn fixture(format: u64) -> PathBuf {
@@ -122,7 +122,7 @@ fn with_format(format: u64) -> tempfile::TempDir {
 
 #[test]
 fn other_formats_are_refused_and_left_alone() {
-    for (format, what) in [(5, "newer than 4"), (1, "converts from 2 on")] {
+    for (format, what) in [(6, "newer than 5"), (1, "converts from 2 on")] {
         let dir = with_format(format);
         let before = fs::read(dir.path().join("data.braid")).unwrap();
         let error = upgrade(dir.path()).unwrap_err();

@@ -10,6 +10,9 @@ use braid_store::{Change, Direction, PAGE_SIZE, Store, StoreError, StoreOptions,
 use super::Target;
 use crate::edit::{Image, Input, Outcome};
 
+/// The tree with keys in layers.
+const LAYERED: u32 = 9;
+
 const SMALL_POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
@@ -81,11 +84,13 @@ fn checkpoint(store: &Store, meta: &[u8]) -> Result<(), StoreError> {
     checkpoint.publish().map(drop)
 }
 
-/// A tree of small records with a few large values, and one of long keys, which is three nodes high.
+/// A tree of small records with a few large values, one of long keys, which is three nodes high, and one whose keys lie in
+/// layers.
 fn make() -> Result<Base, StoreError> {
     let device = Arc::new(MemoryDevice::new());
     let store = Store::create(device.clone(), SMALL_POOL)?;
     let (short, long) = (store.tree(1)?, store.tree(7)?);
+    let layered = store.tree(LAYERED)?;
     for i in 0..200u32 {
         let len = match i % 50 {
             7 => 20_000,
@@ -96,6 +101,14 @@ fn make() -> Result<Base, StoreError> {
     for i in 0..60u32 {
         put(&long, &long_key(i), 1, &[])?;
     }
+    for i in 0..50u32 {
+        put(
+            &layered,
+            &layered_key(i),
+            1,
+            &vec![i as u8; i as usize * 60],
+        )?;
+    }
     checkpoint(&store, b"first")?;
     let first = contents(&store)?;
     for i in (0..200).step_by(3) {
@@ -103,6 +116,9 @@ fn make() -> Result<Base, StoreError> {
     }
     for i in (0..60).step_by(5) {
         long.modify(&long_key(i), |_| (Change::Remove, ()))?;
+    }
+    for i in (0..50).step_by(4) {
+        layered.modify(&layered_key(i), |_| (Change::Remove, ()))?;
     }
     checkpoint(&store, b"second")?;
     let second = contents(&store)?;
@@ -121,6 +137,23 @@ fn long_key(i: u32) -> Vec<u8> {
     key.resize(900, b'-');
     // Separators end where keys differ: so that these are long, too.
     key.rotate_left(4);
+    key
+}
+
+/// The key of a number in a tree, which is another number in the tree of short keys.
+fn key_of(tree: u32, i: u32, short: u32) -> Vec<u8> {
+    match tree {
+        7 => long_key(i),
+        LAYERED => layered_key(i),
+        _ => key(short),
+    }
+}
+
+/// Keys of several layers, most of which share a chunk with others, and some short ones among them.
+fn layered_key(i: u32) -> Vec<u8> {
+    let len = [4, 1_024, 1_030, 2_050, 5_000][i as usize % 5];
+    let mut key = vec![b'a' + (i / 20) as u8; len];
+    key.extend(i.to_be_bytes());
     key
 }
 
@@ -226,7 +259,7 @@ fn look(base: &Base, device: Arc<MemoryDevice>, outcome: Outcome) -> Result<(), 
     for id in store.tree_ids() {
         let Ok(tree) = store.tree(id) else { continue };
         for i in 0..60 {
-            let key = if id == 7 { long_key(i) } else { key(i * 7) };
+            let key = key_of(id, i, i * 7);
             let value = vec![7; i as usize * 40];
             let _ = put(&tree, &key, 9, &value);
             if i % 3 == 0 {
@@ -235,7 +268,7 @@ fn look(base: &Base, device: Arc<MemoryDevice>, outcome: Outcome) -> Result<(), 
         }
         // Enough to merge nodes.
         for i in 60..200 {
-            let key = if id == 7 { long_key(i % 60) } else { key(i) };
+            let key = key_of(id, i % 60, i);
             let _ = tree.modify(&key, |_| (Change::Remove, ()));
         }
     }

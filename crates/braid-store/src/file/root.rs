@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::block::{BLOB, u64_at};
-use super::superblock::FORMAT;
+use super::superblock::{FORMAT, FORMAT_OF_PLACES};
 use super::{DataFile, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
@@ -57,7 +57,7 @@ impl Root {
         let next_page = word & ((1 << FORMAT_SHIFT) - 1);
         let is_old = match word >> FORMAT_SHIFT {
             0 => true,
-            FORMAT => false,
+            FORMAT_OF_PLACES..=FORMAT => false,
             _ => return None,
         };
         let leaves = take()?;

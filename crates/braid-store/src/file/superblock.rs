@@ -21,10 +21,13 @@ use crate::page::PAGE_SIZE;
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
 
 /// The format of the data file that this version reads and writes.
-pub const FORMAT: u64 = 4;
+pub const FORMAT: u64 = 5;
 
-/// The formats before that are read: their places are blocks without checksums.
-const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=3;
+/// The formats before that are read.
+const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=4;
+
+/// The first format whose places are not blocks alone, but have checksums.
+pub(super) const FORMAT_OF_PLACES: u64 = 4;
 
 /// How often a superblock that cannot be read is read again, and after how long: another process may be
 /// writing it.
@@ -93,9 +96,9 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
     })
 }
 
-/// Whether a superblock is of a format before the present one.
+/// Whether a superblock is of a format whose places have no checksums.
 pub(crate) fn is_old(superblock: &[u8]) -> bool {
-    u64_at(superblock, 16) != FORMAT
+    u64_at(superblock, 16) < FORMAT_OF_PLACES
 }
 
 /// The identity in a superblock.

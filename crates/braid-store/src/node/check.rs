@@ -7,11 +7,11 @@
 
 use super::shared::{SHARED_MAX, Shared};
 use super::{
-    FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, KIND_OVERFLOW,
-    NO_FENCE, words_of,
+    FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KEY_MAX, KIND_INNER, KIND_LEAF,
+    KIND_OVERFLOW, NO_FENCE, inline_max, words_of,
 };
 use crate::page::{PAGE_SIZE, WORDS};
-use crate::{MAX_KEY_LEN, MAX_VALUE_LEN, overflow};
+use crate::{MAX_VALUE_LEN, overflow};
 
 /// The bytes of a page.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ impl<'a> Bytes<'a> {
             return Ok((None, 0));
         }
         let fence = self.key(at, len);
-        let fence = fence.filter(|_| at >= heap && len <= MAX_KEY_LEN);
+        let fence = fence.filter(|_| at >= heap && len <= KEY_MAX);
         let fence = fence.ok_or("a fence does not lie in the page")?;
         Ok((Some(fence), words_of(len)))
     }
@@ -89,7 +89,7 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
         );
         let outside = "a record does not lie in the page";
         let head_words = if is_leaf { 2 } else { 1 };
-        if at < heap || at + head_words > WORDS || prefix + suffix_len > MAX_KEY_LEN {
+        if at < heap || at + head_words > WORDS || prefix + suffix_len > KEY_MAX {
             return Err(outside);
         }
         let suffix = page.key(at + head_words, suffix_len).ok_or(outside)?;
@@ -142,7 +142,7 @@ fn stored_len(lengths: u64) -> Result<usize, &'static str> {
     match flags {
         0 if len <= INLINE_MAX => Ok(len),
         FLAG_TOMBSTONE if len == 0 => Ok(0),
-        FLAG_OVERFLOW if (INLINE_MAX + 1..=MAX_VALUE_LEN).contains(&len) => Ok(8),
+        FLAG_OVERFLOW if (inline_max(KEY_MAX) + 1..=MAX_VALUE_LEN).contains(&len) => Ok(8),
         _ => Err("a record is of no known kind"),
     }
 }

@@ -79,6 +79,11 @@ impl<'a> WritePage<'a> {
         Ok(self.page())
     }
 
+    /// Gives the page a new version, though nothing in it changes.
+    pub(crate) fn outdate(&mut self) {
+        self.word = state::next_version(self.word);
+    }
+
     /// The version that the page had when it was latched.
     #[inline]
     pub(crate) fn version(&self) -> u64 {

@@ -1,12 +1,14 @@
 //! The pass over the trees: what is there, what is not, and leaves that nothing leads to.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::layers::{Layers, is_of_layers, owner};
 use super::{Fence, Loss, Salvage, SalvagedEntry};
 use crate::error::StoreError;
-use crate::node::Node;
+use crate::node::{LeafRecord, Node};
 use crate::overflow;
 use crate::page::{Page, PageId};
+use crate::tree::layers::LAYERS;
 
 /// A part of a tree whose page can't be read.
 struct Gap {
@@ -21,17 +23,23 @@ struct Gap {
 /// A leaf that no inner page leads to.
 struct Orphan {
     page: PageId,
+    /// `None` if it is empty, and so may be of any tree.
+    is_of_layers: Option<bool>,
     lower: Fence,
     upper: Fence,
 }
 
 /// One pass over the trees.
 pub(super) struct Reader<'a> {
-    salvage: &'a Salvage,
+    pub(super) salvage: &'a Salvage,
     seen: HashSet<PageId>,
     gaps: Vec<Gap>,
-    entry: &'a mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
-    lost: &'a mut dyn FnMut(Loss),
+    /// The layers of long keys, by the tree that has them.
+    pub(super) layers: BTreeMap<u32, Layers>,
+    /// Parts of these that are lost: their fences, and why.
+    pub(super) lost_layers: BTreeMap<u32, Vec<(Fence, Fence, String)>>,
+    pub(super) entry: &'a mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
+    pub(super) lost: &'a mut dyn FnMut(Loss),
 }
 
 impl<'a> Reader<'a> {
@@ -44,6 +52,8 @@ impl<'a> Reader<'a> {
             salvage,
             seen: HashSet::new(),
             gaps: Vec::new(),
+            layers: BTreeMap::new(),
+            lost_layers: BTreeMap::new(),
             entry,
             lost,
         }
@@ -78,7 +88,10 @@ impl Reader<'_> {
         };
         let node = Node(Page(&page));
         if node.is_leaf() {
-            self.leaf(&[tree], 0, node)?;
+            match tree & LAYERS {
+                0 => self.leaf(&[tree], 0, node)?,
+                _ => self.layers.entry(owner(tree)).or_default().note(id, node),
+            }
             return Ok(Some(true));
         }
         let mut missing = Vec::new();
@@ -103,12 +116,7 @@ impl Reader<'_> {
                 continue;
             }
             let key = node.key(i);
-            let stored = node.stored_value(&record);
-            let value = match record.is_overflow() {
-                true => self.large(overflow::reference(&stored), record.value_len),
-                false => Ok(stored),
-            };
-            match value {
+            match self.value(node, &record) {
                 Ok(value) => (self.entry)(SalvagedEntry {
                     trees,
                     chain,
@@ -128,6 +136,15 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The value of a record.
+    pub(super) fn value(&mut self, node: Node<'_>, record: &LeafRecord) -> Result<Vec<u8>, String> {
+        let stored = node.stored_value(record);
+        match record.is_overflow() {
+            true => self.large(overflow::reference(&stored), record.value_len),
+            false => Ok(stored),
+        }
     }
 
     /// A value outside of its leaf.
@@ -173,7 +190,15 @@ impl Reader<'_> {
                     1 => 0,
                     _ => chain_of(chains.entry(trees.clone()).or_default(), &orphan),
                 };
-                self.leaf(&trees, chain, Node(Page(&page)))?;
+                match (orphan.is_of_layers, &trees[..]) {
+                    (None | Some(false), trees) => self.leaf(trees, chain, Node(Page(&page)))?,
+                    (Some(true), &[tree]) => {
+                        let layers = self.layers.entry(owner(tree)).or_default();
+                        layers.note(orphan.page, Node(Page(&page)));
+                    }
+                    // The numbers of layers say nothing without the tree. The gaps name the loss.
+                    (Some(true), _) => continue,
+                }
                 if let [only] = owners[..] {
                     found[only].push((orphan.lower, orphan.upper));
                 }
@@ -187,7 +212,7 @@ impl Reader<'_> {
             for (lower, upper) in found {
                 if let Some(from) = from.take_if(|from| *from < lower) {
                     whole = false;
-                    self.range(gap.tree, from, lower, &gap.cause);
+                    self.gap(gap.tree, from, lower, &gap.cause);
                 }
                 from = upper.map(Some);
             }
@@ -196,7 +221,7 @@ impl Reader<'_> {
                 && (from != gap.upper || from.is_none())
             {
                 whole = false;
-                self.range(gap.tree, from, gap.upper, &gap.cause);
+                self.gap(gap.tree, from, gap.upper, &gap.cause);
             }
             if whole {
                 made_good.push(format!(
@@ -205,10 +230,22 @@ impl Reader<'_> {
                 ));
             }
         }
+        self.long_keys()?;
         Ok(made_good)
     }
 
-    fn range(&mut self, tree: u32, from: Fence, to: Fence, cause: &str) {
+    /// Names entries of a tree that are lost, now or, for those of layers, once these are known.
+    fn gap(&mut self, tree: u32, from: Fence, to: Fence, cause: &str) {
+        if tree & LAYERS == 0 {
+            return self.range(tree, from, to, cause);
+        }
+        let owner = owner(tree);
+        self.layers.entry(owner).or_default();
+        let lost = self.lost_layers.entry(owner).or_default();
+        lost.push((from, to, cause.to_owned()));
+    }
+
+    pub(super) fn range(&mut self, tree: u32, from: Fence, to: Fence, cause: &str) {
         (self.lost)(Loss::Range {
             tree,
             from,
@@ -228,6 +265,7 @@ impl Reader<'_> {
             let node = Node(Page(&words));
             node.is_leaf().then(|| Orphan {
                 page,
+                is_of_layers: (node.len() > 0).then(|| is_of_layers(node)),
                 lower: node.lower_fence(),
                 upper: node.upper_fence(),
             })
@@ -262,6 +300,8 @@ impl Gap {
             (None, Some(_)) => false,
             (Some(leaf), Some(gap)) => leaf <= gap,
         };
-        self.is_leaf != Some(true) && leaf.lower >= self.lower && ends_inside
+        let of_layers = self.tree & LAYERS != 0;
+        let is_of_kind = leaf.is_of_layers.is_none_or(|is| is == of_layers);
+        is_of_kind && self.is_leaf != Some(true) && leaf.lower >= self.lower && ends_inside
     }
 }

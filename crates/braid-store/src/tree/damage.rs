@@ -1,5 +1,6 @@
 //! Damaged pages: which keys of the tree each of them concerns.
 
+use crate::SHORT_KEY_MAX;
 use crate::error::StoreError;
 use crate::node::{KIND_INNER, Node};
 use crate::overflow;
@@ -7,6 +8,7 @@ use crate::page::PageId;
 use crate::pool::ReadPage;
 
 use super::Tree;
+use super::layers::{Entry, FIRST, Layers, chunks, link, record};
 
 /// Keys of a tree whose page is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,11 @@ impl Tree {
     }
 
     fn located(&self, error: StoreError, range: &str) -> StoreError {
+        let range = match self.long {
+            Some(_) => range,
+            // Its own keys say nothing to anybody.
+            None => "some of the keys longer than 1024 bytes",
+        };
         match error {
             StoreError::Corrupted { what, location } => StoreError::Corrupted {
                 what,
@@ -98,7 +105,10 @@ impl Tree {
                 continue;
             }
             let Ok(i) = node.search(key) else {
-                return Ok(None);
+                return match self.layers() {
+                    Some(layers) if key.len() > SHORT_KEY_MAX => layers.condemn(key),
+                    _ => Ok(None),
+                };
             };
             let record = node.leaf_record(i);
             if !node.is_leaf() || !record.is_overflow() {
@@ -137,6 +147,48 @@ impl Tree {
             cause,
         }
     }
+}
+
+impl Layers {
+    /// [`Tree::condemn`] for a long key.
+    fn condemn(&self, key: &[u8]) -> Result<Option<DamagedRange>, StoreError> {
+        let (links, last) = chunks(key);
+        let (mut layer, mut before) = (FIRST, Vec::new());
+        for chunk in links {
+            if let Some(range) = self.0.condemn(&link(layer, chunk))? {
+                return Ok(Some(in_layer(range, layer, &before)));
+            }
+            match self.follow(layer, chunk)? {
+                Some(next) => layer = next,
+                None => return Ok(None),
+            }
+            before.extend_from_slice(chunk);
+        }
+        let range = self.0.condemn(&record(layer, last))?;
+        Ok(range.map(|range| in_layer(range, layer, &before)))
+    }
+}
+
+/// A range of entries as one of the keys in a layer, which begin with `before`.
+fn in_layer(range: DamagedRange, layer: u64, before: &[u8]) -> DamagedRange {
+    let key = |bound: Option<Vec<u8>>| match Entry::of(&bound?)? {
+        Entry::Record { layer: of, chunk } if of == layer => Some([before, chunk].concat()),
+        Entry::Link { layer: of, chunk } if of == layer => Some([before, chunk, &[0]].concat()),
+        _ => None,
+    };
+    DamagedRange {
+        from: key(range.from).or_else(|| (!before.is_empty()).then(|| before.to_vec())),
+        to: key(range.to).or_else(|| successor(before)),
+        ..range
+    }
+}
+
+/// The first key after all that begin with these bytes.
+pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
+    let mut next = prefix[..=last].to_vec();
+    next[last] += 1;
+    Some(next)
 }
 
 impl DamagedRange {

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
+use super::layers::{self, Bounds, Layers};
 use super::position::child_towards;
 use super::scan::Direction;
 use super::{Tree, Way};
@@ -38,13 +39,15 @@ struct Count {
 }
 
 impl Count {
-    fn of(node: Node<'_>, from: usize, to: usize) -> Self {
+    /// Counts the records of a part of a leaf. In a tree of layers these are one for each key; a link only has bytes.
+    fn of(node: Node<'_>, from: usize, to: usize, is_of_layers: bool) -> Self {
         let mut count = Self::default();
         for i in from..to.min(node.len()) {
             let record = node.leaf_record(i);
+            let key_len = node.prefix_len() + record.suffix_len;
             if !record.is_tombstone() {
-                count.entries += 1;
-                count.bytes += (node.prefix_len() + record.suffix_len + record.value_len) as u64;
+                count.entries += u64::from(!(is_of_layers && layers::is_no_record(key_len)));
+                count.bytes += (key_len + record.value_len) as u64;
             }
         }
         count
@@ -102,7 +105,8 @@ impl<'a, F: Fn(Node<'a>, Interval) -> usize> Way<'a> for Chosen<'_, F> {
 }
 
 impl Tree {
-    /// Estimates the records in a range, tombstones excluded. Exact for a range within two neighbouring leaves.
+    /// Estimates the records in a range, tombstones excluded. Exact for a range within two neighbouring leaves, unless it
+    /// has keys longer than [`SHORT_KEY_MAX`](crate::SHORT_KEY_MAX).
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -114,6 +118,23 @@ impl Tree {
         if is_empty(lower, upper) {
             return Ok(Estimate::default());
         }
+        let short = self.estimate_own(lower, upper)?;
+        let long = match self.layers() {
+            Some(layers) => layers.estimate(lower, upper)?,
+            None => Estimate::default(),
+        };
+        Ok(Estimate {
+            entries: short.entries + long.entries,
+            bytes: short.bytes + long.bytes,
+        })
+    }
+
+    /// Estimates the records in a range of the tree's own pages.
+    fn estimate_own(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Estimate, StoreError> {
         let first = self.visit(
             |node, _| child_towards(node, lower, Direction::Forward),
             |node| (first_in(node, lower), node.len()),
@@ -185,8 +206,8 @@ impl Tree {
                 let visited = Visited {
                     leaf: leaf.id,
                     interval: interval.get(),
-                    part: Count::of(node, from, to),
-                    whole: Count::of(node, 0, node.len()),
+                    part: Count::of(node, from, to, self.long.is_none()),
+                    whole: Count::of(node, 0, node.len(), self.long.is_none()),
                 };
                 if leaf.validate() {
                     return Ok(visited);
@@ -194,6 +215,42 @@ impl Tree {
             }
             waits.wait();
         }
+    }
+}
+
+impl Layers {
+    /// Estimates the long keys in a range: as many of all as the range has of the tree's bytes below the layer where
+    /// its bounds part.
+    fn estimate(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<Estimate, StoreError> {
+        let part = |layer, range: Bounds<'_>| {
+            let (lower, upper) = layers::entries(layer, range);
+            let (lower, upper) = (
+                lower.as_ref().map(|key| &key[..]),
+                upper.as_ref().map(|key| &key[..]),
+            );
+            match is_empty(lower, upper) {
+                true => Ok(Estimate::default()),
+                false => self.0.estimate_own(lower, upper),
+            }
+        };
+        let (layer, range) = self.common_layer((lower, upper))?;
+        let own = part(layer, range)?;
+        let whole = part(layer, (Bound::Unbounded, Bound::Unbounded))?;
+        let all = self.0.estimate_own(Bound::Unbounded, Bound::Unbounded)?;
+        // Layers have no order among each other, so those below this one can't be told from others: in the first layer
+        // all are below, in another one at least the records that it holds itself.
+        let below = match layer == layers::FIRST {
+            true => all.entries.saturating_sub(whole.entries),
+            false => 0,
+        };
+        let share = own.bytes as f64 / whole.bytes.max(1) as f64;
+        Ok(Estimate {
+            entries: own.entries + (below as f64 * share).round() as u64,
+            bytes: match layer == layers::FIRST {
+                true => (all.bytes as f64 * share) as u64,
+                false => own.bytes,
+            },
+        })
     }
 }
 

@@ -41,10 +41,10 @@ pub struct Record<'a> {
 #[derive(Clone, Debug)]
 pub struct LeafScan {
     /// The keys and values of the records.
-    bytes: Bytes,
-    records: Vec<Extent>,
+    pub(super) bytes: Bytes,
+    pub(super) records: Vec<Extent>,
     /// The values that are not in `bytes`, in the order of their records.
-    large: Vec<Bytes>,
+    pub(super) large: Vec<Bytes>,
     /// The leaf, for [`Tree::is_current`].
     pub stamp: Stamp,
     /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
@@ -56,12 +56,12 @@ pub struct LeafScan {
 
 /// A record in a [`LeafScan`].
 #[derive(Clone, Copy, Debug)]
-struct Extent {
-    meta: RecordMeta,
-    key: (u32, u32),
-    value: (u32, u32),
+pub(super) struct Extent {
+    pub(super) meta: RecordMeta,
+    pub(super) key: (u32, u32),
+    pub(super) value: (u32, u32),
     /// The index of its value among the large ones.
-    large: Option<u32>,
+    pub(super) large: Option<u32>,
 }
 
 impl Extent {
@@ -198,11 +198,11 @@ impl Copied {
 }
 
 /// What a step of a scan is to read.
-struct Step<'a> {
-    from: Bound<&'a [u8]>,
-    to: Bound<&'a [u8]>,
-    direction: Direction,
-    at_most: usize,
+pub(super) struct Step<'a> {
+    pub(super) from: Bound<&'a [u8]>,
+    pub(super) to: Bound<&'a [u8]>,
+    pub(super) direction: Direction,
+    pub(super) at_most: usize,
 }
 
 impl Step<'_> {
@@ -292,7 +292,7 @@ fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<us
 type Replaced = Option<(Bytes, u64)>;
 
 impl Tree {
-    /// Reads at most so many records of one leaf's part of a range, from one end: forward from `from` (a
+    /// Reads at most so many records of one leaf's part of a range, long keys included, from one end: forward from `from` (a
     /// lower bound) to `to` (an upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
     /// Fewer than there are, too, if their values are very large; but at least one.
     ///
@@ -316,7 +316,7 @@ impl Tree {
             at_most: at_most.max(1),
         };
         let mut waits = Waits::default();
-        let mut replaced = None;
+        let (mut replaced, mut attempt) = (None, 0);
         loop {
             let reached = match near.take() {
                 Some(position) => self.try_reach_near(position)?,
@@ -325,7 +325,14 @@ impl Tree {
             if let Some(reached) = reached
                 && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
             {
-                return Ok(scan);
+                // After the leaf was read: the first long key in its range would have changed it.
+                let Some(layers) = self.layers() else {
+                    return Ok(scan);
+                };
+                if let Some(scan) = self.with_long_keys(layers, scan, &step, attempt)? {
+                    return Ok(scan);
+                }
+                attempt += 1;
             }
             waits.wait();
         }
