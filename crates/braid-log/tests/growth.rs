@@ -59,11 +59,8 @@ fn segments_grow_with_use_to_their_size() {
                 drop(entry.finish());
                 expected.push((number, len));
                 written += len as u64;
-                // A small log has a segment ahead; a grown one what its buffers need, and one more.
-                let ahead = match written < 512 << 10 {
-                    true => 1 << 20,
-                    false => 3 * options.segment_bytes,
-                };
+                // Ahead is what the buffers need, and one segment more.
+                let ahead = 4 * options.segment_bytes;
                 let bytes: u64 = lengths(&*device).iter().sum();
                 assert!(
                     bytes <= 3 * written + ahead,
