@@ -9,6 +9,14 @@
 //!   (`handles`). So a handle that was freed, ended or belongs to something else is an error.
 //! - **`unsafe`** is in the tables of handles, and where C's memory is read or written (`memory`, `value`).
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 #![allow(
     non_camel_case_types,
     reason = "the types and their members have the names that they have in C"

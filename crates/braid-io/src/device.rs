@@ -137,11 +137,24 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 }
 
+/// The end of a read or write.
+///
+/// # Errors
+/// `InvalidInput` beyond 2^63, as the system's calls answer.
+pub(crate) fn end_of(offset: u64, len: usize) -> io::Result<u64> {
+    let end = offset.checked_add(len as u64);
+    end.filter(|end| i64::try_from(*end).is_ok())
+        .ok_or_else(|| {
+            let what = format!("{len} bytes at offset {offset} end beyond 2^63");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        })
+}
+
 /// A file of a [`Device`]: positioned, unbuffered, aligned I/O from any thread.
 ///
 /// Every offset, length and buffer address is a multiple of [`Device::block_size`]; anything else is
-/// `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short.
-/// A full medium is [`io::ErrorKind::StorageFull`].
+/// `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A read or write that
+/// ends beyond 2^63 bytes fails, with `InvalidInput` on most devices. A full medium is [`io::ErrorKind::StorageFull`].
 pub trait File: Send + Sync + fmt::Debug {
     /// The length in bytes.
     ///

@@ -5,8 +5,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use braid_rt::{Mutex, RwLock};
+use braid_rt::{Mutex, RwLock, to_usize};
 
+use crate::device::end_of;
 use crate::readers::MemoryReaderTable;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
@@ -94,13 +95,18 @@ impl Device for MemoryDevice {
 }
 
 /// Sets a length; what is new is zero.
-fn resize(bytes: &mut Vec<u8>, len: usize) {
+fn resize(bytes: &mut Vec<u8>, len: usize) -> io::Result<()> {
+    let more = len.saturating_sub(bytes.len());
+    bytes
+        .try_reserve(more)
+        .map_err(|_| io::ErrorKind::OutOfMemory)?;
     if cfg!(miri) && bytes.len() < len {
         // In one step: `Vec::resize` would be several for each byte, and most of a test's time.
         bytes.extend_from_slice(&vec![0; len - bytes.len()]);
     } else {
         bytes.resize(len, 0);
     }
+    Ok(())
 }
 
 #[derive(Debug, Default)]
@@ -114,34 +120,32 @@ impl File for MemoryFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        resize(&mut self.bytes.write(), len as usize);
-        Ok(())
+        resize(&mut self.bytes.write(), to_usize(len))
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         let mut bytes = self.bytes.write();
-        let (start, end) = (range.start as usize, range.end as usize);
+        let (start, end) = (to_usize(range.start), to_usize(range.end));
         let before = bytes.len();
         bytes[start.min(before)..end.min(before)].fill(0);
         if before < end {
-            resize(&mut bytes, end);
+            resize(&mut bytes, end)?;
         }
         Ok(())
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         let mut bytes = self.bytes.write();
-        let end = (range.end as usize).min(bytes.len());
-        let start = (range.start as usize).min(end);
+        let end = to_usize(range.end).min(bytes.len());
+        let start = to_usize(range.start).min(end);
         bytes[start..end].fill(0);
         Ok(())
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let bytes = self.bytes.read();
-        let start = offset as usize;
         let source = bytes
-            .get(start..start + buf.len())
+            .get(to_usize(offset)..to_usize(end_of(offset, buf.len())?))
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         buf.copy_from_slice(source);
         Ok(())
@@ -149,11 +153,12 @@ impl File for MemoryFile {
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         let mut bytes = self.bytes.write();
-        let mut at = offset as usize;
+        let end = to_usize(end_of(offset, bufs.iter().map(|buf| buf.len()).sum())?);
+        if bytes.len() < end {
+            resize(&mut bytes, end)?;
+        }
+        let mut at = to_usize(offset);
         for buf in bufs {
-            if bytes.len() < at + buf.len() {
-                resize(&mut bytes, at + buf.len());
-            }
             bytes[at..at + buf.len()].copy_from_slice(buf);
             at += buf.len();
         }

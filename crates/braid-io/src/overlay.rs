@@ -8,8 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use braid_rt::{Mutex, RwLock};
+use braid_rt::{Mutex, RwLock, to_usize};
 
+use crate::device::end_of;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
 
 /// A [`Device`] in front of another, which it reads and never writes; see the module's text. Clones share
@@ -200,7 +201,7 @@ impl File for OverlayFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        self.check_aligned((range.end - range.start) as usize, range.start)?;
+        self.check_aligned(to_usize(range.end.saturating_sub(range.start)), range.start)?;
         let mut changes = self.changes.write();
         changes.len = changes.len.max(range.end);
         self.zero(&mut changes, range);
@@ -208,7 +209,7 @@ impl File for OverlayFile {
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.check_aligned((range.end - range.start) as usize, range.start)?;
+        self.check_aligned(to_usize(range.end.saturating_sub(range.start)), range.start)?;
         let mut changes = self.changes.write();
         let end = range.end.min(changes.len);
         self.zero(&mut changes, range.start..end);
@@ -218,19 +219,19 @@ impl File for OverlayFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.check_aligned(buf.len(), offset)?;
         let changes = self.changes.read();
-        let end = offset + buf.len() as u64;
+        let end = end_of(offset, buf.len())?;
         if end > changes.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let below = changes.base_len.clamp(offset, end) - offset;
-        buf[below as usize..].fill(0);
+        let below = to_usize(changes.base_len.clamp(offset, end) - offset);
+        buf[below..].fill(0);
         let mut unchanged: Option<Range<usize>> = None;
         for (i, number) in self.numbers(offset..end).enumerate() {
             let place = i * self.block..(i + 1) * self.block;
             match changes.blocks.get(&number) {
                 Some(Some(block)) => buf[place].copy_from_slice(block),
                 Some(None) => buf[place].fill(0),
-                None if place.start >= below as usize => {}
+                None if place.start >= below => {}
                 // Together with those that follow.
                 None => match &mut unchanged {
                     Some(run) if run.end == place.start => run.end = place.end,
@@ -249,6 +250,7 @@ impl File for OverlayFile {
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        end_of(offset, bufs.iter().map(|buf| buf.len()).sum())?;
         let mut at = offset;
         let mut changes = self.changes.write();
         for buf in bufs {

@@ -313,7 +313,7 @@ impl File for PosixFile {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(zeroes.len() as u64);
-            let written = self.write_all(&[&zeroes[..len as usize]], at, false);
+            let written = self.write_all(&[&zeroes[..braid_rt::to_usize(len)]], at, false);
             written.map_err(self.named("write"))?;
             at += len;
         }

@@ -271,8 +271,8 @@ mod locks {
     ) -> io::Result<libc::c_short> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let mut lock = libc::flock {
-            l_type: kind as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
+            l_type: short(kind),
+            l_whence: short(libc::SEEK_SET),
             l_start: bytes.start.try_into().map_err(invalid)?,
             l_len: (bytes.end - bytes.start).try_into().map_err(invalid)?,
             l_pid: 0,
@@ -282,6 +282,11 @@ mod locks {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(lock.l_type),
         }
+    }
+
+    /// A constant of `fcntl`, which all fit, as a member of its structure.
+    fn short(constant: libc::c_int) -> libc::c_short {
+        constant.try_into().unwrap_or(libc::c_short::MAX)
     }
 
     fn byte(checkpoint: u64, needs: ReaderNeeds) -> u64 {
@@ -298,7 +303,7 @@ mod locks {
                 return Ok(false);
             }
             let found = lock(&self.file, libc::F_OFD_GETLK, kind, bytes)?;
-            Ok(found != libc::F_UNLCK as libc::c_short)
+            Ok(found != short(libc::F_UNLCK))
         }
     }
 
@@ -367,10 +372,10 @@ mod locks {
         if record[..8] != *MAGIC || word(56) != checksum(record) {
             return None;
         }
-        let (process, flags) = (word(24) as u32, word(24) >> 32);
+        let (process, flags) = (word(24), word(24) >> 32);
         Some(Announcement {
             writer: word(8),
-            process,
+            process: (process & 0xffff_ffff) as u32,
             recovered: flags & 1 != 0,
             exact: flags & 2 != 0,
             durable: word(16),

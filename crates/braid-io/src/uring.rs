@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_rt::Mutex;
+use braid_rt::{Mutex, to_usize};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::directory::DEFAULT_FILE_MODE;
@@ -111,7 +111,7 @@ impl Rings {
             let completed: Vec<cqueue::Entry> = ring.completion().collect();
             for completion in completed {
                 in_flight -= 1;
-                let index = completion.user_data() as usize;
+                let index = to_usize(completion.user_data());
                 let operation = &mut operations[index];
                 match completion.result() {
                     0 => {
@@ -121,20 +121,22 @@ impl Rings {
                         };
                         failure.get_or_insert(kind.into());
                     }
-                    done if done > 0 => {
-                        patience = Patience::default();
-                        operation.advance(done as usize);
-                        if operation.len > 0 {
-                            waiting.push(index);
+                    result => match usize::try_from(result) {
+                        Ok(done) => {
+                            patience = Patience::default();
+                            operation.advance(done);
+                            if operation.len > 0 {
+                                waiting.push(index);
+                            }
                         }
-                    }
-                    errno => {
-                        let error = io::Error::from_raw_os_error(-errno);
-                        match patience.try_again(error) {
-                            Ok(()) => waiting.push(index),
-                            Err(error) => drop(failure.get_or_insert(error)),
+                        Err(_) => {
+                            let error = io::Error::from_raw_os_error(-result);
+                            match patience.try_again(error) {
+                                Ok(()) => waiting.push(index),
+                                Err(error) => drop(failure.get_or_insert(error)),
+                            }
                         }
-                    }
+                    },
                 }
             }
         }

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use braid_io::{
-    AlignedBuf, Device, DeviceChoice, DirectoryLock, LockError, MemoryDevice, OpenMode, ReadOp,
-    SimDevice, WriteOp, create_directory, open_directory,
+    AlignedBuf, Device, DeviceChoice, DirectoryLock, LockError, MemoryDevice, OpenMode,
+    OverlayDevice, ReadOp, SimDevice, WriteOp, create_directory, open_directory,
 };
 
 fn on_each(test: impl Fn(&dyn Device)) {
@@ -94,6 +94,49 @@ fn zeroes_and_holes_read_as_zero() {
         file.set_len(4096).unwrap();
         assert_eq!(file.len().unwrap(), 4096);
     });
+}
+
+#[test]
+fn offsets_beyond_every_file_are_errors() {
+    on_each(|device| {
+        let file = device.open("a", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(7, 1)], 0).unwrap();
+        let overlay = OverlayDevice::new(Arc::new(MemoryDevice::new())).unwrap();
+        let changed = overlay.open("a", OpenMode::CreateNew).unwrap();
+        for file in [file, changed] {
+            let len = file.len().unwrap();
+            for offset in [1 << 62, (1 << 63) - 4096, 1 << 63, u64::MAX - 4095] {
+                let mut read = block(9, 2);
+                let reads = &mut [ReadOp {
+                    buf: &mut read,
+                    offset,
+                }];
+                assert!(file.read_batch(reads).is_err(), "{offset}");
+                assert!(file.read_at(&mut read, offset).is_err(), "{offset}");
+            }
+            for offset in [(1 << 63) - 4096, 1 << 63, u64::MAX - 4095] {
+                let buf = &block(9, 2);
+                assert!(file.write_at(&[buf], offset).is_err(), "{offset}");
+                assert!(file.write_durable_at(&[buf], offset).is_err(), "{offset}");
+                assert!(file.write_batch(&[WriteOp { buf, offset }]).is_err());
+            }
+            assert_eq!(file.len().unwrap(), len);
+        }
+    });
+}
+
+#[test]
+fn a_length_beyond_memory_is_an_error() {
+    let file = MemoryDevice::new().open("a", OpenMode::CreateNew).unwrap();
+    for len in [1 << 62, u64::MAX - 4095] {
+        assert_eq!(
+            file.set_len(len).unwrap_err().kind(),
+            ErrorKind::OutOfMemory
+        );
+    }
+    let error = file.write_at(&[&block(1, 1)], 1 << 62).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(file.is_empty().unwrap());
 }
 
 #[test]

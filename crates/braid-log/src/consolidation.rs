@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
@@ -119,7 +120,7 @@ fn members(state: u64) -> usize {
 
 /// The state with one more member, if the group takes one.
 fn with_member(state: u64, bytes: u32, limit: u32) -> Option<u64> {
-    let sum = u64::from(state as u32) + u64::from(bytes);
+    let sum = (state & (MEMBER - 1)) + u64::from(bytes);
     let takes = state & CLOSED == 0 && members(state) < MEMBERS_MAX && sum <= u64::from(limit);
     takes.then_some(state + MEMBER + u64::from(bytes))
 }
@@ -152,7 +153,7 @@ impl<Q, S> Member<'_, Q, S> {
     pub(crate) fn serve(&self, shares: impl ExactSizeIterator<Item = S>) {
         debug_assert!(self.leads());
         // Relaxed, both: who sees `served` locks its seat behind us, and so sees `left`, too.
-        let count = shares.len() as u32;
+        let count = narrow(shares.len());
         self.group.left.store(count, Ordering::Relaxed);
         for (seat, share) in self.group.seats.iter().zip(shares) {
             seat.lock().share = Some(share);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
@@ -177,17 +178,17 @@ impl Core {
         slot: &mut Slot,
     ) -> u32 {
         let header = ChunkHeader {
-            lane: lane.index as u16,
-            strand: strand as u16,
+            lane: narrow(lane.index),
+            strand: narrow(strand),
             incarnation: self.incarnation,
             sequence: seal.chunk,
             first: slot.first,
             last: slot.last,
             horizon: self.horizon(),
-            payload_len: (slot.buf.len() - crate::chunk::CHUNK_HEADER) as u32,
+            payload_len: narrow(slot.buf.len() - crate::chunk::CHUNK_HEADER),
             pieces: slot.pieces,
             link: seal.link,
-            more: place.more as u16,
+            more: narrow(place.more),
             flush: place.flush,
         };
         if let Some(opened) = slot.opened {
@@ -222,8 +223,8 @@ impl Core {
         };
         let header = SegmentHeader {
             log: self.id,
-            lane: lane.index as u16,
-            lanes: self.lanes.len() as u32,
+            lane: narrow(lane.index),
+            lanes: narrow(self.lanes.len()),
             protocol: self.protocol.id(),
             sequence: segment.sequence,
             incarnation: self.incarnation,

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use braid_io::AlignedBuf;
+use braid_rt::{narrow, to_usize};
 
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, padded};
 use crate::core::Core;
@@ -272,7 +273,7 @@ impl Follower {
             segment,
             offset: position.offset,
             next: Expected {
-                lane: lane as u16,
+                lane: narrow(lane),
                 incarnation: position.incarnation,
                 sequence: position.chunk,
                 link: position.link,
@@ -463,7 +464,7 @@ impl Cursor {
         // Taken out, so that pieces can be put aside while it is read.
         self.bytes(offset, header.size(), end)?;
         let window = std::mem::replace(&mut self.window, AlignedBuf::new(BLOCK));
-        let at = (offset - self.window_at) as usize + CHUNK_HEADER;
+        let at = to_usize(offset - self.window_at) + CHUNK_HEADER;
         let mut pieces = Pieces::new(&window[at..at + len]);
         while let Some(piece) = pieces.next().map_err(|_| damaged())? {
             let number = piece.number;
@@ -519,7 +520,7 @@ impl Cursor {
     fn bytes(&mut self, offset: u64, len: usize, limit: u64) -> Result<&[u8], LogError> {
         let end = self.window_at + self.window_len as u64;
         if offset < self.window_at || offset + len as u64 > end {
-            let most = (limit - offset) as usize;
+            let most = to_usize(limit - offset);
             let want = padded(len).max(WINDOW).min(most);
             if self.window.len() < want {
                 self.window = AlignedBuf::new(want);
@@ -533,7 +534,7 @@ impl Cursor {
             self.window_at = offset;
             self.window_len = want;
         }
-        let at = (offset - self.window_at) as usize;
+        let at = to_usize(offset - self.window_at);
         Ok(&self.window[at..at + len])
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use braid_rt::to_usize;
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Mutex};
@@ -52,7 +53,7 @@ impl Hardening {
     }
 
     fn lane_of(&self, number: u64) -> usize {
-        (number % self.lanes.len() as u64) as usize
+        to_usize(number % self.lanes.len() as u64)
     }
 
     /// Whether a transaction is hardened.

@@ -190,7 +190,7 @@ impl<'a> InFlight<'a> {
         let core: &Core = &self.home.core;
         let header = PieceHeader {
             number: numbers.last,
-            records: (numbers.last - numbers.first + 1) as u32,
+            records: numbers.records(),
             kind,
             payload_len: len,
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_io::AlignedBuf;
+use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::event::{Event, GroupWords};
@@ -283,7 +284,7 @@ impl Lane {
             completion: Mutex::new(Completion::new(seal.end())),
             seal: Mutex::new(seal),
             in_flight: CachePadded::new(AtomicU32::new(0)),
-            most_in_flight: options.flushes_in_flight as u32,
+            most_in_flight: narrow(options.flushes_in_flight),
             overlaps: AtomicBool::new(true),
             sealed: AtomicU64::new(0),
             acknowledged: CachePadded::new(AtomicU64::new(0)),

@@ -90,6 +90,14 @@
 //! strand holds nobody back, and with strands that share a device's flushes.
 
 #![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+#![cfg_attr(
     all(test, loom),
     allow(
         clippy::modulo_one,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_io::Device;
-use braid_rt::Mutex;
 use braid_rt::thread::JoinHandle;
+use braid_rt::{Mutex, narrow};
 
 use crate::LogError;
 use crate::background;
@@ -124,8 +124,8 @@ impl Log {
             };
             let header = SegmentHeader {
                 log: identity,
-                lane: index as u16,
-                lanes: options.lanes as u32,
+                lane: narrow(index),
+                lanes: narrow(options.lanes),
                 protocol: crate::protocol::of(options.protocol).id(),
                 sequence: segment.sequence,
                 incarnation: 1,

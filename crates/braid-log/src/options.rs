@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_rt::to_usize;
+
 use crate::LogError;
 
 /// The unit of every offset and length in a segment, in bytes.
@@ -199,6 +201,8 @@ impl LogOptions {
     pub const MAX_LANES: usize = 32;
     /// Most flushes that can be under way in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
+    /// Largest segment: sums of all lanes' segments stay far from the limits of 64 bits.
+    pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
     /// How long a group that does not fill waits at most, with [`FlushMode::Background`].
     pub const GROUP_WAIT: Duration = Duration::from_millis(1);
 
@@ -297,7 +301,7 @@ impl LogOptions {
             // A flush takes all that its lane has, and lies in one segment.
             let slots = (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND) as u64;
             let fits = self.segment_bytes.saturating_sub(BLOCK as u64) / slots;
-            let fits = (fits - fits % BLOCK as u64) as usize;
+            let fits = to_usize(fits - fits % BLOCK as u64);
             if fits < 2 * BLOCK {
                 return fail(format!(
                     "segment_bytes is {}, too small for the {slots} buffers of a lane with {}",
@@ -307,9 +311,12 @@ impl LogOptions {
             self.slot_bytes = self.slot_bytes.min(fits);
         }
         let least = (BLOCK + 2 * self.slot_bytes) as u64;
-        if self.segment_bytes < least || !self.segment_bytes.is_multiple_of(BLOCK as u64) {
+        if self.segment_bytes < least
+            || self.segment_bytes > Self::SEGMENT_BYTES_MAX
+            || !self.segment_bytes.is_multiple_of(BLOCK as u64)
+        {
             return fail(format!(
-                "segment_bytes is {}, no multiple of {BLOCK} from {least} (two slots and a header)",
+                "segment_bytes is {}, no multiple of {BLOCK} from {least} (two slots and a header) to 1 GiB",
                 self.segment_bytes
             ));
         }

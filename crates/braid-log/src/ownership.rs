@@ -1,6 +1,7 @@
 //! Which files of a directory a certain log has made.
 
 use braid_io::{Device, Entry, OpenMode};
+use braid_rt::to_usize;
 
 use crate::LogError;
 use crate::options::BLOCK;
@@ -30,7 +31,7 @@ pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<
     let mut buf = device.allocate(STEP);
     let mut at = 0;
     while at < entry.len {
-        let len = (entry.len - at).min(STEP as u64) as usize;
+        let len = to_usize((entry.len - at).min(STEP as u64));
         if !len.is_multiple_of(device.block_size()) {
             // Segments are made of whole blocks.
             return Ok(false);

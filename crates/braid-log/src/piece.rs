@@ -10,6 +10,8 @@
 //!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this piece
 
+use braid_rt::narrow;
+
 use crate::chunk::NUMBERS_MAX;
 
 /// Most bytes that a piece's header takes.
@@ -86,12 +88,12 @@ impl PieceHeader {
             (_, None) => panic!("a {kind:?} piece comes behind a known one"),
         };
         let tag = u64::from(records) << 3 | code;
-        let delta = number.wrapping_sub(previous.unwrap_or(0)) as i64;
-        let zigzag = ((delta << 1) ^ (delta >> 63)) as u64;
+        let delta = number.wrapping_sub(previous.unwrap_or(0)).cast_signed();
+        let zigzag = ((delta << 1) ^ (delta >> 63)).cast_unsigned();
         let len = payload_len as u64;
         // The common case, in one step.
         if extra.is_none() && (tag | zigzag | len) < 0x80 {
-            out[..3].copy_from_slice(&[tag as u8, zigzag as u8, len as u8]);
+            out[..3].copy_from_slice(&[narrow(tag), narrow(zigzag), narrow(len)]);
             return 3;
         }
         let mut at = 0;
@@ -110,11 +112,11 @@ impl PieceHeader {
 fn put_varint(mut value: u64, out: &mut [u8]) -> usize {
     let mut at = 0;
     while value >= 0x80 {
-        out[at] = value as u8 | 0x80;
+        out[at] = (value & 0x7f) as u8 | 0x80;
         at += 1;
         value >>= 7;
     }
-    out[at] = value as u8;
+    out[at] = narrow(value);
     at + 1
 }
 

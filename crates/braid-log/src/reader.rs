@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use braid_io::{AlignedBuf, Device, File, ReadOp};
+use braid_rt::to_usize;
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader};
@@ -71,7 +72,7 @@ impl ReadAhead {
                 let Ok(mut buf): Result<AlignedBuf, _> = reuse.recv() else {
                     return;
                 };
-                let len = (end - offset).min(window as u64) as usize;
+                let len = to_usize((end - offset).min(window as u64));
                 let read = read_window(&*file, offset, &mut buf[margin..margin + len]);
                 if send.send(read.map(|()| (buf, len))).is_err() {
                     return;
@@ -170,7 +171,7 @@ impl<'a> SegmentReader<'a> {
                 self.read(offset, len)?;
             }
         }
-        let at = self.at + (offset - self.start) as usize;
+        let at = self.at + to_usize(offset - self.start);
         Ok(&self.buf[at..at + len])
     }
 
@@ -198,8 +199,8 @@ impl<'a> SegmentReader<'a> {
             return Ok(false);
         };
         let (mut buf, len) = next.map_err(|error| self.failed(end, window, error))?;
-        let kept = (end - offset) as usize;
-        let from = self.at + (offset - self.start) as usize;
+        let kept = to_usize(end - offset);
+        let from = self.at + to_usize(offset - self.start);
         buf[margin - kept..margin].copy_from_slice(&self.buf[from..from + kept]);
         let used = std::mem::replace(&mut self.buf, buf);
         if let Some(ahead) = &self.ahead
@@ -216,12 +217,12 @@ impl<'a> SegmentReader<'a> {
     /// Reads a window for itself.
     fn read(&mut self, offset: u64, len: usize) -> Result<(), LogError> {
         let base = offset - offset % BLOCK as u64;
-        let need = (offset - base) as usize + len;
-        let size = need.max(WINDOW.min(self.segment.len as usize));
+        let need = to_usize(offset - base) + len;
+        let size = need.max(WINDOW.min(to_usize(self.segment.len)));
         if self.buf.len() < size {
             self.buf = self.device.allocate(size.next_multiple_of(BLOCK));
         }
-        let window = (self.buf.len() as u64).min(self.segment.len - base) as usize;
+        let window = to_usize((self.buf.len() as u64).min(self.segment.len - base));
         self.len = 0;
         read_window(&*self.segment.file, base, &mut self.buf[..window])
             .map_err(|error| self.failed(base, window, error))?;

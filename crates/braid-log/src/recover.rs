@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use braid_io::{AlignedBuf, Device, OpenMode};
-use braid_rt::Mutex;
+use braid_rt::{Mutex, to_usize};
 
 use self::salvage::{Damage, Numbers};
 use crate::chunk::INCARNATIONS_MAX;
@@ -372,7 +372,7 @@ impl Recovered {
             (Kept::Flushes(_), Some(_)) => Kept::ALL_FLUSHES,
             (Kept::Lanes(lanes), Some(limit)) => Kept::Lanes(vec![limit; lanes.len()]),
         };
-        let lane_of = |number: u64| (number % lanes.len() as u64) as usize;
+        let lane_of = |number: u64| to_usize(number % lanes.len() as u64);
         let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
         let mut cut = base.max(horizon);
         for run in &scanned.tail {
@@ -639,7 +639,7 @@ impl Recovered {
             return Ok(());
         }
         braid_rt::reach("recovery: a large piece");
-        let mut payload = Vec::with_capacity(streamed.total as usize);
+        let mut payload = Vec::with_capacity(to_usize(streamed.total));
         for part in &streamed.parts {
             let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
             let bytes = reader.bytes_at(part.offset, part.len)?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use braid_io::Device;
+use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
@@ -232,7 +233,7 @@ pub(crate) fn scan_lane(
         end_header: header,
         end_offset: start.offset,
         end: Expected {
-            lane: lane as u16,
+            lane: narrow(lane),
             incarnation: start.incarnation,
             sequence: start.chunk,
             link: start.link,
@@ -355,7 +356,7 @@ fn is_whole_before(
     // Most chunks are small; one can be as large as the segment.
     for window in [64 << 10, 1 << 20, u64::MAX] {
         let from = start.offset.saturating_sub(window).max(first);
-        let len = (start.offset - from) as usize;
+        let len = to_usize(start.offset - from);
         let mut bytes = device.allocate(len);
         let read = segment.file.read_at(&mut bytes[..len], from);
         read.map_err(|error| LogError::io(format!("reading {len} bytes of {name}"), error))?;

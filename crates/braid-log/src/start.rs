@@ -1,5 +1,7 @@
 //! Where recovery starts: the log's half of a checkpoint.
 
+use braid_rt::narrow;
+
 use crate::LogError;
 use crate::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 
@@ -39,7 +41,7 @@ impl LogStart {
         let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.flush.to_le_bytes());
-        out.extend_from_slice(&(self.lanes.len() as u32).to_le_bytes());
+        out.extend_from_slice(&narrow::<u32>(self.lanes.len()).to_le_bytes());
         for lane in &self.lanes {
             out.extend_from_slice(&lane.segment.to_le_bytes());
             out.extend_from_slice(&lane.offset.to_le_bytes());
@@ -94,7 +96,7 @@ impl LogStart {
                     segment: word(lane, 0),
                     offset: word(lane, 8),
                     chunk: word(lane, 16),
-                    link: tail as u32,
+                    link: (tail & 0xffff_ffff) as u32,
                     incarnation: (tail >> 32) as u32,
                 }
             })

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use braid_io::Device;
+use braid_rt::narrow;
 
 use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
@@ -70,6 +71,14 @@ pub(crate) struct PieceNumbers {
     pub(crate) first: u64,
     /// The commit number, its last.
     pub(crate) last: u64,
+}
+
+impl PieceNumbers {
+    /// How many numbers these are: as many as the transaction has writes, which it counts in 32 bits.
+    #[inline]
+    pub(crate) fn records(self) -> u32 {
+        narrow(self.last - self.first + 1)
+    }
 }
 
 /// What a thread wants of the strand when it appends together with others.
@@ -288,10 +297,9 @@ impl Strand {
         let Some(slot) = state.active.as_mut() else {
             unreachable!("the caller made room")
         };
-        let records = (numbers.last - numbers.first + 1) as u32;
         let header = PieceHeader {
             number: numbers.last,
-            records,
+            records: numbers.records(),
             kind,
             payload_len,
         };
@@ -400,9 +408,9 @@ impl Strand {
         request: Request,
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> Share {
-        let limit = (self.whole_piece_bytes() + PIECE_HEADER_MAX) as u32;
+        let limit = narrow(self.whole_piece_bytes() + PIECE_HEADER_MAX);
         let joined = self.consolidation.as_ref().map_or(Err(request), |array| {
-            array.join(hint, request, request.bytes as u32, limit)
+            array.join(hint, request, narrow(request.bytes), limit)
         });
         let member = match joined {
             Ok(member) => member,

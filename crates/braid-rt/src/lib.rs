@@ -10,6 +10,7 @@
 
 mod lock;
 mod mutant;
+mod narrow;
 mod prefetch;
 mod process;
 pub mod simulation;
@@ -23,6 +24,7 @@ pub use lock::{
 };
 #[doc(hidden)]
 pub use mutant::is_chosen;
+pub use narrow::{Narrow, narrow, to_usize};
 pub use prefetch::prefetch;
 pub use process::Process;
 pub use simulation::{point, reach};

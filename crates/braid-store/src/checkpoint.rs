@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
+use braid_rt::to_usize;
 
 use crate::copy::PinnedCheckpoint;
 use crate::error::StoreError;
 use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, encode_leaf};
-use crate::page::{PAGE_SIZE, PageId};
+use crate::page::{PAGE_SIZE, PageId, low32};
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::room::Lent;
 use crate::store::StoreInner;
@@ -265,7 +266,7 @@ impl Checkpoint {
             _ if place == ABSENT => Entry::default(),
             _ => Entry {
                 place,
-                born: sequence as u32,
+                born: low32(sequence),
             },
         };
         let entries: Vec<Entry> = (0..).zip(&places).map(entry).collect();
@@ -299,7 +300,7 @@ impl Checkpoint {
         let open = checkpoint.take().expect("this checkpoint is open");
         // In this order; see `DataFile::read_page`.
         pool.file.set_sequence(root.sequence);
-        let place_in = |id: PageId| places.get(id as usize).copied().unwrap_or(ABSENT);
+        let place_in = |id: PageId| places.get(to_usize(id)).copied().unwrap_or(ABSENT);
         let mut freed = Vec::new();
         // Places as of the flip that nothing durable ever referred to, of pages whose images for this
         // checkpoint lie elsewhere. Neither superblock leads there, and the page has moved on.
@@ -314,7 +315,7 @@ impl Checkpoint {
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         for id in 1..old_len {
             let new = place_in(id);
-            let entry = entries.get(id as usize).copied().unwrap_or_default();
+            let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
             let durable = pool.file.durable.get_or_make(id);
             let old = durable.swap(entry.place, Ordering::AcqRel);
             let birth = pool.file.births.get_or_make(id);
@@ -354,7 +355,7 @@ impl Checkpoint {
         let pool = &self.store.pool;
         let checkpoint = pool.checkpoint.lock();
         let open = checkpoint.as_ref().expect("this checkpoint is open");
-        let mut places = vec![ABSENT; self.next_page as usize];
+        let mut places = vec![ABSENT; to_usize(self.next_page)];
         for (id, place) in places.iter_mut().enumerate().skip(1) {
             let id = id as u64;
             let frozen = open.places.get(&id).or_else(|| open.frozen.get(&id));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use braid_io::{AlignedBuf, Device};
+use braid_rt::to_usize;
 
 use crate::error::StoreError;
 use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, change_of, encode_leaf};
@@ -82,7 +83,7 @@ impl PinnedCheckpoint {
     pub fn read(&self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         let mut placed: Vec<(PageId, u64, &mut AlignedBuf)> = Vec::with_capacity(pages.len());
         for (id, buf) in pages {
-            placed.push((*id, self.places[*id as usize], buf));
+            placed.push((*id, self.places[to_usize(*id)], buf));
         }
         self.store
             .pool

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use braid_rt::to_usize;
 use bytes::Bytes;
 
 use crate::error::StoreError;
@@ -134,7 +135,7 @@ impl Pool {
         let mut checkpoint = self.checkpoint.lock();
         if let Some(open) = checkpoint.as_mut()
             && frame != NONE
-            && self.awaits_image(frame as usize)
+            && self.awaits_image(to_usize(frame))
             && open.has_detached(id)
             && !braid_rt::mutant!("free_what_a_checkpoint_needs")
         {
@@ -151,7 +152,7 @@ impl Pool {
             self.set_place(&mut checkpoint, id, ABSENT);
         }
         drop(checkpoint);
-        let vacated = (frame != NONE).then(|| self.vacate(frame as usize));
+        let vacated = (frame != NONE).then(|| self.vacate(to_usize(frame)));
         state::moved(state, word, NONE);
         self.give_back(id, vacated);
     }

@@ -4,6 +4,7 @@
 //! batch, instead of one after the other as he comes to them.
 
 use braid_io::AlignedBuf;
+use braid_rt::narrow;
 
 use crate::file::{LOST, check, check_place};
 use crate::latch;
@@ -88,7 +89,7 @@ impl Pool {
             braid_rt::reach("store: a page is read in a batch");
             self.bring_in((page.state, page.empty), page.frame, id, buf);
         } else {
-            self.free_frames.lock().push(page.frame as u32);
+            self.free_frames.lock().push(narrow(page.frame));
             latch::give_back(page.state, page.empty);
         }
     }

@@ -29,7 +29,7 @@ use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
 use braid_rt::Mutex;
 
 use crate::error::StoreError;
-use crate::page::{PAGE_SIZE, PageId};
+use crate::page::{PAGE_SIZE, PageId, low32};
 use crate::room::Room;
 use crate::space::Space;
 use crate::table::PageTable;
@@ -166,7 +166,7 @@ impl DataFile {
         let born = self.births.get(id);
         Entry {
             place: self.durable_place(id),
-            born: born.map_or(0, |born| born.load(Ordering::Acquire) as u32),
+            born: born.map_or(0, |born| low32(born.load(Ordering::Acquire))),
         }
     }
 
@@ -358,7 +358,7 @@ impl DataFile {
         }
         let end = self.space.lock().end();
         let extent = self.extent.load(Ordering::Relaxed);
-        let least = (extent + short as u64).max(end);
+        let least = (extent + short.unsigned_abs()).max(end);
         let extended = match self.extend(least + growth(end), true) {
             Err(error) if is_full(&error) => self.extend(least, true),
             extended => extended,

@@ -31,7 +31,7 @@ fn block(file: &[u8], block: u64) -> Option<&[u8]> {
 
 /// Sets a number in a block that exists, and seals the block.
 fn put(file: &mut [u8], block: u64, at: usize, number: u64) {
-    let block = &mut file[block as usize * PAGE_SIZE..][..PAGE_SIZE];
+    let block = &mut file[braid_rt::to_usize(block) * PAGE_SIZE..][..PAGE_SIZE];
     if u64_at(block, at) != number {
         block[at..at + 8].copy_from_slice(&number.to_le_bytes());
         seal_block(block);

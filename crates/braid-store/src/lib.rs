@@ -31,6 +31,15 @@
 //! # }
 //! ```
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+
 mod bulk;
 mod checkpoint;
 mod copy;

@@ -28,7 +28,7 @@ mod shared;
 
 use std::ops::Range;
 
-use crate::page::{LINE_WORDS, PAGE_SIZE, Page, PageId, WORDS};
+use crate::page::{LINE_WORDS, PAGE_SIZE, Page, PageId, WORDS, low8, low16, low32};
 
 use self::shared::{SHARED_MAX, Shared};
 
@@ -107,7 +107,7 @@ impl LeafRecord {
 
 impl<'a> Node<'a> {
     pub(crate) fn kind(self) -> u8 {
-        self.0.word(2) as u8
+        (self.0.word(2) & 0xff) as u8
     }
 
     #[inline]
@@ -117,15 +117,15 @@ impl<'a> Node<'a> {
 
     #[inline]
     pub(crate) fn len(self) -> usize {
-        ((self.0.word(2) >> 16) as u16 as usize).min(WORDS - FIRST_SLOT)
+        low16(self.0.word(2) >> 16).min(WORDS - FIRST_SLOT)
     }
 
     pub(crate) fn heap_start(self) -> usize {
-        (self.0.word(2) >> 32) as u16 as usize
+        low16(self.0.word(2) >> 32)
     }
 
     fn dead_words(self) -> usize {
-        (self.0.word(2) >> 48) as u16 as usize
+        low16(self.0.word(2) >> 48)
     }
 
     fn set_counts(self, kind: u8, len: usize, heap_start: usize, dead: usize) {
@@ -136,13 +136,13 @@ impl<'a> Node<'a> {
 
     #[inline]
     pub(crate) fn prefix_len(self) -> usize {
-        self.0.word(4) as u16 as usize
+        low16(self.0.word(4))
     }
 
     #[inline]
     fn shared(self) -> Shared {
         Shared {
-            len: usize::from((self.0.word(4) >> 16) as u8).min(SHARED_MAX),
+            len: low8(self.0.word(4) >> 16).min(SHARED_MAX),
             bytes: self.0.word(6),
         }
     }
@@ -156,11 +156,7 @@ impl<'a> Node<'a> {
     #[inline]
     fn slot(self, i: usize) -> (u32, usize, usize) {
         let word = self.0.word(FIRST_SLOT + i);
-        (
-            (word >> 32) as u32,
-            (word >> 16) as u16 as usize,
-            word as u16 as usize,
-        )
+        ((word >> 32) as u32, low16(word >> 16), low16(word))
     }
 
     fn set_slot(self, i: usize, head: u32, at: usize, suffix_len: usize) {
@@ -176,7 +172,7 @@ impl<'a> Node<'a> {
 
     fn fence(self, shift: u32) -> Option<Vec<u8>> {
         let word = self.0.word(3) >> shift;
-        let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+        let (at, len) = (low16(word), low16(word >> 16));
         (len != NO_FENCE).then(|| self.0.to_vec(at, len))
     }
 
@@ -234,8 +230,7 @@ impl<'a> Node<'a> {
         let prefix = self.prefix_len().min(PAGE_SIZE);
         let (_, at, len) = self.slot(i);
         if prefix > 0 {
-            self.0
-                .read_bytes(self.0.word(3) as u16 as usize, prefix, key);
+            self.0.read_bytes(low16(self.0.word(3)), prefix, key);
         }
         self.0
             .read_bytes(at + self.record_head(), len.min(PAGE_SIZE), key);
@@ -249,7 +244,7 @@ impl<'a> Node<'a> {
             at,
             version: self.0.word(at),
             flags: lengths >> 32,
-            value_len: lengths as u32 as usize,
+            value_len: low32(lengths) as usize,
             suffix_len,
             value_at: at + 2 + words_of(suffix_len),
         }
@@ -267,7 +262,7 @@ impl<'a> Node<'a> {
         let start = out.len();
         let prefix = self.prefix_len();
         if prefix > 0 {
-            let at = self.0.word(3) as u16 as usize;
+            let at = low16(self.0.word(3));
             if prefix <= 8 {
                 out.extend_from_slice(&self.0.bytes8(at));
             } else if !self.0.append_words(at, words_of(prefix), out) {

@@ -5,6 +5,8 @@
 //! word 4   bytes here      word 5.. the bytes
 //! ```
 
+use braid_rt::to_usize;
+
 use crate::detached::DetachedValue;
 use crate::error::StoreError;
 use crate::node::KIND_OVERFLOW;
@@ -46,7 +48,10 @@ pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
 /// The next page and the bytes of a page that was read on its own; `None` if it is no part of a value.
 pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
     check(page.word(2), page.word(4)).ok()?;
-    Some((page.word(3), page.to_vec(FIRST_WORD, page.word(4) as usize)))
+    Some((
+        page.word(3),
+        page.to_vec(FIRST_WORD, to_usize(page.word(4))),
+    ))
 }
 
 /// Whether a part of so many bytes, which goes on in the page `next`, is the one of a value where so many are left.
@@ -106,7 +111,7 @@ fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result
             return Ok(false);
         };
         let words = page.page();
-        let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
+        let (kind, next, here) = (words.word(2), words.word(3), to_usize(words.word(4)));
         if check(kind, here as u64).is_err() {
             if page.validate() {
                 return Ok(false);
@@ -150,7 +155,7 @@ pub(crate) fn pages(
             return Ok(None);
         };
         let words = page.page();
-        let (kind, next, here) = (words.word(2), words.word(3), words.word(4) as usize);
+        let (kind, next, here) = (words.word(2), words.word(3), to_usize(words.word(4)));
         // Loaded, or put out of memory, meanwhile.
         if !page.validate() {
             continue;

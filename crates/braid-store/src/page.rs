@@ -7,6 +7,8 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_rt::narrow;
+
 use crate::sync::AtomicU64;
 
 /// The size of a page and of a block of the data file, in bytes.
@@ -15,6 +17,24 @@ pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
 /// The words of a cache line, where [`Page::prefetch`] does anything.
 pub(crate) const LINE_WORDS: usize = 64 / 8;
+
+/// The lowest byte of a word that has several fields.
+#[inline(always)]
+pub(crate) fn low8(word: u64) -> usize {
+    (word & 0xff) as usize
+}
+
+/// The lowest 16 bits.
+#[inline(always)]
+pub(crate) fn low16(word: u64) -> usize {
+    (word & 0xffff) as usize
+}
+
+/// The lowest 32 bits.
+#[inline(always)]
+pub(crate) fn low32(word: u64) -> u32 {
+    (word & 0xffff_ffff) as u32
+}
 
 /// Names a page for its life; 0 names none.
 pub type PageId = u64;
@@ -244,7 +264,7 @@ pub(crate) fn head8_behind(bytes: &[u8], at: usize) -> u64 {
     match bytes.last_chunk() {
         // The last eight bytes, less those that are not behind.
         Some(last) => {
-            let before = 64 - 8 * behind as u32;
+            let before = 64 - 8 * narrow::<u32>(behind);
             u64::from_be_bytes(*last).checked_shl(before).unwrap_or(0)
         }
         None => head8(bytes.get(at..).unwrap_or_default()),
@@ -258,7 +278,7 @@ pub(crate) fn head8(bytes: &[u8]) -> u64 {
         return u64::from_be_bytes(*all);
     }
     // Two loads that overlap: a copy of up to seven bytes would be a call.
-    let end = 64 - 8 * bytes.len() as u32;
+    let end = 64 - 8 * narrow::<u32>(bytes.len());
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
         let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
         return u64::from(first) << 32 | u64::from(last) << end;

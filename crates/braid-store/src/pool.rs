@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use braid_rt::Mutex;
+use braid_rt::{Mutex, narrow};
 
 use crate::error::StoreError;
 use crate::file::DataFile;
@@ -303,7 +303,7 @@ impl Pool {
             None => self.file.read_page(id, place, &mut buf),
         };
         if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
-            self.free_frames.lock().push(frame as u32);
+            self.free_frames.lock().push(narrow(frame));
             return Err(error);
         }
         self.counters.loads.fetch_add(1, Ordering::Relaxed);
@@ -366,7 +366,7 @@ impl Pool {
         let frame = self.take_frame()?;
         let id = {
             let taken = self.ids.lock().take();
-            taken.inspect_err(|_| self.free_frames.lock().push(frame as u32))?
+            taken.inspect_err(|_| self.free_frames.lock().push(narrow(frame)))?
         };
         let state = self.states.get_or_make(id);
         // A reader with a stale reference may hold the latch for a moment.

@@ -12,6 +12,7 @@
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
+use braid_rt::to_usize;
 
 use crate::file::block_of;
 use crate::latch;
@@ -41,12 +42,12 @@ impl Pool {
     /// Reads a page, whose latch the caller has, and its neighbours; `None` if there is a reason to read it
     /// alone.
     pub(crate) fn read_cluster(&self, id: PageId, place: u64, page: &mut [u8]) -> Option<Cluster> {
-        if !self.has_unused_frames(BLOCKS as usize) {
+        if !self.has_unused_frames(to_usize(BLOCKS)) {
             return None;
         }
         let sequence = self.file.sequence();
         let first = block_of(place) / BLOCKS * BLOCKS;
-        let mut bytes = AlignedBuf::new(BLOCKS as usize * PAGE_SIZE);
+        let mut bytes = AlignedBuf::new(to_usize(BLOCKS) * PAGE_SIZE);
         // At the end of the file there are fewer blocks, and beside a good one there may be a bad one.
         self.file.read_run(first, &mut bytes).ok()?;
         let cluster = Cluster {

@@ -121,24 +121,25 @@ impl Room {
 
     /// Blocks come free, or are not needed any more.
     pub(crate) fn add(&self, blocks: u64) {
-        self.surplus.fetch_add(blocks as i64, Ordering::Relaxed);
+        self.surplus
+            .fetch_add(blocks.cast_signed(), Ordering::Relaxed);
     }
 
     /// Blocks are used, or promised; returns what is left.
     pub(crate) fn take(&self, blocks: u64) -> i64 {
-        let blocks = blocks as i64;
+        let blocks = blocks.cast_signed();
         self.surplus.fetch_sub(blocks, Ordering::Relaxed) - blocks
     }
 
     /// Takes what is left above a floor; returns how much.
     pub(crate) fn take_down_to(&self, floor: i64) -> u64 {
         let before = self.surplus.fetch_min(floor, Ordering::Relaxed);
-        (before - floor).max(0) as u64
+        u64::try_from(before - floor).unwrap_or(0)
     }
 
     /// The floor at which nothing is promised but blocks for dirty pages and writers.
     pub(crate) fn lowest(&self, pages: u64) -> i64 {
-        let map = (pages / PAGES_PER_BLOCK + 1) as i64;
+        let map = (pages / PAGES_PER_BLOCK + 1).cast_signed();
         -(REMOVALS + map + self.root.load(Ordering::Relaxed))
     }
 
@@ -156,7 +157,7 @@ impl Room {
 
     /// Promises blocks for the next root, the present one having so many.
     pub(crate) fn set_root(&self, blocks: usize) {
-        let now = blocks as i64 + 2;
+        let now = (blocks as u64).cast_signed() + 2;
         let before = self.root.swap(now, Ordering::Relaxed);
         self.surplus.fetch_add(before - now, Ordering::Relaxed);
     }
@@ -227,7 +228,8 @@ mod tests {
         let map = pool.page_ids() / PAGES_PER_BLOCK + 1;
         let root = store.inner.root.lock().blob_blocks.len() as u64 + 2;
         let needed = pool.dirty_before(u64::MAX).len() as u64 + map + root + promised;
-        (free + pool.file.extent.load(Ordering::Relaxed)) as i64 - (end + needed) as i64 - REMOVALS
+        let room = free + pool.file.extent.load(Ordering::Relaxed);
+        room.cast_signed() - (end + needed).cast_signed() - REMOVALS
     }
 
     /// Changes or removes a record, and keeps a large value that it replaces.

@@ -16,6 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use braid_io::{Device, OpenMode};
+use braid_rt::to_usize;
 
 use crate::error::StoreError;
 use crate::file::{DataFile, FILE_NAME, Root, block_of};
@@ -148,7 +149,7 @@ impl Salvage {
     fn read_map(&mut self, index: &mut Option<Index>) -> Result<(), StoreError> {
         let sequence = self.root.sequence;
         let pages = self.root.leaf_pages();
-        self.places = vec![0; self.root.next_page as usize];
+        self.places = vec![0; to_usize(self.root.next_page)];
         for (leaf, places) in self.places.chunks_mut(pages).enumerate() {
             let missing = "the root names no such map leaf".to_owned();
             let read = match self.root.leaf_places.get(leaf) {
@@ -218,7 +219,7 @@ impl Salvage {
 
     /// A page that is whole, and that a tree can work with.
     fn page(&self, id: PageId) -> Result<Words, String> {
-        self.page_at(id, self.places.get(id as usize).copied().unwrap_or(0))
+        self.page_at(id, self.places.get(to_usize(id)).copied().unwrap_or(0))
     }
 
     fn page_at(&self, id: PageId, place: u64) -> Result<Words, String> {

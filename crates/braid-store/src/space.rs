@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use braid_rt::to_usize;
+
 use crate::file::block_of;
 use crate::room::Room;
 
@@ -60,7 +62,9 @@ impl Space {
             space.end = space.end.max(block + 1);
         }
         // As long as nobody has looked, the file is not known to have any of its blocks.
-        space.room.begin(space.free.len() as i64 - space.end as i64);
+        space
+            .room
+            .begin((space.free.len() as u64).cast_signed() - space.end.cast_signed());
         space
     }
 
@@ -113,7 +117,7 @@ impl Space {
     /// Keeps used blocks from being used again, whatever is freed, until [`Space::unpin`] with the number
     /// that this returns.
     pub(crate) fn pin(&mut self, blocks: impl Iterator<Item = u64>) -> u64 {
-        let mut bits = vec![0; self.end.div_ceil(64) as usize];
+        let mut bits = vec![0; to_usize(self.end.div_ceil(64))];
         blocks.for_each(|block| bits[(block / 64) as usize] |= 1 << (block % 64));
         let number = self.pins.last().map_or(0, |pin| pin.number + 1);
         self.pins.push(Pin {

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use braid_rt::to_usize;
+
 use crate::sync::AtomicU64;
 
 /// Words in the first chunk. Each further one is twice as long as the one before, so a small database has
@@ -28,7 +30,7 @@ fn chunk_of(id: u64) -> usize {
 /// Where the chunk has the page's word.
 #[inline]
 fn place_in(chunk: usize, id: u64) -> usize {
-    (id + FIRST - (FIRST << chunk)) as usize
+    to_usize(id + FIRST - (FIRST << chunk))
 }
 
 impl PageTable {

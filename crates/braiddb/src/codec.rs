@@ -7,6 +7,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use braid_rt::narrow;
 use bytes::Bytes;
 
 use crate::MAX_VALUE_LEN;
@@ -121,9 +122,14 @@ impl TableOptions {
     /// The stored form of values, if it is a particular one.
     pub(crate) fn codec(&self) -> Option<Codec> {
         let lz4 = self.compression == Compression::Lz4;
-        let ttl = self.time_to_live.map_or(0, |ttl| ttl.as_millis() as u64);
+        let ttl = self.time_to_live.map_or(0, millis);
         (lz4 || ttl > 0).then_some(Codec { lz4, ttl })
     }
+}
+
+/// A duration in milliseconds; `u64::MAX` of one that is longer.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The times that entries are written and looked at.
@@ -141,7 +147,7 @@ impl Clock {
             Some(clock) => clock().duration_since(UNIX_EPOCH).unwrap_or_default(),
             None => braid_rt::wall_clock(),
         };
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        millis(since)
     }
 }
 
@@ -185,7 +191,7 @@ impl Codec {
         let at = out.len();
         if self.lz4 && value.len() >= COMPRESSED_FROM {
             let room = lz4_flex::block::get_maximum_output_size(value.len());
-            out.extend((value.len() as u32).to_le_bytes());
+            out.extend(narrow::<u32>(value.len()).to_le_bytes());
             out.resize(at + 4 + room, 0);
             let written = lz4_flex::block::compress_into(value, &mut out[at + 4..]);
             if let Ok(written) = written

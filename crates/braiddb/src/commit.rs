@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::task;
 
 use braid_log::LockRelease;
+use braid_rt::narrow;
 use braid_store::{Change, Direction};
 
 use crate::context::{Context, footprint};
@@ -363,7 +364,7 @@ impl PooledContext {
             inner.lock_for_commit(state)?;
         }
         state.user.ends();
-        let records = state.writes.live_len() as u32;
+        let records = narrow(state.writes.live_len());
         let bytes = state.writes.log_payload().len();
         inner.admit(state, bytes)?;
         let mut flight = inner.log.enter(bytes)?;

@@ -5,6 +5,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use braid_rt::narrow;
 use bytes::Bytes;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -134,7 +135,7 @@ impl WriteSet {
         self.footprint |= footprint(table_id);
         let before = self.find_index(hash, table, key);
         self.filter |= filter_bit(hash);
-        let record_at = self.redo.len() as u32;
+        let record_at = narrow(self.redo.len());
         let extent = redo::encode(
             Redo {
                 table: table_id,
@@ -143,14 +144,14 @@ impl WriteSet {
             },
             &mut self.redo,
         );
-        let index = self.writes.len() as u32;
+        let index = narrow(self.writes.len());
         self.writes.push(Write {
             hash,
             table,
             record_at,
-            key_at: extent.key_at as u32,
-            value_at: extent.value_at as u32,
-            end: self.redo.len() as u32,
+            key_at: narrow(extent.key_at),
+            value_at: narrow(extent.value_at),
+            end: narrow(self.redo.len()),
             removes: value.is_none(),
             superseded: false,
         });
@@ -178,7 +179,7 @@ impl WriteSet {
             return;
         }
         for (i, write) in writes.iter().enumerate().filter(|(_, w)| !w.superseded) {
-            self.by_key.insert_unique(write.hash, i as u32, rehash);
+            self.by_key.insert_unique(write.hash, narrow(i), rehash);
         }
     }
 
@@ -198,7 +199,7 @@ impl WriteSet {
         while self.writes.len() > writes {
             let index = self.writes.len() - 1;
             let hash = self.writes[index].hash;
-            let before = self.savepoints.take_note(index as u32);
+            let before = self.savepoints.take_note(narrow(index));
             if let Some(before) = before {
                 self.writes[before as usize].superseded = false;
                 self.superseded -= 1;
@@ -251,7 +252,7 @@ impl WriteSet {
         let mut redo = Vec::with_capacity(self.redo.len());
         self.writes.retain(|w| !w.superseded);
         for write in &mut self.writes {
-            let at = redo.len() as u32;
+            let at: u32 = narrow(redo.len());
             redo.extend_from_slice(&self.redo[write.record_at as usize..write.end as usize]);
             let shift = write.record_at - at;
             write.record_at -= shift;
@@ -384,9 +385,9 @@ impl ReadSet {
         self.points.push(PointRead {
             table,
             // A table of locks has at most `STRIPES_MAX` of them; a key, `MAX_KEY_LEN` bytes.
-            stripe: stripe as u32,
+            stripe: narrow(stripe),
             key_at,
-            key_len: key.len() as u32,
+            key_len: narrow(key.len()),
             version,
             absent: found.is_none_or(|meta| meta.tombstone),
             stamp,
@@ -485,10 +486,10 @@ impl Context {
     /// The context's index of a table.
     pub(crate) fn table_index(&mut self, table: &Arc<TableCore>) -> u32 {
         let found = self.tables.iter().position(|t| Arc::ptr_eq(t, table));
-        found.unwrap_or_else(|| {
+        narrow(found.unwrap_or_else(|| {
             self.tables.push(table.clone());
             self.tables.len() - 1
-        }) as u32
+        }))
     }
 
     /// Forgets everything but the memory, for the next transaction.

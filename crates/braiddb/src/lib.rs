@@ -99,6 +99,14 @@
 //! Sizes of tables, and of the database, are the medium's matter.
 
 #![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+#![cfg_attr(
     all(test, loom),
     allow(
         clippy::modulo_one,

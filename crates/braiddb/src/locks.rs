@@ -23,6 +23,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use braid_rt::to_usize;
+
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, spin_loop};
 use crate::versions::VersionChain;
 
@@ -56,7 +58,7 @@ pub(crate) fn first_owner(context: u64) -> Owner {
 
 /// The context's owner number behind this one.
 pub(crate) fn next_owner(owner: Owner) -> Owner {
-    let uses = u64::from((owner as u32).wrapping_add(1));
+    let uses = owner.wrapping_add(1) & ((1 << OWNER_USES_BITS) - 1);
     first_owner(context_of(owner)) | uses
 }
 
@@ -266,7 +268,7 @@ impl LockTable {
 
     /// The stripe of a key with this hash.
     pub(crate) fn stripe_of(&self, hash: u64) -> usize {
-        hash as usize & (self.stripes.len() - 1)
+        to_usize(hash & (self.stripes.len() as u64 - 1))
     }
 
     /// Asks the processor for a stripe.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, Gate, Held, LockError, OverlayDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece, ScanProgress};
+use braid_rt::{narrow, to_usize};
 use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
 
@@ -272,7 +273,7 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
         discard: options.discard,
         group_size: options.group_size,
         epoch: options.epoch,
-        slot_bytes: defaults.slot_bytes.min(options.segment_bytes as usize / 4),
+        slot_bytes: defaults.slot_bytes.min(to_usize(options.segment_bytes / 4)),
     }
 }
 
@@ -335,8 +336,8 @@ fn new_meta(options: &Builder) -> Meta {
     let lanes = options.lanes.unwrap_or(1).min(strands);
     Meta {
         protocol,
-        strands: strands as u16,
-        lanes: lanes as u16,
+        strands: narrow(strands),
+        lanes: narrow(lanes),
     }
 }
 
@@ -507,7 +508,7 @@ fn recover(
         if usize::from(meta.strands) != strands {
             braid_rt::reach("opening: another number of strands");
         }
-        meta.strands = strands as u16;
+        meta.strands = narrow(strands);
     }
     let report = |progress: RecoveryProgress| {
         if let Some(callback) = &options.progress {
@@ -726,9 +727,9 @@ fn switch_protocol(options: &Builder, meta: &mut Meta) -> Result<bool> {
                 ),
             });
         }
-        Some(strands) => meta.strands = strands as u16,
+        Some(strands) => meta.strands = narrow(strands),
         None if meta.protocol.forced_strands().is_some() => {
-            meta.strands = LogOptions::default().strands as u16;
+            meta.strands = narrow(LogOptions::default().strands);
         }
         None => {}
     }

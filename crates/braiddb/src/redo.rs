@@ -8,6 +8,8 @@
 //!
 //! Records are logical, whole values by key: replay needs no page, and replaying one twice does no harm.
 
+use braid_rt::narrow;
+
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
 use crate::error::{Error, Result};
@@ -40,7 +42,7 @@ pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
     match value_len {
         // The common case, in one step.
         Some(len) if (head | key_len | len as u64) < 0x80 => {
-            out.extend_from_slice(&[head as u8, key_len as u8, len as u8]);
+            out.extend_from_slice(&[narrow(head), narrow(key_len), narrow(len)]);
         }
         _ => {
             put_varint(head, out);
@@ -99,10 +101,10 @@ fn decode_one<'a>(piece: &mut &'a [u8]) -> Option<Redo<'a>> {
 
 fn put_varint(mut n: u64, out: &mut Vec<u8>) {
     while n >= 0x80 {
-        out.push(n as u8 | 0x80);
+        out.push((n & 0x7f) as u8 | 0x80);
         n >>= 7;
     }
-    out.push(n as u8);
+    out.push(narrow(n));
 }
 
 fn take_varint(bytes: &mut &[u8]) -> Option<u64> {

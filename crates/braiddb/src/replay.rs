@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use braid_rt::Mutex;
+use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
 
 use braid_log::Piece;
@@ -134,7 +134,7 @@ impl<'a> Replay<'a> {
         let value_len = redo.value.map_or(0, <[u8]>::len);
         let mut bytes = Vec::with_capacity(redo.key.len() + value_len);
         bytes.extend_from_slice(redo.key);
-        let key_len = redo.key.len() as u32;
+        let key_len = narrow(redo.key.len());
         let mut write = Write {
             hash,
             table: redo.table,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_rt::narrow;
+
 use crate::error::{Error, Result};
 use crate::transaction::Transaction;
 
@@ -77,7 +79,7 @@ impl Savepoints {
     #[inline]
     pub(crate) fn note(&mut self, write: u32, before: usize) {
         if !self.marks.is_empty() {
-            self.superseded.push((write, before as u32));
+            self.superseded.push((write, narrow(before)));
         }
     }
 

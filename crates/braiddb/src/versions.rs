@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use braid_rt::narrow;
 use braid_store::DetachedValue;
 
 /// One overwritten value.
@@ -42,7 +43,7 @@ impl OldVersion {
     ) -> &mut Vec<u8> {
         debug_assert!(begin < end, "versions follow each other: {begin} {end}");
         self.table = table;
-        self.key_len = key.len() as u32;
+        self.key_len = narrow(key.len());
         self.begin = begin;
         self.end = end;
         self.bytes.clear();

@@ -282,7 +282,7 @@ const fn bits_of(kind: Kind) -> u64 {
 /// The slot that a handle names.
 #[inline(always)]
 const fn index_of(number: u64) -> u32 {
-    (number >> INDEX_SHIFT) as u32 & ((1 << INDEX_BITS) - 1)
+    (number >> INDEX_SHIFT & ((1 << INDEX_BITS) - 1)) as u32
 }
 
 /// What is wrong with a handle that can't be one of this kind.
@@ -308,7 +308,7 @@ pub(crate) fn number<H: Opaque>(handle: *mut H) -> u64 {
 /// The handle of a number.
 #[inline(always)]
 fn handle_of<H: Opaque>(number: u64) -> *mut H {
-    std::ptr::without_provenance_mut(number as usize)
+    std::ptr::without_provenance_mut(braid_rt::to_usize(number))
 }
 
 #[cfg(test)]

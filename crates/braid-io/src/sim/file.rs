@@ -3,9 +3,12 @@
 use std::io;
 use std::ops::Range;
 
+use braid_rt::to_usize;
+
 use super::blocks::Blocks;
 use super::state::{Step, Write, crashed};
 use super::{BLOCK, SimDevice};
+use crate::device::end_of;
 use crate::{File, ReadOp, WriteOp};
 
 #[derive(Debug)]
@@ -30,10 +33,13 @@ fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 impl SimFile {
     /// Writes that are under way at the same time and end in any order.
     fn write_all(&self, ops: Vec<(u64, Blocks)>, durable: bool) -> io::Result<()> {
+        for (offset, bytes) in &ops {
+            end_of(*offset, bytes.len())?;
+        }
         let device = &self.device;
         let write = |(offset, bytes)| Write {
             file: self.id,
-            offset: offset as usize,
+            offset: to_usize(offset),
             bytes,
             durable,
         };
@@ -75,9 +81,9 @@ impl File for SimFile {
         self.device.take_time(5..50);
         let mut state = self.device.own();
         state.step(Step::Write)?;
-        state.grow(self.id, len as usize)?;
+        state.grow(self.id, to_usize(len))?;
         let content = &mut state.contents[self.id];
-        content.current.set_len(len as usize);
+        content.current.set_len(to_usize(len));
         let blocks = content.current.len().div_ceil(BLOCK);
         content.clock += 1;
         content.dirty.truncate(blocks);
@@ -88,8 +94,8 @@ impl File for SimFile {
         self.device.take_time(5..50);
         let mut state = self.device.own();
         state.step(Step::Write)?;
-        if state.contents[self.id].current.len() < len as usize {
-            state.grow(self.id, len as usize)?;
+        if state.contents[self.id].current.len() < to_usize(len) {
+            state.grow(self.id, to_usize(len))?;
             state.contents[self.id].clock += 1;
         }
         Ok(())
@@ -97,7 +103,7 @@ impl File for SimFile {
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
         check_aligned(&[], range.start)?;
-        let zeroes = Blocks::zeroes(range.end.saturating_sub(range.start) as usize);
+        let zeroes = Blocks::zeroes(to_usize(range.end.saturating_sub(range.start)));
         self.write_all(vec![(range.start, zeroes)], false)
     }
 
@@ -119,10 +125,11 @@ impl File for SimFile {
         let mut state = self.device.own();
         for op in ops {
             check_aligned(&[op.buf], op.offset)?;
+            end_of(op.offset, op.buf.len())?;
             state.step(Step::Read)?;
             let read = state.contents[self.id]
                 .current
-                .read(op.offset as usize, op.buf);
+                .read(to_usize(op.offset), op.buf);
             read.ok_or(io::ErrorKind::UnexpectedEof)?;
         }
         Ok(())

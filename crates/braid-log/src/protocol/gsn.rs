@@ -7,6 +7,8 @@
 //! so in its piece. Within a lane acknowledgement follows the numbers, so that a dependency on one transaction
 //! covers what that one depends on.
 
+use braid_rt::to_usize;
+
 use super::{Dependence, Kept, Numbering, Protocol, Scanned};
 use crate::{LockRelease, LogError};
 
@@ -46,7 +48,7 @@ impl Protocol for Gsn {
             for (lane, dependents) in scanned.dependents.iter().enumerate() {
                 let is_kept = |&number: &u64| {
                     braid_rt::mutant!("forget_dependencies")
-                        || (arrived(number) && number <= kept[(number % lanes) as usize])
+                        || (arrived(number) && number <= kept[to_usize(number % lanes)])
                 };
                 let lost = dependents
                     .iter()

@@ -3,7 +3,7 @@
 //! All that is written is sealed, and who reads it checks it, whatever the block holds. [`crate::file`] has the
 //! layout.
 
-use crate::page::PageId;
+use crate::page::{PageId, low32};
 
 pub(crate) const MAP: u64 = 1 << 62;
 pub(crate) const BLOB: u64 = 1 << 63;
@@ -12,10 +12,11 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum.
+/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum. The checkpoint's number loses
+/// its upper half: a checkpoint a second uses up the lower half in 136 years.
 pub(super) fn seal(block: &mut [u8], identity: u64, sequence: u64) {
     block[8..16].copy_from_slice(&identity.to_le_bytes());
-    block[4..8].copy_from_slice(&(sequence as u32).to_le_bytes());
+    block[4..8].copy_from_slice(&low32(sequence).to_le_bytes());
     let crc = crc32c::crc32c(&block[4..]);
     block[..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -23,13 +24,13 @@ pub(super) fn seal(block: &mut [u8], identity: u64, sequence: u64) {
 /// Whether a block is whole, is what it should be, and is no newer than `sequence`.
 pub(crate) fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
     let stamp = u64_at(block, 0);
-    if stamp as u32 != crc32c::crc32c(&block[4..]) && !braid_rt::mutant!("skip_page_checksum") {
+    if low32(stamp) != crc32c::crc32c(&block[4..]) && !braid_rt::mutant!("skip_page_checksum") {
         return Err("the checksum does not fit");
     }
     if u64_at(block, 8) != identity {
         return Err("another block's contents are in its place");
     }
-    if (stamp >> 32) as u32 > sequence as u32 {
+    if low32(stamp >> 32) > low32(sequence) {
         return Err("it is newer than the superblock that leads to it; the newest one is lost");
     }
     Ok(())

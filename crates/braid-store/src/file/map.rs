@@ -11,7 +11,7 @@
 use super::block::{MAP, check, u64_at};
 use super::{DataFile, Root, damaged};
 use crate::error::StoreError;
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, low32};
 
 /// Entries of a map leaf.
 pub(crate) const LEAF_PLACES: usize = (PAGE_SIZE - 16) / 12;
@@ -48,7 +48,7 @@ pub(crate) fn block_of(place: u64) -> u64 {
 
 /// The place of a block that holds these bytes, whose checksum was set.
 pub(crate) fn place_of(block: u64, bytes: &[u8]) -> u64 {
-    let crc = u64_at(bytes, 0) as u32;
+    let crc = low32(u64_at(bytes, 0));
     block | u64::from(crc >> CRC_SHIFT) << BLOCK_BITS
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
+use braid_rt::to_usize;
 
 use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
@@ -61,7 +62,7 @@ impl DataFile {
             }
             used.push(place);
         }
-        entries.truncate(root.next_page as usize);
+        entries.truncate(to_usize(root.next_page));
         let mut places: Vec<u64> = entries.iter().map(|entry| entry.place).collect();
         if places[0] == LOST {
             places[0] = 0;
@@ -69,7 +70,7 @@ impl DataFile {
         if places[0] != 0 {
             return Err(damaged("page 0 has a place", "the page map".into()));
         }
-        let exists = |page: &PageId| places.get(*page as usize).is_some_and(|place| *place != 0);
+        let exists = |page: &PageId| places.get(to_usize(*page)).is_some_and(|place| *place != 0);
         if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
             let what = format!("tree {tree} has no root");
             return Err(damaged(&what, format!("data.braid, page {page}")));

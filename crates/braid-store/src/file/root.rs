@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use braid_rt::to_usize;
+
 use super::block::{BLOB, u64_at};
 use super::superblock::{FORMAT, FORMAT_OF_PLACES};
 use super::{DataFile, damaged};
@@ -128,7 +130,7 @@ impl DataFile {
             bytes.extend_from_slice(&buf[24..]);
             block = u64_at(&buf, 16);
         }
-        bytes.truncate(len as usize);
+        bytes.truncate(to_usize(len));
         Root::decode(&bytes, sequence, blocks)
             .filter(|root| root.is_old == is_old)
             .ok_or_else(|| damaged("the root's contents", "data.braid".into()))

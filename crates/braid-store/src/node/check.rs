@@ -10,7 +10,7 @@ use super::{
     FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KEY_MAX, KIND_INNER, KIND_LEAF,
     KIND_OVERFLOW, NO_FENCE, inline_max, words_of,
 };
-use crate::page::{PAGE_SIZE, WORDS};
+use crate::page::{PAGE_SIZE, WORDS, low8, low16, low32};
 use crate::{MAX_VALUE_LEN, overflow};
 
 /// The bytes of a page.
@@ -33,7 +33,7 @@ impl<'a> Bytes<'a> {
     /// A fence, and the words that it takes.
     fn fence(self, shift: u32, heap: usize) -> Result<(Option<&'a [u8]>, usize), &'static str> {
         let word = self.word(3) >> shift;
-        let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+        let (at, len) = (low16(word), low16(word >> 16));
         if len == NO_FENCE {
             return Ok((None, 0));
         }
@@ -47,7 +47,7 @@ impl<'a> Bytes<'a> {
 /// What is wrong with a page, if anything.
 pub(crate) fn check(page: &[u8; PAGE_SIZE]) -> Result<(), &'static str> {
     let page = Bytes(page);
-    match page.word(2) as u8 {
+    match (page.word(2) & 0xff) as u8 {
         KIND_LEAF | KIND_INNER => check_node(page),
         KIND_OVERFLOW => overflow::check(page.word(2), page.word(4)),
         _ => Err("it is no page of a tree"),
@@ -56,8 +56,8 @@ pub(crate) fn check(page: &[u8; PAGE_SIZE]) -> Result<(), &'static str> {
 
 fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
     let counts = page.word(2);
-    let is_leaf = counts as u8 == KIND_LEAF;
-    let [len, heap, dead] = [16, 32, 48].map(|shift| (counts >> shift) as u16 as usize);
+    let is_leaf = low8(counts) == usize::from(KIND_LEAF);
+    let [len, heap, dead] = [16, 32, 48].map(|shift| low16(counts >> shift));
     if FIRST_SLOT + len > heap || heap > WORDS {
         return Err("its slots do not fit the page");
     }
@@ -69,10 +69,10 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
         _ => 0,
     };
     let shared = Shared {
-        len: (page.word(4) >> 16) as u8 as usize,
+        len: low8(page.word(4) >> 16),
         bytes: page.word(6),
     };
-    if page.word(4) as u16 as usize != prefix
+    if low16(page.word(4)) != prefix
         || shared.len > SHARED_MAX
         || shared != Shared::of(&shared.bytes.to_be_bytes(), shared.len)
     {
@@ -82,11 +82,7 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
     let mut before: Option<&[u8]> = None;
     for i in 0..len {
         let slot = page.word(FIRST_SLOT + i);
-        let (head, at, suffix_len) = (
-            (slot >> 32) as u32,
-            (slot >> 16) as u16 as usize,
-            slot as u16 as usize,
-        );
+        let (head, at, suffix_len) = ((slot >> 32) as u32, low16(slot >> 16), low16(slot));
         let outside = "a record does not lie in the page";
         let head_words = if is_leaf { 2 } else { 1 };
         if at < heap || at + head_words > WORDS || prefix + suffix_len > KEY_MAX {
@@ -138,7 +134,7 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
 
 /// Bytes that a value takes in a leaf, by the word with its length and flags.
 fn stored_len(lengths: u64) -> Result<usize, &'static str> {
-    let (flags, len) = (lengths >> 32, lengths as u32 as usize);
+    let (flags, len) = (lengths >> 32, low32(lengths) as usize);
     match flags {
         0 if len <= INLINE_MAX => Ok(len),
         FLAG_TOMBSTONE if len == 0 => Ok(0),

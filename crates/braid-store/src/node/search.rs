@@ -3,9 +3,11 @@
 
 use std::cmp::Ordering;
 
+use braid_rt::narrow;
+
 use super::shared::Shared;
 use super::{FIRST_SLOT, NO_FENCE, Node};
-use crate::page::{PageId, compare_key, head8_behind};
+use crate::page::{PageId, compare_key, head8_behind, low8, low16};
 
 impl Node<'_> {
     /// Whether a key may be put at the place that [`Node::search`] found for it: whether it belongs here.
@@ -38,7 +40,7 @@ impl Node<'_> {
 
     fn compare_fence(self, shift: u32, key: &[u8]) -> Option<Ordering> {
         let word = self.0.word(3) >> shift;
-        let (at, len) = (word as u16 as usize, (word >> 16) as u16 as usize);
+        let (at, len) = (low16(word), low16(word >> 16));
         (len != NO_FENCE).then(|| compare_key(self.0, at, len, key))
     }
 
@@ -52,11 +54,11 @@ impl Node<'_> {
     #[inline(always)]
     fn search_first(self, key: &[u8], len: usize) -> Result<usize, usize> {
         let lengths = self.0.word(4);
-        let prefix = lengths as u16 as usize;
+        let prefix = low16(lengths);
         let suffix_len = key.len().saturating_sub(prefix);
         let shared = Shared {
             // In a page that changes it may be nonsense, which does no harm here.
-            len: usize::from((lengths >> 16) as u8),
+            len: low8(lengths >> 16),
             bytes: self.0.word(6),
         };
         let first = head8_behind(key, prefix);
@@ -66,7 +68,9 @@ impl Node<'_> {
             return Err(if own <= shared.bytes { 0 } else { len });
         }
         let behind = if suffix_len <= 8 || shared.len <= 4 {
-            first.checked_shl(8 * shared.len as u32).unwrap_or(0)
+            first
+                .checked_shl(8 * narrow::<u32>(shared.len))
+                .unwrap_or(0)
         } else {
             head8_behind(key, prefix + shared.len)
         };

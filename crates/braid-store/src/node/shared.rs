@@ -1,6 +1,8 @@
 //! The bytes that all keys of a node share behind its prefix. They stand in the node once, so that the heads, which are
 //! short, begin where the keys differ.
 
+use braid_rt::narrow;
+
 use crate::page::head8;
 
 /// Most bytes that the shared word holds.
@@ -32,7 +34,9 @@ impl Shared {
     /// The bytes of a word that are shared.
     #[inline]
     pub(super) fn mask(self) -> u64 {
-        !u64::MAX.checked_shr(8 * self.len as u32).unwrap_or(0)
+        !u64::MAX
+            .checked_shr(8 * narrow::<u32>(self.len))
+            .unwrap_or(0)
     }
 
     /// The bytes with which both suffixes begin.

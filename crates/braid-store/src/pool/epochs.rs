@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
+use braid_rt::to_usize;
 
 use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN, Waits};
 use crate::error::StoreError;
@@ -95,7 +96,7 @@ impl Pool {
     /// needs, and marks the page dirty.
     #[inline]
     pub(super) fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
-        let frame = frame_of(word) as usize;
+        let frame = to_usize(frame_of(word));
         let epoch = self.epoch.load(Ordering::Acquire);
         let dirty = self.info[frame].dirty.load(Ordering::Relaxed);
         if dirty == epoch {
@@ -187,7 +188,7 @@ impl Pool {
         let Some((state, word)) = self.latch_resident(id) else {
             return false;
         };
-        let frame = frame_of(word) as usize;
+        let frame = to_usize(frame_of(word));
         let info = &self.info[frame];
         let has_detached = || {
             let checkpoint = self.checkpoint.lock();
@@ -215,7 +216,7 @@ impl Pool {
             is_free = open.to_free.remove(&id);
         }
         if let Some((state, word)) = resident {
-            let info = &self.info[frame_of(word) as usize];
+            let info = &self.info[to_usize(frame_of(word))];
             let dirty = info.dirty.load(Ordering::Relaxed);
             if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
                 info.captured.store(false, Ordering::Relaxed);
@@ -246,7 +247,7 @@ impl Pool {
         let mut checkpoint = self.checkpoint.lock();
         // A dirty page gets another place anyway.
         let is_dirty = frame_of(word) != NONE
-            && self.info[frame_of(word) as usize]
+            && self.info[to_usize(frame_of(word))]
                 .dirty
                 .load(Ordering::Relaxed)
                 != 0;

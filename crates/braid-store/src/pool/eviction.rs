@@ -3,6 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_rt::narrow;
+
 use super::Pool;
 use crate::error::StoreError;
 use crate::latch;
@@ -123,6 +125,7 @@ impl Pool {
             self.file.room.add(1);
         }
         info.page.store(0, Ordering::Relaxed);
-        frame as u32
+        // `Pool::new` checks the number of frames.
+        narrow(frame)
     }
 }

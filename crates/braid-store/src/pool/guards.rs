@@ -4,6 +4,8 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_rt::to_usize;
+
 use super::{ABSENT, Pool, UNWRITTEN};
 use crate::error::StoreError;
 use crate::latch;
@@ -23,7 +25,7 @@ pub(crate) struct ReadPage<'a> {
 impl<'a> ReadPage<'a> {
     #[inline]
     pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(frame_of(self.word) as usize)
+        self.pool.frames.page(to_usize(frame_of(self.word)))
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -66,7 +68,7 @@ impl<'a> WritePage<'a> {
     /// The page, to be read.
     #[inline]
     pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(frame_of(self.word) as usize)
+        self.pool.frames.page(to_usize(frame_of(self.word)))
     }
 
     /// The page, to be changed.
@@ -115,7 +117,7 @@ impl<'a> WritePage<'a> {
                     .store(ABSENT, Ordering::Release);
             }
         }
-        let frame = pool.vacate(frame_of(self.word) as usize);
+        let frame = pool.vacate(to_usize(frame_of(self.word)));
         self.word = state::with_frame(self.word, NONE);
         let id = self.id;
         drop(self);

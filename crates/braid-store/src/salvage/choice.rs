@@ -20,7 +20,7 @@ impl Salvage {
             Some(found) if !braid_rt::mutant!("salvage_the_newest_block") => found.clone(),
             Some(found) => found[..1].to_vec(),
             None => {
-                let place = self.places.get(id as usize).copied();
+                let place = self.places.get(braid_rt::to_usize(id)).copied();
                 vec![(0, place.unwrap_or(0))]
             }
         }

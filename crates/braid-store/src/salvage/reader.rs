@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use braid_rt::to_usize;
+
 use super::layers::{Layers, is_of_layers, owner};
 use super::{Fence, Loss, Salvage, SalvagedEntry};
 use crate::error::StoreError;
@@ -258,7 +260,7 @@ impl Reader<'_> {
     fn orphan_leaves(&self) -> Vec<Orphan> {
         let salvage = self.salvage;
         let unseen = (1..salvage.places.len() as u64)
-            .filter(|id| salvage.places[*id as usize] != 0)
+            .filter(|id| salvage.places[to_usize(*id)] != 0)
             .filter(|id| !self.seen.contains(id) && !salvage.searched.contains_key(id));
         let orphan = |page: PageId| {
             let words = salvage.page(page).ok()?;

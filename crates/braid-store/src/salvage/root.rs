@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::error::StoreError;
 use crate::file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
+use crate::page::low32;
 use crate::space::FIRST_BLOCK;
 
 /// All blocks.
@@ -173,7 +174,7 @@ pub(super) fn indexed<'a>(
 /// places, newest first.
 pub(super) fn versions(index: &Index, identity: u64, sequence: u64) -> Vec<(u32, u64)> {
     let blocks = index.whole.get(&identity).into_iter().flatten();
-    let known = blocks.filter(|(stamp, _)| *stamp <= sequence as u32);
+    let known = blocks.filter(|(stamp, _)| *stamp <= low32(sequence));
     let mut known: Vec<(u32, u64)> = known.copied().collect();
     known.sort_by_key(|(stamp, place)| Reverse((*stamp, block_of(*place))));
     known

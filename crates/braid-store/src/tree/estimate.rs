@@ -9,6 +9,8 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
+use braid_rt::to_usize;
+
 use super::layers::{self, Bounds, Layers};
 use super::position::child_towards;
 use super::scan::Direction;
@@ -20,6 +22,16 @@ use crate::pool::{ReadPage, Waits};
 
 /// Leaves that are sampled between the two ends of a range.
 const SAMPLES: u32 = 8;
+
+/// An estimate as a whole number: zero of what is none, the greatest of what exceeds it.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates, and an estimate has no better answer"
+)]
+fn rounded(estimate: f64) -> u64 {
+    estimate as u64
+}
 
 /// Approximate number of entries in a range of keys, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,7 +184,7 @@ impl Tree {
             let sampled = self.visit(
                 |node, interval| {
                     let children = (node.len() + 1) as f64;
-                    ((at - interval.start) / interval.width * children) as usize
+                    to_usize(rounded((at - interval.start) / interval.width * children))
                 },
                 |_| (0, 0),
             )?;
@@ -181,8 +193,8 @@ impl Tree {
             bytes += sampled.whole.bytes as f64 * weight;
         }
         Ok(Count {
-            entries: entries as u64,
-            bytes: bytes as u64,
+            entries: rounded(entries),
+            bytes: rounded(bytes),
         })
     }
 
@@ -245,9 +257,9 @@ impl Layers {
         };
         let share = own.bytes as f64 / whole.bytes.max(1) as f64;
         Ok(Estimate {
-            entries: own.entries + (below as f64 * share).round() as u64,
+            entries: own.entries + rounded((below as f64 * share).round()),
             bytes: match layer == layers::FIRST {
-                true => (all.bytes as f64 * share) as u64,
+                true => rounded(all.bytes as f64 * share),
                 false => own.bytes,
             },
         })

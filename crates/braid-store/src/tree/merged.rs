@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Bound;
 
+use braid_rt::narrow;
 use bytes::Bytes;
 
 use super::layers::{Bounds, Layers};
@@ -79,15 +80,15 @@ impl Merged {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let end = self.bytes.len();
-        let large = (value.len() > INLINE_MAX).then_some(self.large.len() as u32);
+        let large = (value.len() > INLINE_MAX).then_some(narrow(self.large.len()));
         match large {
             None => self.bytes.extend_from_slice(&value),
             Some(_) => self.large.push(value),
         }
         self.records.push(Extent {
             meta,
-            key: (start as u32, end as u32),
-            value: (end as u32, self.bytes.len() as u32),
+            key: (narrow(start), narrow(end)),
+            value: (narrow(end), narrow(self.bytes.len())),
             large,
         });
     }

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
+use braid_rt::narrow;
 use bytes::Bytes;
 
 use super::position::{Ahead, Position, Reached};
@@ -183,13 +184,13 @@ impl Copied {
             let large = record.is_overflow().then(|| {
                 large_bytes += record.value_len;
                 copied.large.push(Large { position, record });
-                copied.large.len() as u32 - 1
+                narrow::<u32>(copied.large.len()) - 1
             });
             let (key, value) = node.append_record(&record, &mut copied.bytes)?;
             copied.records.push(Extent {
                 meta: meta_of(&record),
-                key: (key.start as u32, key.end as u32),
-                value: (value.start as u32, value.end as u32),
+                key: (narrow(key.start), narrow(key.end)),
+                value: (narrow(value.start), narrow(value.end)),
                 large,
             });
         }

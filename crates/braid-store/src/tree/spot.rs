@@ -4,6 +4,8 @@
 //! commit. While the version of the leaf stands, a key is where it was: that takes no descent, and no search. And a
 //! key that is inserted often belongs into the leaf of the one that was inserted before.
 
+use braid_rt::narrow;
+
 use super::{Stamp, Tree};
 use crate::node::Node;
 use crate::page::{PageId, head8, head8_behind};
@@ -39,7 +41,7 @@ impl Name {
     #[inline]
     fn of(key: &[u8]) -> Option<Self> {
         (key.len() <= NAME_MAX).then(|| Name {
-            len: key.len() as u8,
+            len: narrow(key.len()),
             bytes: [head8(key), head8_behind(key, 8)],
         })
     }
@@ -98,7 +100,7 @@ impl Tree {
             leaf: Stamp::of(leaf),
             name: Name::of(key),
             is_there: place.is_ok(),
-            slot: place.unwrap_or_else(|slot| slot) as u32,
+            slot: narrow(place.unwrap_or_else(|slot| slot)),
             is_of_many: false,
         }
     }

@@ -39,13 +39,18 @@ pub(crate) struct FileHeader {
     pub(crate) time: Duration,
 }
 
+/// A time in nanoseconds, as it is stored; one after the year 2554 becomes the last that can be.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl FileHeader {
     pub(crate) fn encode(&self, block: &mut [u8]) {
         block[..8].copy_from_slice(&FILE_MAGIC);
         block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         block[16..32].copy_from_slice(&self.identity.to_le_bytes());
         block[32..40].copy_from_slice(&self.after.to_le_bytes());
-        block[40..48].copy_from_slice(&(self.time.as_nanos() as u64).to_le_bytes());
+        block[40..48].copy_from_slice(&nanos(self.time).to_le_bytes());
         let crc = crc32c::crc32c(&block[16..48]);
         block[12..16].copy_from_slice(&crc.to_le_bytes());
     }
@@ -102,7 +107,7 @@ impl BatchHeader {
         out[12..16].copy_from_slice(&self.crc.to_le_bytes());
         out[16..24].copy_from_slice(&self.after.to_le_bytes());
         out[24..32].copy_from_slice(&self.last.to_le_bytes());
-        out[32..40].copy_from_slice(&(self.time.as_nanos() as u64).to_le_bytes());
+        out[32..40].copy_from_slice(&nanos(self.time).to_le_bytes());
         out[40..44].copy_from_slice(&self.len.to_le_bytes());
         out[44..48].copy_from_slice(&self.count.to_le_bytes());
         out[48..64].copy_from_slice(&self.identity.to_le_bytes());

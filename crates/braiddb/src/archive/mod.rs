@@ -13,5 +13,6 @@ mod write;
 pub(crate) use read::{Archive, ArchivedTransaction};
 pub(crate) use write::Archiver;
 
+pub(crate) use batch::nanos;
 #[cfg(feature = "fuzzing")]
 pub(crate) use batch::seal;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use braid_io::{Device, DeviceChoice, File, OpenMode};
+use braid_rt::to_usize;
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FORMAT, FileHeader, transactions};
 use super::owner::Owner;
@@ -189,7 +190,7 @@ impl Archive {
 
     /// A batch's transactions, unless their bytes are not those that were written.
     fn load(&self, batch: &Batch) -> Result<Option<Vec<u8>>> {
-        let size = batch.header.size() as usize;
+        let size = to_usize(batch.header.size());
         let mut buf = self.device.allocate(size);
         let read = batch.file.read_at(&mut buf[..size], batch.offset);
         read.map_err(self.reading(&batch.name))?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
 use braid_log::{Follower, Log, LogError};
-use braid_rt::Mutex;
+use braid_rt::{Mutex, narrow, to_usize};
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader};
 use super::owner::Owner;
@@ -272,7 +272,7 @@ impl Archiver {
             let last = follower.read(BATCH_BYTES, &mut |piece| {
                 if piece.number > after {
                     batch.extend(piece.number.to_le_bytes());
-                    batch.extend((piece.payload.len() as u32).to_le_bytes());
+                    batch.extend(narrow::<u32>(piece.payload.len()).to_le_bytes());
                     batch.extend_from_slice(piece.payload);
                     count += 1;
                 }
@@ -311,7 +311,7 @@ impl Archiver {
                 time: header.time,
             })?,
         };
-        let size = header.size() as usize;
+        let size = to_usize(header.size());
         let mut buf = self.device.allocate(size);
         buf[..batch.len()].copy_from_slice(batch);
         file.write_at(&[&buf[..size]], offset).map_err(failed)?;

@@ -5,9 +5,11 @@ use std::io::Write;
 use std::time::Duration;
 
 use braid_io::AlignedBuf;
+use braid_rt::narrow;
 use braid_store::{PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use crate::archive::nanos;
 use crate::error::Result;
 
 pub(super) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
@@ -74,7 +76,7 @@ impl Manifest {
         out.extend(self.identity.to_le_bytes());
         out.extend(self.number.to_le_bytes());
         out.extend(self.sequence.to_le_bytes());
-        out.extend((self.time.as_nanos() as u64).to_le_bytes());
+        out.extend(nanos(self.time).to_le_bytes());
         let parent = self.parent.unwrap_or(Parent {
             digest: 0,
             number: 0,
@@ -226,7 +228,7 @@ impl<'a> Pieces<'a> {
             piece.extend_from_slice(&bytes[..PAGE_SIZE]);
         }
         let crc = crc32c::crc32c(&piece[PIECE_HEADER..]);
-        piece[..4].copy_from_slice(&(pages.len() as u32).to_le_bytes());
+        piece[..4].copy_from_slice(&narrow::<u32>(pages.len()).to_le_bytes());
         piece[4..8].copy_from_slice(&crc.to_le_bytes());
         let written = self.write(&piece);
         self.piece = piece;

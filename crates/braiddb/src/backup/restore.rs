@@ -10,6 +10,7 @@ use braid_io::{
     Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
 };
 use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
+use braid_rt::to_usize;
 use bytes::Bytes;
 
 use braid_store::{PageId, Store, StoreOptions, StoreWriter};
@@ -285,7 +286,7 @@ impl<'a> Restore<'a> {
             }
             let manifest = reader.manifest()?;
             for id in ids {
-                let entry = manifest.entries.get(id as usize);
+                let entry = manifest.entries.get(to_usize(id));
                 put.insert(id, entry.copied().unwrap_or(0));
             }
             chain.add(manifest, &name)?;
@@ -306,7 +307,7 @@ impl<'a> Restore<'a> {
         let exists = |id: PageId| {
             manifest
                 .entries
-                .get(id as usize)
+                .get(to_usize(id))
                 .is_some_and(|entry| *entry != 0)
         };
         let next_page = manifest.entries.len() as u64;

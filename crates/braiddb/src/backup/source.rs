@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use braid_io::AlignedBuf;
+use braid_rt::to_usize;
 use braid_store::{PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -83,7 +84,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
         .filter(|at| *at >= (MAGIC.len() + PIECE_HEADER) as u64)
         .ok_or_else(|| damaged(&name, "its manifest's length"))?;
     file.seek(SeekFrom::Start(manifest_at)).map_err(reading)?;
-    let mut bytes = vec![0; manifest_len as usize];
+    let mut bytes = vec![0; to_usize(manifest_len)];
     file.read_exact(&mut bytes).map_err(reading)?;
     decode(&name, &bytes)
 }

@@ -176,8 +176,13 @@ impl Builder {
         let strands = self.strands.unwrap_or(1);
         check((1..=256).contains(&strands), "strands", "from 1 to 256")?;
         let lanes = self.lanes.unwrap_or(1);
-        let lanes_fit = (1..=256).contains(&lanes) && (self.strands.is_none() || lanes <= strands);
-        check(lanes_fit, "lanes", "from 1 to the number of strands")?;
+        let lanes_fit = (1..=LogOptions::MAX_LANES).contains(&lanes)
+            && (self.strands.is_none() || lanes <= strands);
+        check(
+            lanes_fit,
+            "lanes",
+            "from 1 to 32, and at most the number of strands",
+        )?;
         check(self.pool_bytes >= 1 << 20, "pool_bytes", "at least 1 MiB")?;
         let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
         check(segment_fits, "segment_bytes", "from 64 KiB to 1 GiB")?;
