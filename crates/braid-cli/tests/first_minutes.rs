@@ -137,7 +137,8 @@ fn what_failed_leaves_no_directory() {
         let output = braid(&["backup", "db", inside]);
         expect_code(&output, 1);
         assert!(
-            stderr(&output).contains("inside the database"),
+            stderr(&output).contains("inside the database")
+                && !dir.path().join("db/backup").exists(),
             "{}",
             stderr(&output)
         );
@@ -209,7 +210,8 @@ fn statistics_are_told_by_table_and_as_json() {
     let output = braid_in(dir.path(), &["stat", "db"]);
     expect_code(&output, 0);
     assert!(
-        stdout(&output).contains("t: u64 -> string, about 2 entries"),
+        stdout(&output)
+            .contains("t: u64 -> string, 2 entries, 0.0 MiB, height 1, 1 leaf page 1 % full"),
         "{}",
         stdout(&output)
     );
@@ -220,4 +222,40 @@ fn statistics_are_told_by_table_and_as_json() {
     assert_eq!(table["entries"], 2);
     assert_eq!(table["bytes"], 22);
     assert_eq!(table["key_type"], "u64");
+    assert_eq!(table["height"], 1);
+    assert_eq!(table["exact"], true);
+    let fill = table["fill"].as_f64().unwrap();
+    assert!(fill > 0.0 && fill < 0.1, "{fill}");
+}
+
+/// Of a table of three levels the counts are estimates, and say so, unless all of it is read.
+#[test]
+fn statistics_of_a_large_table_are_estimates_unless_exact() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path().join("db")).unwrap();
+    let mut loader = db.bulk_load::<u64, String>("large").unwrap();
+    for n in 0..150_000 {
+        loader.insert(&n, &"some text".to_owned()).unwrap();
+    }
+    loader.finish().unwrap();
+    db.close().unwrap();
+    let stat = |args: &[&str]| {
+        let output = braid_in(dir.path(), &[&["stat", "db"], args].concat());
+        expect_code(&output, 0);
+        stdout(&output)
+    };
+    let table = |args: &[&str]| -> Value {
+        let stat: Value = serde_json::from_str(&stat(args)).unwrap();
+        stat["tables"][0].clone()
+    };
+    assert!(stat(&[]).contains("large: u64 -> string, about 1"));
+    assert!(stat(&["--exact"]).contains("large: u64 -> string, 150,000 entries"));
+    let (estimated, exact) = (table(&["--json"]), table(&["--json", "--exact"]));
+    assert_eq!(
+        (&estimated["exact"], &exact["exact"]),
+        (&Value::Bool(false), &Value::Bool(true))
+    );
+    assert_eq!(exact["entries"], 150_000);
+    assert_eq!(exact["bytes"], 150_000 * 17);
+    assert_eq!(estimated["height"], exact["height"]);
 }

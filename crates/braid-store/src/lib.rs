@@ -81,7 +81,7 @@ pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
     Change, DamagedRange, Direction, Estimate, Found, LeafScan, OldRecord, Position, Record,
-    RecordMeta, Spot, Stamp, TOGETHER, Taken, Tree, ValueRef,
+    RecordMeta, Spot, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

@@ -326,9 +326,9 @@ impl<'a> Node<'a> {
         self.heap_start().saturating_sub(FIRST_SLOT + self.len())
     }
 
-    /// Words in use, slots included.
+    /// Words in use, slots included; anything up to all of them in a page that changes.
     pub(crate) fn used_words(self) -> usize {
-        WORDS - self.free_words() - self.dead_words()
+        WORDS.saturating_sub(self.free_words() + self.dead_words())
     }
 
     /// Whether the node should be merged with a neighbour.

@@ -34,7 +34,7 @@ use self::value::Place;
 
 pub use batch::TOGETHER;
 pub use damage::DamagedRange;
-pub use estimate::Estimate;
+pub use estimate::{Estimate, TreeStats};
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 pub use spot::Spot;

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Estimate, Store, StoreOptions, Tree};
+use braid_store::{Change, Estimate, PAGE_SIZE, Store, StoreOptions, Tree};
 
 const POOL: StoreOptions = StoreOptions {
     pool_bytes: 64 << 20,
@@ -121,4 +121,63 @@ fn estimates_beside_changes() {
             assert!((2_000..80_000).contains(&all.entries), "{all:?}");
         }
     });
+}
+
+/// The bytes of the keys and values, the height and the fill of trees of one to three levels.
+#[test]
+fn statistics_are_exact_or_say_that_they_are_not() {
+    for (keys, height) in [(0, 1), (1, 1), (2_000, 2), (60_000, 3)] {
+        let (_store, tree) = tree(0..keys, |key| vec![1; 20 + key as usize % 50]);
+        // One entry in ten is removed.
+        for key in (0..keys).step_by(10) {
+            let removed = (Change::Tombstone { version: 2 }, ());
+            tree.modify(&key.to_be_bytes(), |_| removed).unwrap();
+        }
+        let left = (0..keys).filter(|key| key % 10 != 0);
+        let bytes: u64 = left.clone().map(|key| 24 + u64::from(key) % 50).sum();
+        let entries = left.count() as u64;
+        let exact = tree.stats(true).unwrap();
+        assert!(exact.exact);
+        assert_eq!(
+            (exact.entries, exact.bytes, exact.height),
+            (entries, bytes, height)
+        );
+        // Keys in ascending order leave full pages behind.
+        let least = if height == 1 { 0.0 } else { 0.8 };
+        assert!((least..=1.0).contains(&exact.fill), "{exact:?}");
+        let used = exact.fill * exact.leaf_pages as f64 * PAGE_SIZE as f64;
+        assert!(used >= bytes as f64, "{exact:?}");
+        let fast = tree.stats(false).unwrap();
+        assert_eq!(fast.height, height);
+        assert_eq!(fast.exact, height < 3);
+        if fast.exact {
+            assert_eq!(fast, exact);
+            continue;
+        }
+        for (estimate, truth) in [
+            (fast.entries as f64, entries as f64),
+            (fast.bytes as f64, bytes as f64),
+            (fast.leaf_pages as f64, exact.leaf_pages as f64),
+            (fast.fill, exact.fill),
+        ] {
+            assert!((estimate / truth - 1.0).abs() < 0.2, "{fast:?} {exact:?}");
+        }
+    }
+}
+
+/// A leaf's share of the words is what its records take, however it came to be that full.
+#[test]
+fn the_fill_shrinks_as_entries_are_removed() {
+    let (_store, tree) = tree(0..2_000, |_| vec![1; 100]);
+    let before = tree.stats(true).unwrap();
+    for key in (0..2_000_u32).filter(|key| key % 4 != 0) {
+        tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+            .unwrap();
+    }
+    let after = tree.stats(true).unwrap();
+    assert_eq!(after.entries * 4, before.entries);
+    assert!(
+        after.fill < before.fill && after.leaf_pages < before.leaf_pages,
+        "{before:?} {after:?}"
+    );
 }

@@ -192,7 +192,7 @@ pub use commit::{Commit, Ticket};
 pub use compact::CompactReport;
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};
-pub use estimate::Estimate;
+pub use estimate::{Estimate, TableStats};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use recovery::{RecoveryProgress, RecoveryReport};
 pub use salvage::{Finding, SalvageReport, salvage};

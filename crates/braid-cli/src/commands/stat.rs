@@ -20,6 +20,9 @@ pub(crate) struct StatArgs {
     /// Print one JSON object
     #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
     json: bool,
+    /// Read all pages of every table; without it, large tables are estimated ("about") from 64 of their pages
+    #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
+    exact: bool,
     /// Show every so many seconds (1 unless given) how a database does that another process has open with
     /// `Builder::stats_file(true)`
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
@@ -36,7 +39,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     // Only reads, so that the right to read is enough.
     let db = Database::open_read_only(&args.dir)?;
     if args.json {
-        output.line(json(&db, &args.dir)?)?;
+        output.line(json(&db, &args.dir, args.exact)?)?;
         db.close()?;
         return Ok(());
     }
@@ -46,7 +49,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
         db.close()?;
         return Ok(());
     }
-    let rows = rows(&db)?;
+    let rows = rows(&db, args.exact)?;
     output.line(format_args!("{:<14}{}", "database", args.dir.display()))?;
     for (name, value) in rows {
         output.line(format_args!("{name:<14}{value}"))?;
@@ -55,7 +58,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a table holds; of a large one, as estimated from a sample of its pages.
+/// What a table holds and how well its pages are used; estimates unless `exact`.
 #[derive(serde::Serialize)]
 struct TableRow {
     name: String,
@@ -63,9 +66,31 @@ struct TableRow {
     value_type: String,
     entries: u64,
     bytes: u64,
+    height: u32,
+    leaf_pages: u64,
+    fill: f64,
+    exact: bool,
 }
 
-fn tables(db: &Database) -> Result<Vec<TableRow>, Failure> {
+impl TableRow {
+    fn line(&self) -> String {
+        format!(
+            "{}: {} -> {}, {}{} entries, {}, height {}, {} leaf page{} {:.0} % full",
+            self.name,
+            self.key_type,
+            self.value_type,
+            if self.exact { "" } else { "about " },
+            grouped(self.entries),
+            mib(self.bytes),
+            self.height,
+            grouped(self.leaf_pages),
+            if self.leaf_pages == 1 { "" } else { "s" },
+            100.0 * self.fill
+        )
+    }
+}
+
+fn tables(db: &Database, exact: bool) -> Result<Vec<TableRow>, Failure> {
     let mut rows = Vec::new();
     for name in db.table_names()? {
         // It may have been dropped meanwhile.
@@ -74,25 +99,29 @@ fn tables(db: &Database) -> Result<Vec<TableRow>, Failure> {
         };
         let (key_type, value_type) = table.type_names();
         let (key_type, value_type) = (key_type.to_owned(), value_type.to_owned());
-        let estimate = db.estimate(&table, ..)?;
+        let stats = db.table_stats(&table, exact)?;
         rows.push(TableRow {
             name,
             key_type,
             value_type,
-            entries: estimate.entries,
-            bytes: estimate.bytes,
+            entries: stats.entries,
+            bytes: stats.bytes,
+            height: stats.height,
+            leaf_pages: stats.leaf_pages,
+            fill: stats.fill,
+            exact: stats.exact,
         });
     }
     Ok(rows)
 }
 
-fn json(db: &Database, dir: &Path) -> Result<serde_json::Value, Failure> {
+fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
     Ok(serde_json::json!({
         "database": dir.display().to_string(),
         "protocol": stats.protocol.to_string(),
-        "tables": tables(db)?,
+        "tables": tables(db, exact)?,
         "data_file_bytes": store.file_bytes,
         "data_file_free_bytes": store.file_free_bytes,
         "pages": store.pages,
@@ -105,7 +134,7 @@ fn json(db: &Database, dir: &Path) -> Result<serde_json::Value, Failure> {
     }))
 }
 
-pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure> {
+pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
     let health = match db.health() {
@@ -117,19 +146,9 @@ pub(crate) fn rows(db: &Database) -> Result<Vec<(&'static str, String)>, Failure
         Health::Damaged { what } => format!("damaged, opened read-only: {what}"),
         other => format!("{other:?}"),
     };
-    let tables = tables(db)?;
+    let tables = tables(db, exact)?;
     let mut rows = vec![("health", health), ("tables", grouped(tables.len() as u64))];
-    rows.extend(tables.into_iter().map(|table| {
-        let line = format!(
-            "{}: {} -> {}, about {} entries, {}",
-            table.name,
-            table.key_type,
-            table.value_type,
-            grouped(table.entries),
-            mib(table.bytes)
-        );
-        ("", line)
-    }));
+    rows.extend(tables.iter().map(|table| ("", table.line())));
     rows.extend([
         (
             "data file",

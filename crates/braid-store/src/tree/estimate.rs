@@ -17,11 +17,17 @@ use super::scan::Direction;
 use super::{Tree, Way};
 use crate::error::StoreError;
 use crate::node::Node;
-use crate::page::PageId;
+use crate::page::{PageId, WORDS};
 use crate::pool::{ReadPage, Waits};
 
 /// Leaves that are sampled between the two ends of a range.
 const SAMPLES: u32 = 8;
+
+/// Leaves that are sampled of a whole tree.
+const STATS_SAMPLES: u32 = 64;
+
+/// Levels up to which a tree's size is counted, not sampled: it then has a few hundred leaves at most.
+const COUNTED_LEVELS: u32 = 2;
 
 /// An estimate as a whole number: zero of what is none, the greatest of what exceeds it.
 #[expect(
@@ -41,6 +47,24 @@ pub struct Estimate {
     pub entries: u64,
     /// Bytes of the keys and of the values as they are stored.
     pub bytes: u64,
+}
+
+/// The size and the shape of a tree; see [`Tree::stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct TreeStats {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of the keys and of the values as they are stored.
+    pub bytes: u64,
+    /// Levels, from the root to the leaves: 1 where the root is a leaf.
+    pub height: u32,
+    /// Leaf pages.
+    pub leaf_pages: u64,
+    /// The part of the leaf pages that holds data, from 0 to 1.
+    pub fill: f64,
+    /// Whether all leaves were counted. Otherwise everything but the height is an estimate.
+    pub exact: bool,
 }
 
 /// Entries and bytes of a leaf, or of a part of one.
@@ -71,12 +95,15 @@ impl Count {
 struct Interval {
     start: f64,
     width: f64,
+    /// Levels above.
+    depth: u32,
 }
 
 impl Interval {
     const WHOLE: Self = Self {
         start: 0.0,
         width: 1.0,
+        depth: 0,
     };
 
     fn child(self, child: usize, children: usize) -> Self {
@@ -84,6 +111,7 @@ impl Interval {
         Self {
             start: self.start + child as f64 * width,
             width,
+            depth: self.depth + 1,
         }
     }
 
@@ -99,6 +127,38 @@ struct Visited {
     /// What `part` selected of it.
     part: Count,
     whole: Count,
+    used_words: usize,
+    upper_fence: Option<Vec<u8>>,
+}
+
+/// Sums over leaves, or estimates of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    entries: f64,
+    bytes: f64,
+    leaves: f64,
+    used_words: f64,
+}
+
+impl Sum {
+    /// Adds a leaf that stands for so many.
+    fn add(&mut self, leaf: &Visited, weight: f64) {
+        self.entries += leaf.whole.entries as f64 * weight;
+        self.bytes += leaf.whole.bytes as f64 * weight;
+        self.leaves += weight;
+        self.used_words += leaf.used_words as f64 * weight;
+    }
+
+    fn stats(self, height: u32, exact: bool) -> TreeStats {
+        TreeStats {
+            entries: rounded(self.entries),
+            bytes: rounded(self.bytes),
+            height,
+            leaf_pages: rounded(self.leaves),
+            fill: self.used_words / (self.leaves * WORDS as f64),
+            exact,
+        }
+    }
 }
 
 /// A way down that chooses a child by the node, and records the interval of the leaf.
@@ -164,18 +224,62 @@ impl Tree {
                 bytes: bytes.saturating_sub(first.whole.bytes),
             });
         }
-        let between = self.sample(first.interval.end(), last.interval.start)?;
+        let between = self.sample(SAMPLES, first.interval.end(), last.interval.start)?;
         Ok(Estimate {
-            entries: entries + between.entries,
-            bytes: bytes + between.bytes,
+            entries: entries + rounded(between.entries),
+            bytes: bytes + rounded(between.bytes),
         })
     }
 
-    /// Estimates all leaves whose intervals begin in `start..end`.
-    fn sample(&self, start: f64, end: f64) -> Result<Count, StoreError> {
-        let step = (end - start) / f64::from(SAMPLES);
-        let (mut entries, mut bytes) = (0.0, 0.0);
-        for i in 0..SAMPLES {
+    /// The size and the shape of the tree, tombstones excluded. Reads 64 leaves of a tree of three or more levels, and
+    /// all of a smaller one; with `exact`, always all. While the tree changes, each leaf counts as it is when it is read.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn stats(&self, exact: bool) -> Result<TreeStats, StoreError> {
+        let mut stats = self.own_stats(exact)?;
+        if let Some(layers) = self.layers() {
+            // Keys that are too long for the tree's own pages.
+            let long = layers.0.own_stats(exact)?;
+            let leaf_pages = stats.leaf_pages + long.leaf_pages;
+            let used = stats.fill * stats.leaf_pages as f64 + long.fill * long.leaf_pages as f64;
+            stats = TreeStats {
+                entries: stats.entries + long.entries,
+                bytes: stats.bytes + long.bytes,
+                height: stats.height.max(long.height),
+                leaf_pages,
+                fill: used / leaf_pages as f64,
+                exact: stats.exact && long.exact,
+            };
+        }
+        Ok(stats)
+    }
+
+    /// [`Tree::stats`] of the tree's own pages.
+    fn own_stats(&self, exact: bool) -> Result<TreeStats, StoreError> {
+        let mut leaf = self.visit(|_, _| 0, |_| (0, 0))?;
+        let height = leaf.interval.depth + 1;
+        if !exact && height > COUNTED_LEVELS {
+            let sum = self.sample(STATS_SAMPLES, 0.0, 1.0)?;
+            return Ok(sum.stats(height, false));
+        }
+        let mut sum = Sum::default();
+        loop {
+            sum.add(&leaf, 1.0);
+            let Some(next) = leaf.upper_fence else {
+                return Ok(sum.stats(height, true));
+            };
+            let bound = Bound::Included(&next[..]);
+            let towards = |node: Node<'_>, _| child_towards(node, bound, Direction::Forward);
+            leaf = self.visit(towards, |_| (0, 0))?;
+        }
+    }
+
+    /// Estimates all leaves whose intervals begin in `start..end` from at most so many of them.
+    fn sample(&self, samples: u32, start: f64, end: f64) -> Result<Sum, StoreError> {
+        let step = (end - start) / f64::from(samples);
+        let mut sum = Sum::default();
+        for i in 0..samples {
             let at = start + (f64::from(i) + 0.5) * step;
             // Neighbouring leaves share an end up to rounding.
             if step < f64::EPSILON || at >= end {
@@ -188,14 +292,9 @@ impl Tree {
                 },
                 |_| (0, 0),
             )?;
-            let weight = step / sampled.interval.width;
-            entries += sampled.whole.entries as f64 * weight;
-            bytes += sampled.whole.bytes as f64 * weight;
+            sum.add(&sampled, step / sampled.interval.width);
         }
-        Ok(Count {
-            entries: rounded(entries),
-            bytes: rounded(bytes),
-        })
+        Ok(sum)
     }
 
     /// Goes down to a leaf and counts the records of a part of it, and all of them.
@@ -220,6 +319,8 @@ impl Tree {
                     interval: interval.get(),
                     part: Count::of(node, from, to, self.long.is_none()),
                     whole: Count::of(node, 0, node.len(), self.long.is_none()),
+                    used_words: node.used_words(),
+                    upper_fence: node.upper_fence(),
                 };
                 if leaf.validate() {
                     return Ok(visited);

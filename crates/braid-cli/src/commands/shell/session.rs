@@ -360,7 +360,7 @@ impl Session {
             ["release"] => self.snapshot = None,
             ["refresh"] => self.refresh(output)?,
             ["stat"] => {
-                for (name, value) in stat::rows(self.db()?)? {
+                for (name, value) in stat::rows(self.db()?, false)? {
                     output.line(format_args!("{name:<14}{value}"))?;
                 }
             }
