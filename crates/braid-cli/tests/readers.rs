@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use braid::{Database, Table};
+use braid::{Database, Position, Table};
 
 mod common;
 
@@ -61,6 +61,49 @@ fn commands_that_read_work_next_to_a_writer() {
     expect_code(&output, 1);
     assert!(stderr(&output).contains("read"), "{}", stderr(&output));
     put(&db, &table, "plates", 7);
+    db.close().unwrap();
+}
+
+/// The writer alone acknowledges; the command prints from there, and says what to do instead of acknowledging.
+#[test]
+fn a_feed_is_read_next_to_a_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, dir) = (dir.path().join("db"), dir.path());
+    let db = Database::open(&path).unwrap();
+    let table = db.table::<String, u64>("stock").unwrap();
+    put(&db, &table, "before", 1);
+    let feed = db.feed("index").unwrap();
+    let peek = ["changes", "db", "--feed", "index", "--peek"];
+    assert_eq!(read(dir, &peek), "");
+    for key in ["cups", "plates"] {
+        put(&db, &table, key, 2);
+        db.checkpoint().unwrap();
+    }
+    let printed = read(dir, &peek);
+    assert_eq!(printed.lines().count(), 2, "{printed}");
+    // It acknowledged nothing.
+    assert_eq!(read(dir, &peek), printed);
+    let first: serde_json::Value = serde_json::from_str(printed.lines().next().unwrap()).unwrap();
+    let position: Position = first["position"].as_str().unwrap().parse().unwrap();
+    feed.acknowledge(position).unwrap();
+    let left: Vec<_> = printed.lines().skip(1).collect();
+    assert_eq!(read(dir, &peek).lines().collect::<Vec<_>>(), left);
+    let refused = |args: &[&str], parts: &[&str]| {
+        let output = braid_in(dir, args);
+        expect_code(&output, 1);
+        let error = stderr(&output);
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    let process = format!("process {}", std::process::id());
+    refused(
+        &["changes", "db", "--feed", "index"],
+        &["\"index\"", "--peek", &process],
+    );
+    refused(
+        &["changes", "db", "--feed", "indx", "--peek"],
+        &["no feed \"indx\"", "did you mean \"index\"?"],
+    );
+    drop(feed);
     db.close().unwrap();
 }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use braid::{ChangeSet, Changes, Database, Error};
+use braid::{ChangeSet, Changes, Database, Error, Position};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::suggest::suggestion;
 
 /// How long `--follow` with a feed leaves the database to others before it looks again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -18,8 +19,8 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChangesArgs {
-    /// The database's directory; other processes may have it open, but not with --feed (with --feed and
-    /// --follow: at times)
+    /// The database's directory; other processes may have it open, but with --feed only alongside --peek (with
+    /// --feed and --follow: at times)
     dir: PathBuf,
 
     /// Begin behind this transaction [default: behind the oldest one whose changes are kept]
@@ -30,20 +31,32 @@ pub(crate) struct ChangesArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     feed: Option<String>,
 
+    /// Print what the feed has not acknowledged, and acknowledge nothing
+    ///
+    /// Works next to a process that writes, which alone can acknowledge: by Feed::acknowledge with the position of
+    /// the last line that was taken over.
+    #[arg(long, requires = "feed")]
+    peek: bool,
+
     /// Print new transactions as other processes commit them, until interrupted; with --feed, whenever no
-    /// other process has the database open
+    /// other process has the database open, unless --peek is given
     #[arg(long)]
     follow: bool,
 }
 
 pub(crate) fn run(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
-    let Some(name) = &args.feed else {
+    let Some(name) = args.feed.as_ref().filter(|_| !args.peek) else {
         return read(args, output);
     };
     loop {
         match print_feed(args, name, output) {
             Err(Problem::Locked(_)) if args.follow => {}
-            Err(Problem::Locked(error)) => return Err(error.into()),
+            Err(Problem::Locked(error)) => {
+                return Err(Failure::Failed(format!(
+                    "cannot acknowledge feed {name:?}: {error}; or add --peek to print its changes only, and \
+                     acknowledge them in the process that writes, by Feed::acknowledge with the printed position"
+                )));
+            }
             Err(Problem::Other(failure)) => return Err(failure),
             Ok(()) if !args.follow => return Ok(()),
             Ok(()) => {}
@@ -81,12 +94,25 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// Prints changes without a feed: the reader remembers its position.
+/// The position up to which a feed was acknowledged.
+fn acknowledged(db: &Database, name: &str) -> Result<Position, Failure> {
+    let feeds = db.feeds();
+    let found = feeds.iter().find(|(feed, _)| feed == name);
+    found.map(|(_, position)| *position).ok_or_else(|| {
+        let meant = suggestion(name, feeds.iter().map(|(feed, _)| &**feed));
+        Failure::Failed(format!(
+            "there is no feed {name:?}{meant}; without --peek, while no other process has the database open, it is created"
+        ))
+    })
+}
+
+/// Prints changes and acknowledges none: whoever started the command remembers the position.
 fn read(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
     let mut db = Database::open_read_only(&args.dir)?;
-    let mut position = match args.from {
-        Some(number) => db.position_behind(number),
-        None => db.oldest_position(),
+    let mut position = match (&args.feed, args.from) {
+        (Some(name), _) => acknowledged(&db, name)?,
+        (None, Some(number)) => db.position_behind(number),
+        (None, None) => db.oldest_position(),
     };
     loop {
         let mut changes = db.changes(position)?;
