@@ -43,7 +43,14 @@ impl fmt::Display for Failure {
 
 impl From<braid::Error> for Failure {
     fn from(error: braid::Error) -> Self {
-        Failure::Failed(error.to_string())
+        Failure::Failed(match error {
+            // What the library calls verifying and salvaging are commands here.
+            braid::Error::Corrupted { what, location } => format!(
+                "corrupted: {what} ({location}); run `braid verify DIR`, then restore a backup, or save what can be \
+                 read with `braid verify DIR --repair --into NEW-DIR`"
+            ),
+            error => error.to_string(),
+        })
     }
 }
 

@@ -703,7 +703,7 @@ fn changes_are_lines_of_json() {
     let lost = braid(&["changes", "db", "--from", "0"]);
     expect_code(&lost, 1);
     assert!(
-        stderr(&lost).contains("not kept any more"),
+        stderr(&lost).contains("the log keeps only those after"),
         "{}",
         stderr(&lost)
     );

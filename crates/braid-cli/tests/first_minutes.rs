@@ -211,7 +211,7 @@ fn statistics_are_told_by_table_and_as_json() {
     expect_code(&output, 0);
     assert!(
         stdout(&output)
-            .contains("t: u64 -> string, 2 entries, 0.0 MiB, height 1, 1 leaf page 1 % full"),
+            .contains("t: u64 -> string, 2 entries, 0.0 MiB, height 1, 1 leaf page 2 % full"),
         "{}",
         stdout(&output)
     );
@@ -258,4 +258,54 @@ fn statistics_of_a_large_table_are_estimates_unless_exact() {
     assert_eq!(exact["entries"], 150_000);
     assert_eq!(exact["bytes"], 150_000 * 17);
     assert_eq!(estimated["height"], exact["height"]);
+}
+
+/// Each message names the object, the reason and what to do.
+#[test]
+fn messages_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let failed = |args: &[&str], parts: &[&str]| {
+        let output = braid_in(dir.path(), args);
+        expect_code(&output, 1);
+        let error = stderr(&output);
+        assert!(
+            parts.iter().all(|part| error.contains(part)),
+            "{args:?}: {error}"
+        );
+    };
+    shell(dir.path(), "create books string u64; put books a 1", 0);
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    failed(
+        &["verify", "lib"],
+        &["cannot open lib as a Braid database", "no data.braid"],
+    );
+    failed(
+        &["stat", "none"],
+        &["cannot open none as a Braid database", "does not exist"],
+    );
+    failed(
+        &["export", "db", "boks"],
+        &["no table \"boks\"", "did you mean \"books\"?"],
+    );
+    failed(&["import", "db", "none.jsonl"], &["none.jsonl"]);
+    let db = Database::open(dir.path().join("db")).unwrap();
+    let process = format!("in use by process {}", std::process::id());
+    failed(&["compact", "db"], &["cannot open db", &process]);
+    db.close().unwrap();
+    // Damage is told with the commands that help, and `verify` does not advise to run itself.
+    let data = dir.path().join("db/data.braid");
+    let bytes = fs::read(&data).unwrap();
+    fs::write(&data, vec![0; bytes.len()]).unwrap();
+    failed(
+        &["stat", "db"],
+        &["data.braid", "braid verify DIR --repair --into"],
+    );
+    let output = braid_in(dir.path(), &["verify", "db"]);
+    expect_code(&output, 1);
+    let said = stdout(&output) + &stderr(&output);
+    assert!(
+        said.contains("damaged: corrupted: ") && !said.contains("braid verify"),
+        "{said}"
+    );
+    assert!(!said.contains("; verify the database"), "{said}");
 }

@@ -3,13 +3,38 @@
 //! The record lies in a file of its own in the database's directory, since it changes with copies and not with
 //! checkpoints. Losing it costs no data: the next archiving then asks for a new backup.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, Entry};
 use braid_rt::Mutex;
 
+use crate::backup::BackupError;
 use crate::error::{Error, Result};
 use crate::note::{self, Found};
+
+/// Refuses a place for a backup or an archive inside the database's directory: a loss of the directory would take the
+/// copy along.
+pub(crate) fn check_outside(database: Option<&Path>, place: &Path) -> Result<()> {
+    // What does not exist yet will lie where its parent is; a missing parent is named by the attempt to create in it.
+    let existing = place.ancestors().map(|above| match above {
+        above if above.as_os_str().is_empty() => Path::new("."),
+        above => above,
+    });
+    let existing = existing
+        .into_iter()
+        .find_map(|above| above.canonicalize().ok());
+    match (database, existing) {
+        (Some(database), Some(existing)) if existing.starts_with(database) => {
+            Err(BackupError::InsideDatabase {
+                path: place.to_owned(),
+                database: database.to_owned(),
+            }
+            .into())
+        }
+        _ => Ok(()),
+    }
+}
 
 const COPIES_FILE: &str = "COPIES";
 const MAGIC: [u8; 8] = *b"BRAIDCP\x01";

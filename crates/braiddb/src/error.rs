@@ -98,7 +98,7 @@ pub enum Error {
 
     /// Bytes on disk are not what was written.
     #[error(
-        "corrupted: {what} ({location}); run `braid verify`, then restore a backup or save the rest with `braid verify --repair`"
+        "corrupted: {what} ({location}); verify the database, then restore a backup or salvage what can be read"
     )]
     Corrupted {
         /// What is damaged.
@@ -111,7 +111,7 @@ pub enum Error {
     /// memory or in the data file can be read; writes succeed again once space is freed. A checkpoint frees space of the
     /// log, and blocks of the data file whose pages were changed or removed. Transactions that only remove entries are
     /// refused last.
-    #[error("out of space: {what}; free space or raise the limit, then go on")]
+    #[error("out of space: {what}; free space or raise the limit, then retry")]
     OutOfSpace {
         /// What needed the space.
         what: String,
@@ -142,7 +142,7 @@ pub enum Error {
     },
 
     /// The directory exists but holds no Braid database.
-    #[error("{} is not a Braid database: {reason}", path.display())]
+    #[error("cannot open {} as a Braid database: {reason}", path.display())]
     NotADatabase {
         /// The directory.
         path: PathBuf,
@@ -151,14 +151,16 @@ pub enum Error {
     },
 
     /// The file system does not allow writes.
-    #[error("{} is read-only; make it writable or move the database", path.display())]
+    #[error("cannot write to {}: the directory or its file system is read-only; open the database read-only, or make the directory writable", path.display())]
     ReadOnly {
         /// The database's directory.
         path: PathBuf,
     },
 
     /// A key is longer than [`crate::MAX_KEY_LEN`].
-    #[error("a key of {len} bytes is over the limit of {max}")]
+    #[error(
+        "cannot write a key of {len} bytes: the limit is {max}; shorten it, or store the long part in the value"
+    )]
     KeyTooLong {
         /// The key's length in bytes.
         len: usize,
@@ -168,7 +170,9 @@ pub enum Error {
 
     /// A value is longer than [`crate::MAX_VALUE_LEN`], or than that less 9 bytes in a table with
     /// [`crate::TableOptions`].
-    #[error("a value of {len} bytes is over the limit of {max}")]
+    #[error(
+        "cannot write a value of {len} bytes: the limit is {max}; divide it among several entries"
+    )]
     ValueTooLong {
         /// The value's length in bytes.
         len: usize,
@@ -177,7 +181,9 @@ pub enum Error {
     },
 
     /// The transaction's writes are over the configured limit.
-    #[error("the transaction's writes exceed {max} bytes; split it or raise the limit")]
+    #[error(
+        "cannot add the write to the transaction: its writes would exceed {max} bytes; split it, or raise transaction_bytes_max"
+    )]
     TransactionTooLarge {
         /// The limit in bytes.
         max: usize,
@@ -185,7 +191,7 @@ pub enum Error {
 
     /// Entries of a bulk load must come in ascending order of their encoded keys.
     #[error(
-        "key {key} does not come behind {before}; sort the entries, each key once, and load them again"
+        "cannot load key {key} after {before}: keys must ascend; sort the entries, each key once, and load them again"
     )]
     OutOfOrder {
         /// The key's encoded bytes, escaped.
@@ -196,40 +202,44 @@ pub enum Error {
 
     /// A savepoint is of another transaction, or was rolled past.
     #[error(
-        "the savepoint is of another transaction, or the transaction returned to a point before it"
+        "cannot roll back to the savepoint: it belongs to another transaction, or this one has rolled back to an earlier point; set a new savepoint"
     )]
     SavepointGone,
 
     /// There is no table of this name.
-    #[error("there is no table {name:?}")]
+    #[error("there is no table {name:?}; check the name, or create it")]
     TableMissing {
         /// The name asked for.
         name: String,
     },
 
     /// There is already a table of this name.
-    #[error("there is already a table {name:?}")]
+    #[error("cannot create table {name:?}: it exists; open it, or choose another name")]
     TableExists {
         /// The name asked for.
         name: String,
     },
 
     /// The table was dropped while this handle was held.
-    #[error("the table {name:?} was dropped")]
+    #[error(
+        "cannot use table {name:?}: it was dropped; open the table again if it was created anew"
+    )]
     TableDropped {
         /// The table's last name.
         name: String,
     },
 
     /// The table's name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
-    #[error("{name:?} can't name a table: a name has 1 to {max} bytes", max = crate::MAX_TABLE_NAME_LEN)]
+    #[error("invalid table name {name:?}: a name has 1 to {max} bytes", max = crate::MAX_TABLE_NAME_LEN)]
     TableName {
         /// The name asked for.
         name: String,
     },
 
     /// The table holds other types than those asked for.
-    #[error("table {name:?} holds {found}, not {asked}")]
+    #[error(
+        "cannot open table {name:?}: it holds {found}, not {asked}; request the types that it holds"
+    )]
     TableType {
         /// The table's name.
         name: String,
@@ -240,7 +250,9 @@ pub enum Error {
     },
 
     /// The table was created with other options than those asked for.
-    #[error("table {name:?} was created with {found:?}, not {asked:?}; ask for those, or for none")]
+    #[error(
+        "cannot open table {name:?}: it was created with {found:?}, not {asked:?}; request the same options, or none"
+    )]
     TableOptions {
         /// The table's name.
         name: String,
@@ -251,14 +263,18 @@ pub enum Error {
     },
 
     /// A table handle of another database was used.
-    #[error("the table handle {name:?} belongs to another database")]
+    #[error(
+        "cannot use table {name:?}: the handle belongs to another database; open the table in this one"
+    )]
     ForeignTable {
         /// The table's name.
         name: String,
     },
 
     /// Stored bytes do not decode as the table's type.
-    #[error("stored bytes are no valid {type_name}: {reason}")]
+    #[error(
+        "cannot decode stored bytes as {type_name}: {reason}; read the table with the types that it was written with"
+    )]
     Decode {
         /// The type asked for.
         type_name: &'static str,
@@ -267,7 +283,7 @@ pub enum Error {
     },
 
     /// An option is out of its range.
-    #[error("option {option}: {reason}")]
+    #[error("invalid option {option}: {reason}")]
     Options {
         /// The option's name.
         option: &'static str,
@@ -276,7 +292,7 @@ pub enum Error {
     },
 
     /// There is already a snapshot of this name.
-    #[error("there is already a snapshot {name:?}; drop it, or take another name")]
+    #[error("cannot create snapshot {name:?}: it exists; drop it, or choose another name")]
     SnapshotExists {
         /// The name asked for.
         name: String,
@@ -285,7 +301,7 @@ pub enum Error {
     /// The log behind a position is not kept any more: more came than is kept for readers of changes, or nobody
     /// had asked for it.
     #[error(
-        "the changes behind number {asked} are not kept any more, only those behind {oldest}; read the tables anew and go on from a newer position"
+        "cannot read the changes after number {asked}: the log keeps only those after {oldest}; rescan the tables, then resume from a newer position"
     )]
     PositionLost {
         /// The number asked for.
@@ -295,7 +311,9 @@ pub enum Error {
     },
 
     /// A position that is not one of this database: of another one, or of one that this was restored from.
-    #[error("position {position} is none of this database; read the tables anew")]
+    #[error(
+        "cannot resume from position {position}: it belongs to another database; rescan the tables, then resume from a position of this one"
+    )]
     ForeignPosition {
         /// The position.
         position: crate::changes::Position,
@@ -311,21 +329,23 @@ pub enum Error {
     },
 
     /// There is no feed of this name.
-    #[error("there is no feed {name:?}")]
+    #[error("there is no feed {name:?}; check the name, or create it")]
     FeedMissing {
         /// The name asked for.
         name: String,
     },
 
     /// There is no snapshot of this name. Snapshots end with the opened database.
-    #[error("there is no snapshot {name:?} since the database was opened")]
+    #[error(
+        "there is no snapshot {name:?}: named snapshots end when the database is closed; create it again"
+    )]
     SnapshotMissing {
         /// The name asked for.
         name: String,
     },
 
     /// The database was opened with [`crate::Database::open_read_only`].
-    #[error("the database was opened read-only; open it for writing to change it")]
+    #[error("cannot write: the database was opened read-only; open it for writing")]
     OpenedReadOnly,
 
     /// A backup or an archive is not what is needed; says what to do.
@@ -333,7 +353,7 @@ pub enum Error {
     Backup(crate::backup::BackupError),
 
     /// The database was closed. A commit that fails with this wrote nothing.
-    #[error("the database is closed")]
+    #[error("the database is closed; open it again")]
     Closed,
 
     /// The database was opened by a parent of this process. A child made by `fork` cannot use what it inherited: the
@@ -367,6 +387,14 @@ impl Error {
     /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict(_))
+    }
+
+    /// The error without advice, for a list of findings.
+    pub(crate) fn finding(&self) -> String {
+        match self {
+            Error::Corrupted { what, location } => format!("corrupted: {what} ({location})"),
+            error => error.to_string(),
+        }
     }
 
     /// That a directory is locked, with who locked it.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::archive::Archiver;
 use crate::catalog::CATALOG_ID;
-use crate::copies::Copies;
+use crate::copies::{Copies, check_outside};
 use crate::creation::{self, Contents, look_at};
 use crate::database::{Database, Inner, Parts};
 use crate::error::{Error, Result};
@@ -120,11 +120,12 @@ impl Database {
             publish::remove(path);
         }
         options.stats_directory = options.stats_file.then(|| path.to_owned());
+        options.directory = path.canonicalize().ok();
         let opened = Self::open_device(device, Some(Box::new(lock)), options);
         opened.map_err(|error| name_directory(path, error))
     }
 
-    pub(crate) fn open_directory_read_only(path: &Path, options: Builder) -> Result<Self> {
+    pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Result<Self> {
         options.validate()?;
         if !path.try_exists().map_err(|e| opening(path, e))? {
             return Err(Error::NotADatabase {
@@ -132,6 +133,7 @@ impl Database {
                 reason: "the directory does not exist".into(),
             });
         }
+        options.directory = path.canonicalize().ok();
         let source = read_source(path)?;
         let opened = Self::open_source(Arc::new(source), options, None);
         opened.map_err(|error| name_directory(path, error))
@@ -305,6 +307,7 @@ fn open_archive(
             None
         }
         Some(ArchivePlace::Directory(path)) => {
+            check_outside(options.directory.as_deref(), path)?;
             let mode = options.file_mode;
             Some(Archiver::open(gate, path, mode, log, oldest, copies)?)
         }

@@ -140,7 +140,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     let offline = match Offline::open(path.as_ref()) {
         Ok(offline) => offline,
         Err(error @ Error::Corrupted { .. }) => {
-            sink(error.to_string());
+            sink(error.finding());
             report.damages = 1;
             return Ok(report);
         }

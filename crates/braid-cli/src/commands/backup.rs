@@ -1,6 +1,6 @@
 //! `braid backup`, `braid restore`, `braid archive`: copies of a database, and databases from copies.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use braid::{Database, Error, Restore, Until};
@@ -26,7 +26,6 @@ pub(crate) struct BackupArgs {
 }
 
 pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failure> {
-    refuse_inside(&args.dir, &args.dest)?;
     let db = match open(&args.dir) {
         Err(Error::Locked { .. }) => Database::open_read_only(&args.dir)?,
         opened => opened?,
@@ -52,27 +51,6 @@ pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failu
     ))?;
     db.close()?;
     Ok(())
-}
-
-/// Refuses a backup inside the database's own directory: it would go with the database.
-fn refuse_inside(dir: &Path, dest: &Path) -> Result<(), Failure> {
-    let above = match dest.parent() {
-        Some(parent) if !dest.is_dir() && parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) if !dest.is_dir() => parent,
-        _ => dest,
-    };
-    let (Ok(dir), Ok(above)) = (dir.canonicalize(), above.canonicalize()) else {
-        // Whatever is missing is named by what needs it.
-        return Ok(());
-    };
-    match above.starts_with(&dir) {
-        false => Ok(()),
-        true => Err(Failure::Failed(format!(
-            "cannot back up to {}: it lies inside the database; give a path outside of {}",
-            dest.display(),
-            dir.display()
-        ))),
-    }
 }
 
 fn open(dir: &PathBuf) -> Result<Database, Error> {

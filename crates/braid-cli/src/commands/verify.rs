@@ -126,11 +126,6 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     spinner.set_message("checking pages and log");
     let report = braid::verify(dir, &mut |damage| {
         damages += 1;
-        // The user is running `braid verify` already.
-        let damage = damage
-            .split("; run `braid verify`")
-            .next()
-            .unwrap_or_default();
         spinner.set_message(format!(
             "checking pages and log; {} damages",
             grouped(damages)

@@ -8,19 +8,23 @@ use std::time::{Duration, SystemTime};
 #[non_exhaustive]
 pub enum BackupError {
     /// It is no backup at all.
-    #[error("{backup} is no backup of a Braid database")]
+    #[error("cannot read backup {backup}: it is not a backup of a Braid database; check the path")]
     NotABackup {
         /// The backup's name.
         backup: String,
     },
     /// It ends before its end: making it, or copying it, was interrupted.
-    #[error("{backup} is incomplete; copy it again, or make another backup")]
+    #[error(
+        "cannot read backup {backup}: its end is missing; copy it again, or use another backup"
+    )]
     Incomplete {
         /// The backup's name.
         backup: String,
     },
     /// Its bytes are not those that were written.
-    #[error("{backup} is damaged: {what}; use another copy or another backup")]
+    #[error(
+        "cannot read backup {backup}: it is damaged: {what}; use another copy or another backup"
+    )]
     Damaged {
         /// The backup's name.
         backup: String,
@@ -28,7 +32,9 @@ pub enum BackupError {
         what: String,
     },
     /// It was written by a newer version.
-    #[error("{backup} has format {format}, this build reads {known}; use a matching version")]
+    #[error(
+        "cannot read backup {backup}: it has format {format}, this build reads {known}; use a matching version"
+    )]
     Format {
         /// The backup's name.
         backup: String,
@@ -39,14 +45,16 @@ pub enum BackupError {
     },
     /// It is of another database than the one or ones before, or than the one that is open. A database that
     /// was restored counts as another one: begin with a full backup of it.
-    #[error("{backup} is a backup of another database; a restored one begins with a full backup")]
+    #[error(
+        "cannot combine backup {backup} with this database: it belongs to another one; begin with a full backup"
+    )]
     OtherDatabase {
         /// The backup's name.
         backup: String,
     },
     /// The first backup given is an incremental one.
     #[error(
-        "{backup} is an incremental backup on top of the one up to number {parent}; give that one, and what it builds on, before it"
+        "cannot restore backup {backup} first: it is incremental and builds on the backup up to number {parent}; give that one, and what it builds on, before it"
     )]
     NotFull {
         /// The backup's name.
@@ -56,7 +64,7 @@ pub enum BackupError {
     },
     /// A backup does not build on the one given before it.
     #[error(
-        "{backup} builds on the backup up to number {needs}, and the one before it goes up to {found}; give them from the oldest to the newest, none left out"
+        "cannot restore backup {backup}: it builds on the backup up to number {needs}, and the one before it goes up to {found}; give all backups from the oldest to the newest"
     )]
     BrokenChain {
         /// The backup's name.
@@ -67,11 +75,11 @@ pub enum BackupError {
         found: u64,
     },
     /// No backup was given.
-    #[error("there is no backup to restore; give a full one first")]
+    #[error("cannot restore: no backup was given; begin with a full backup")]
     Nothing,
     /// The parent of an incremental backup is newer than the database.
     #[error(
-        "the backup up to number {parent} is newer than this database, which was set back since; make a full backup"
+        "cannot make an incremental backup: its parent, up to number {parent}, is newer than this database, which was restored to an earlier state; make a full backup"
     )]
     NewerParent {
         /// The parent's number.
@@ -80,16 +88,28 @@ pub enum BackupError {
     /// The parent of an incremental backup was made by a process that only read the database, or this process
     /// only reads it. Which pages changed since is known to the process that writes.
     #[error(
-        "an incremental backup is made by the process that writes the database, and builds on one that it made; make a full backup"
+        "cannot make an incremental backup here: only the process that writes the database makes one, on top of a backup that it made; make a full backup"
     )]
     MadeByReader,
     /// The place for a backup or a restored database is taken.
-    #[error("{} holds {found:?}; choose an empty or new place", path.display())]
+    #[error("cannot write to {}: it holds {found:?}; choose an empty or new place", path.display())]
     DestinationInUse {
         /// The place.
         path: PathBuf,
         /// What is there.
         found: String,
+    },
+    /// A backup or an archive would lie in the database's own directory, and be lost with it.
+    #[error(
+        "cannot write to {}: it lies inside the database {}; choose a place outside of it",
+        path.display(),
+        database.display()
+    )]
+    InsideDatabase {
+        /// The place asked for.
+        path: PathBuf,
+        /// The database's directory.
+        database: PathBuf,
     },
     /// Transactions are missing in the archive.
     #[error(
@@ -107,7 +127,7 @@ pub enum BackupError {
     },
     /// The archive holds no transactions and does not say where it begins: it can't tell whether anything is missing.
     #[error(
-        "the archive {archive} holds no transactions, so it proves nothing; give the directory that the database archives to, or restore without an archive"
+        "cannot restore from archive {archive}: it holds no transactions; give the directory that the database archives to, or restore without an archive"
     )]
     EmptyArchive {
         /// The archive's name.
@@ -133,7 +153,7 @@ pub enum BackupError {
     },
     /// Another copy of this database writes the archive.
     #[error(
-        "the archive {archive} belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
+        "cannot archive to {archive}: it belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
     )]
     ArchiveOwned {
         /// The archive's name.
@@ -141,7 +161,7 @@ pub enum BackupError {
     },
     /// A table was loaded past the log, so its entries are not in the archive.
     #[error(
-        "table {table:?} was loaded past the log by transaction {number}, behind the backup: restore up to {}, or give a backup that goes further",
+        "cannot restore table {table:?}: transaction {number} loaded it past the log, after the backup; restore up to number {}, or give a backup that goes further",
         number - 1
     )]
     LoadedTable {
@@ -152,7 +172,7 @@ pub enum BackupError {
     },
     /// The archive is of another database.
     #[error(
-        "the archive {archive} is of another database; give the one of the database that was backed up"
+        "cannot use archive {archive}: it belongs to another database; give the archive of the database that was backed up"
     )]
     OtherArchive {
         /// The archive's name.
@@ -161,7 +181,7 @@ pub enum BackupError {
     /// The archive has transactions that the database has not: the database's files were set back, or it was
     /// archived elsewhere.
     #[error(
-        "the archive {archive} goes up to number {archived}, the database only to {database}; archive to a new place, beginning with a full backup"
+        "cannot archive to {archive}: it goes up to number {archived}, the database only to {database}; archive to a new place, beginning with a full backup"
     )]
     ArchiveAhead {
         /// The archive's name.
@@ -173,7 +193,7 @@ pub enum BackupError {
     },
     /// The clock showed the time that was asked for more than once, since it was set back in between.
     #[error(
-        "the clock was set back, so that this time came more than once: after number {earliest} and after {latest}; restore up to a number, one of these or between them"
+        "cannot tell what this time means: the clock was set back, and it came after number {earliest} and after {latest}; restore up to a number, one of these or between them"
     )]
     ClockSetBack {
         /// What was durable when the time came first.
@@ -182,7 +202,9 @@ pub enum BackupError {
         latest: u64,
     },
     /// A point in time that neither the backups nor the archive reach.
-    #[error("{asked} can't be reached: the backups and the archive go from number {from} to {to}")]
+    #[error(
+        "cannot restore up to {asked}: the backups and the archive go from number {from} to {to}; choose a point between them, or give further backups"
+    )]
     OutOfReach {
         /// What was asked for.
         asked: String,

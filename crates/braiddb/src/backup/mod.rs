@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use braid_store::PAGE_SIZE;
 
+use crate::copies::check_outside;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::meta::Meta;
@@ -157,10 +158,11 @@ impl<'a> Backup<'a> {
     ///
     /// # Errors
     /// What a checkpoint can fail with, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
-    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent is of no use here or the
-    /// file exists. Nothing but perhaps a file `….partial` is left then.
+    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent is of no use here, the
+    /// file exists, or the path lies inside the database's directory. Nothing but perhaps a file `….partial` is left then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.inner.check_open()?;
+        check_outside(self.inner.directory.as_deref(), path.as_ref())?;
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.inner.file_mode)?;
         let mut report = self.copy(parent, &mut sink)?;

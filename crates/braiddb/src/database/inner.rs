@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -126,6 +127,8 @@ pub(crate) struct Inner {
     pub(crate) publisher: Publisher,
     pub(crate) slow_commit: Option<Duration>,
     pub(crate) file_mode: u32,
+    /// The database's directory, without links; none on a device.
+    pub(crate) directory: Option<PathBuf>,
     pub(crate) poison_told: PoisonTold,
     process: Process,
     /// The number of `process`; that of no process once the database is closed.
@@ -199,6 +202,7 @@ impl Inner {
             publisher: Publisher::new(options),
             slow_commit: options.slow_commit,
             file_mode: options.file_mode,
+            directory: options.directory.clone(),
             poison_told: PoisonTold::default(),
             process,
             open_in: AtomicU64::new(process.number()),

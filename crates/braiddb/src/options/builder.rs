@@ -61,6 +61,8 @@ pub struct Builder {
     pub(crate) stats_file: bool,
     /// The database's directory if it is to have a file of statistics.
     pub(crate) stats_directory: Option<PathBuf>,
+    /// The directory that is opened, without links; none on a device.
+    pub(crate) directory: Option<PathBuf>,
     #[cfg(feature = "metrics")]
     pub(crate) metrics_label: Option<String>,
     pub(crate) slow_commit: Option<Duration>,
@@ -102,6 +104,7 @@ impl Default for Builder {
             archive_interval: Duration::from_secs(1),
             stats_file: false,
             stats_directory: None,
+            directory: None,
             #[cfg(feature = "metrics")]
             metrics_label: None,
             slow_commit: None,

@@ -352,3 +352,41 @@ fn a_restore_that_is_cut_short_is_no_database() {
     }
     assert!(cut_short > 10, "{cut_short}");
 }
+
+/// It would be lost with the database. An existing directory, a file that is to be made, and a detour alike.
+#[test]
+fn copies_inside_the_database_are_refused() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name);
+    let db = Database::builder()
+        .pool_bytes(1 << 20)
+        .open(path("db"))
+        .unwrap();
+    db.table::<u32, u32>("t").unwrap();
+    let reader = Database::builder().pool_bytes(1 << 20);
+    let reader = reader.open_read_only(path("db")).unwrap();
+    for inside in ["db", "db/full", "db/new/full", "db/../db/full"] {
+        for db in [&db, &reader] {
+            let error = db.backup(path(inside)).unwrap_err();
+            assert!(
+                matches!(&error, Error::Backup(BackupError::InsideDatabase { .. })),
+                "{inside}: {error:?}"
+            );
+        }
+    }
+    drop(reader);
+    // A name that only begins in the same way.
+    db.backup(path("db-full")).unwrap();
+    db.close().unwrap();
+    for inside in ["db", "db/archive", "db/new/archive"] {
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let error = builder.archive(path(inside)).open(path("db")).unwrap_err();
+        assert!(
+            matches!(&error, Error::Backup(BackupError::InsideDatabase { .. })),
+            "{inside}: {error:?}"
+        );
+    }
+    assert!(!path("db/new").exists());
+    let found = braid::verify(path("db"), &mut |damage| panic!("{damage}")).unwrap();
+    assert_eq!(found.damages, 0);
+}
