@@ -44,7 +44,7 @@ impl fmt::Display for Failure {
 impl From<braid::Error> for Failure {
     fn from(error: braid::Error) -> Self {
         Failure::Failed(match error {
-            // What the library calls verifying and salvaging are commands here.
+            // The library advises verifying and salvaging; here these are commands.
             braid::Error::Corrupted { what, location } => format!(
                 "corrupted: {what} ({location}); run `braid verify DIR`, then restore a backup, or save what can be \
                  read with `braid verify DIR --repair --into NEW-DIR`"

@@ -87,7 +87,8 @@ fn ignore_missing(path: &Path, error: &io::Error) -> Result<(), Failure> {
     ))
 }
 
-/// What a command makes of a directory that was missing or empty, to be removed if the command fails.
+/// Tracks the directories and files that a command creates in a missing or empty directory, to remove them if the command
+/// fails.
 pub(crate) struct Made {
     dir: PathBuf,
     /// The highest directory that was missing; `None` if the directory was there.
@@ -108,8 +109,7 @@ impl Made {
         }
     }
 
-    /// Removes what was made since, and nothing that was there before. There is nothing to do about an error: the
-    /// command has failed already.
+    /// Removes what the command created, and nothing that existed before. Ignores errors: the command has failed already.
     pub(crate) fn remove(&self) {
         if let Some(missing) = &self.missing {
             let _ = fs::remove_dir_all(missing);

@@ -1,4 +1,4 @@
-//! What is left when a command is interrupted: directories that it made for itself are removed first.
+//! Cleanup when a command is interrupted: removes the directories that the command created for itself.
 //!
 //! The signals are blocked in every thread and awaited by one, so that removing needs no care for what a handler may
 //! do. Afterwards the process ends by the signal, as its parent expects.
@@ -34,7 +34,7 @@ fn registered() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child process may still be writing there: it ends with this one.
+/// Retries: a child process that ends with this one may still be writing there.
 fn remove_all() {
     for path in registered().iter() {
         for _ in 0..20 {
@@ -72,7 +72,7 @@ fn listen() {
             libc::raise(signal);
         }
     };
-    // Without this thread a signal would be waited for by nobody.
+    // Without this thread nothing would handle the signals.
     if std::thread::Builder::new()
         .name("signals".into())
         .spawn(wait)

@@ -1,4 +1,4 @@
-//! The name that somebody may have meant.
+//! Suggestions for misspelt names.
 
 /// The nearest of `names`, if it differs from `asked` by no more than a third of its letters.
 pub(crate) fn nearest<'a>(
@@ -13,7 +13,7 @@ pub(crate) fn nearest<'a>(
         letters.sort_unstable();
         letters
     };
-    // Letters in another order are likelier than another letter.
+    // Transposed letters are likelier than a wrong letter.
     near.min_by_key(|(distance, name)| (*distance, letters(name) != letters(asked)))
         .map(|(_, name)| name)
 }
@@ -24,7 +24,7 @@ pub(crate) fn suggestion<'a>(asked: &str, names: impl IntoIterator<Item = &'a st
     name.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// How many letters are to be changed, added, removed or exchanged with the next, to get from one to the other.
+/// The edit distance: letters changed, added, removed or swapped with their neighbour (Damerau-Levenshtein).
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (
         from.to_lowercase().chars().collect(),

@@ -230,7 +230,7 @@ fn the_contents_list_every_page_once() {
     assert_eq!(listed, pages, "left: in {CONTENTS}; right: the pages");
 }
 
-/// The paths of sources that a page names as code: what stands between backticks and begins with `crates/`.
+/// The paths of sources that a page names as code: words in backticks that begin with `crates/`.
 fn named_sources(text: &str) -> Vec<String> {
     let spans = prose(text)
         .into_iter()

@@ -659,7 +659,7 @@ fn an_archive_says_what_it_lacks() {
         error.contains("another copy") && error.contains("OWNER"),
         "{error}"
     );
-    // Nobody keeps log for an archive that has ended.
+    // No log is kept for an archive that was ended.
     expect_code(&braid(&["archive", "db", "--end"]), 0);
     put("f");
     expect_code(&braid(&["archive", "db", "archive"]), 1);

@@ -1,4 +1,4 @@
-//! What a new user mistypes, interrupts and asks first.
+//! The first minutes of a new user: mistyped names, interrupted commands, messages, statistics.
 
 use std::fs;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn what_can_not_be_decoded_is_damage() {
     assert!(!stderr(&output).contains("braid verify"));
 }
 
-/// A command that is interrupted leaves nothing, and ends by the signal.
+/// An interrupted command leaves no files behind and dies of the signal.
 #[test]
 #[cfg(unix)]
 fn an_interrupted_command_leaves_nothing() {
@@ -292,7 +292,7 @@ fn messages_say_what_to_do() {
     let process = format!("in use by process {}", std::process::id());
     failed(&["compact", "db"], &["cannot open db", &process]);
     db.close().unwrap();
-    // Damage is told with the commands that help, and `verify` does not advise to run itself.
+    // An error of damage names the commands that help, and `verify` does not advise running `verify`.
     let data = dir.path().join("db/data.braid");
     let bytes = fs::read(&data).unwrap();
     fs::write(&data, vec![0; bytes.len()]).unwrap();

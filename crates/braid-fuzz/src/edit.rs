@@ -69,7 +69,7 @@ pub struct Outcome {
     pub lost_file: bool,
 }
 
-/// What an edit did.
+/// The effect of an edit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Edit {
     /// Bytes were changed, or nothing.

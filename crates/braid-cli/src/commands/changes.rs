@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::suggest::suggestion;
 
-/// How long `--follow` with a feed leaves the database to others before it looks again.
+/// Pause of `--follow` with a feed between two looks, while other processes may open the database.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// How often `--follow` without a feed looks for new transactions.
@@ -76,7 +76,7 @@ impl<E: Into<Failure>> From<E> for Problem {
     }
 }
 
-/// Prints what a feed was not acknowledged for, and acknowledges it, for which the database is opened for writing.
+/// Prints the changes that a feed has not acknowledged, then acknowledges them. Opens the database for writing.
 fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(), Problem> {
     let builder = Database::builder().create_if_missing(false);
     let db = builder.open(&args.dir).map_err(|error| match error {
@@ -86,7 +86,7 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     let feed = db.feed(name)?;
     let mut changes = feed.changes()?;
     print_all(&mut changes, output)?;
-    // The reader has the changes before the feed forgets them.
+    // The changes are on standard output before the feed lets go of them.
     output.flush()?;
     feed.acknowledge(changes.position())?;
     drop((changes, feed));
@@ -106,7 +106,7 @@ fn acknowledged(db: &Database, name: &str) -> Result<Position, Failure> {
     })
 }
 
-/// Prints changes and acknowledges none: whoever started the command remembers the position.
+/// Prints changes and acknowledges none: the caller keeps the position.
 fn read(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
     let mut db = Database::open_read_only(&args.dir)?;
     let mut position = match (&args.feed, args.from) {

@@ -13,7 +13,7 @@ use crate::numbers::{grouped, mib};
 use crate::output::{self, Output};
 use crate::records::{Format, RecordWriter, writer};
 
-/// Entries between two updates of what is shown.
+/// Entries between two updates of the progress display.
 const SHOW_EVERY: u64 = 8192;
 
 #[derive(Debug, clap::Args)]

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure>
             let is_empty = import.entries == 0;
             drop(import);
             db.close()?;
-            // A database that this made for nothing.
+            // The import failed and created the database.
             if is_empty {
                 made.remove();
             }

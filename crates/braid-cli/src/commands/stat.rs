@@ -36,7 +36,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     if let Some(interval) = args.watch {
         return watch(&args.dir, interval, args.count, output);
     }
-    // Only reads, so that the right to read is enough.
+    // Opened read-only: read permission suffices.
     let db = Database::open_read_only(&args.dir)?;
     if args.json {
         output.line(json(&db, &args.dir, args.exact)?)?;

@@ -67,13 +67,13 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Most of the entries of a table that are named one by one.
+/// Maximum number of entries of a table that are named one by one.
 const NAMED: u64 = 10;
 
-/// Entries between two updates of what is shown.
+/// Entries between two updates of the progress display.
 const SHOW_EVERY: u64 = 8192;
 
-/// Finds keys and values that are not of their table's types, as far as those are Braid's own.
+/// Finds keys and values that are invalid for their table's types. Checks Braid's own types only.
 fn undecodable(
     dir: &Path,
     spinner: &ProgressBar,
@@ -137,7 +137,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     });
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
     if damages == 0 {
-        // Damaged pages are not read as entries.
+        // Entries on damaged pages cannot be read, so they are checked only if no page is damaged.
         let undecodable = undecodable(dir, &spinner, &mut |what| {
             damages += 1;
             if written.is_ok() {

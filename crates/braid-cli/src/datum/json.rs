@@ -59,7 +59,7 @@ pub(crate) fn from_json(column: &Column, value: &Value) -> Result<Vec<u8>, Misma
     datum(column, value)?.map_or_else(|| Err(mismatch()), |datum| column.encode(&datum))
 }
 
-/// What a JSON value is in a column; `None` if it is of another kind.
+/// Converts a JSON value for a column; `None` if the value is of another kind.
 fn datum(column: &Column, value: &Value) -> Result<Option<Datum>, Mismatch> {
     let mismatch = || Mismatch::new(column, value);
     Ok(match (column.kind(), value) {

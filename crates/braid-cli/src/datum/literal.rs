@@ -3,7 +3,7 @@
 //! Numbers are digits. Strings and bytes are quoted: `"caf\xc3\xa9\n"`, with `\xNN` for any byte and `\n`,
 //! `\r`, `\t`, `\0`, `\"`, `\'`, `\\`; single quotes do, too. Quotes may be left out around what has no spaces,
 //! quotes or semicolons; a backslash is one there. A tuple is `(PART, PART)`. Where a number, `true`, `false` or a tuple is
-//! expected, a quoted literal stands for its encoded bytes: so is shown what is no valid encoding.
+//! expected, a quoted literal stands for its encoded bytes. Invalid encodings are shown this way.
 
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ pub(crate) fn to_literal(column: &Column, bytes: &Bytes) -> String {
     }
 }
 
-/// A tuple as it is typed.
+/// Parses a tuple literal.
 pub(super) fn tuple_text(parts: &[Datum]) -> String {
     let text = |part: &Datum| match part {
         Datum::Text(text) => quote_text(text),

@@ -138,7 +138,7 @@ impl Column {
         self.kind() != Kind::Bytes || self.name == "bytes" || self.array_len().is_some()
     }
 
-    /// Refuses a type that is not one of Braid's own: what is typed by hand is most likely a mistake.
+    /// Refuses a type that is not one of Braid's own: a type name typed by hand is most likely misspelt.
     pub(crate) fn check_known(&self) -> Result<(), Mismatch> {
         if self.is_known() {
             return Ok(());
@@ -217,7 +217,7 @@ impl Column {
         encoded.ok_or_else(|| self.out_of_range(datum))
     }
 
-    /// Why a datum is not of the type: for numbers of the right kind it is their size.
+    /// Why a datum does not fit the type; for a number, the range of the type.
     fn out_of_range(&self, datum: &Datum) -> Mismatch {
         macro_rules! range {
             ($($variant:ident: $($type:ident)*);*) => {
@@ -261,7 +261,7 @@ impl Column {
     }
 }
 
-/// The types of Braid's own, but for arrays and tuples.
+/// Braid's own types, except arrays and tuples.
 const NAMES: [&str; 13] = [
     "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "bool", "string", "bytes",
 ];

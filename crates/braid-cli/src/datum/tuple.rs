@@ -34,8 +34,8 @@ pub(super) fn split(text: &str) -> Option<Vec<&str>> {
     (quote.is_none() && depth == 0).then_some(parts)
 }
 
-/// The columns of a tuple's parts; `None` if the column holds none, or parts that are not Braid's own types, whose ends
-/// nobody knows.
+/// The columns of a tuple's parts; `None` if the column holds no tuple, or a part of another program's type, whose end
+/// cannot be found.
 pub(super) fn parts(column: &Column) -> Option<Vec<Column>> {
     let names = split(column.name())?;
     let parts: Vec<Column> = names.into_iter().map(Column::key).collect();
@@ -53,7 +53,7 @@ pub(crate) fn canonical(name: &str) -> String {
     }
 }
 
-/// The length of every key of a type; `None` if they differ.
+/// The length of keys of a type; `None` if it varies.
 fn fixed_len(column: &Column) -> Option<usize> {
     match column.kind() {
         Kind::Unsigned | Kind::Signed => {
@@ -79,7 +79,7 @@ pub(super) fn decode(column: &Column, bytes: &Bytes) -> Option<Datum> {
     Some(Datum::Tuple(data))
 }
 
-/// Takes a part that others follow off a tuple.
+/// Splits the first part off a tuple that has further parts.
 fn take(part: &Column, rest: &mut Bytes) -> Option<Bytes> {
     if let Some(len) = fixed_len(part) {
         return (len <= rest.len()).then(|| rest.split_to(len));

@@ -14,7 +14,7 @@ use crate::suggest::suggestion;
 pub(crate) struct CsvReader<R> {
     reader: Reader<R>,
     wanted: CsvColumns,
-    /// What the header says; `None` before it was read.
+    /// The header's columns; `None` before the header is read.
     layout: Option<Layout>,
     record: StringRecord,
 }
@@ -27,7 +27,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// The columns of a header, whose names may have `:TYPE` behind them, and the types that it gives.
+    /// Parses a header: column names, each optionally followed by `:TYPE`.
     fn of(
         header: &StringRecord,
         wanted: &CsvColumns,
@@ -126,7 +126,7 @@ impl<R: Read> CsvReader<R> {
     }
 }
 
-/// That a line has other fields than the header.
+/// The error for a line whose number of fields differs from the header's.
 fn fields(found: u64, expected: u64) -> String {
     let plural = |count| if count == 1 { "" } else { "s" };
     format!(

@@ -116,7 +116,7 @@ fn run(script: &[u8]) {
     }
 }
 
-/// Damages one page of a tree, as a script says. Everything else opens, and is right.
+/// Damages one page of a tree, as a script says. Everything else must open and be correct.
 fn damage_one_page(script: &mut Input<'_>) {
     let base = base();
     let mut image = base.image.clone();
@@ -155,7 +155,7 @@ fn damage_one_page(script: &mut Input<'_>) {
     }
 }
 
-/// What was found, unless it is told to be damaged.
+/// The entries that were found, unless the engine reports them as damaged.
 fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
     match read {
         Ok(read) => Some(read.expect("what is not damaged is there")),
@@ -166,8 +166,8 @@ fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
 
 const MARKER: &str = "CREATING";
 
-/// Adds files of somebody else, as the script's mode says: a document, and a marker of a creation that made none
-/// of the files. Returns them in the order of their names.
+/// Adds foreign files, as the script's mode says: a document, and the marker of a creation that made none of the
+/// files. Returns them ordered by name.
 fn add_foreign(image: &mut Image, script: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mode = script.first().copied().unwrap_or_default();
     let mut foreign = Vec::new();

@@ -63,7 +63,7 @@ fn scripts() -> Vec<Vec<u8>> {
             }
         }
     }
-    // Each file cut in its midst, and removed.
+    // Each file cut in the middle, and removed.
     for block in 0..=51 {
         all.push(vec![0, 63, 5 * block, 0, 100]);
         all.push(vec![0, 63 | 0x80, 5 * block, 0, 0, 0]);

@@ -430,7 +430,7 @@ impl Session {
     }
 }
 
-/// That there is no table of a name, with the name that may have been meant.
+/// The error for a missing table, with a suggestion for a misspelt name.
 pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
     let names = db.table_names()?;
     let meant = suggestion(name, names.iter().map(String::as_str));
