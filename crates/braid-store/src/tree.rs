@@ -8,6 +8,7 @@ mod large;
 pub(crate) mod layers;
 mod merged;
 mod position;
+mod repack;
 mod scan;
 mod spot;
 mod structure;

@@ -1,7 +1,15 @@
 //! Making the data file as short as it can be.
 
-use crate::database::Database;
-use crate::error::Result;
+use std::sync::Arc;
+
+use braid_store::WriterRoom;
+
+use crate::database::{Database, Inner};
+use crate::error::{Error, Result};
+use crate::table::TableCore;
+
+/// Pages that one step of filling leaves changes at most, but for inner nodes.
+const PAGES_PER_STEP: usize = 3;
 
 /// Checkpoints that a compaction makes at most: what one replaces is free only for the next.
 const ROUNDS_MAX: u32 = 16;
@@ -19,11 +27,13 @@ pub struct CompactReport {
 }
 
 impl Database {
-    /// Moves the pages at the end of the data file into free space before them, and cuts the file.
+    /// Fills pages that are partly empty, moves those at the end of the data file into free space before them, and
+    /// cuts the file.
     ///
-    /// This is done by checkpoints, which write to free space and switch to it at once, so a crash at any
-    /// moment leaves the state before or after one of them, and transactions go on meanwhile. Pages that are
-    /// partly empty stay so. The file needs room for one checkpoint's page map beyond what it holds.
+    /// Checkpoints write to free space and switch to it at once, so a crash at any moment leaves the state before or
+    /// after one of them. Transactions, snapshots and scans continue meanwhile. Filling pages needs space for those
+    /// that change until the next checkpoint; if the device is full, they stay partly empty. The rest needs room for one
+    /// checkpoint's page map beyond what the file holds.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -48,6 +58,7 @@ impl Database {
         // What was dropped or removed gives its pages back first.
         inner.collect_all_garbage();
         inner.free_dropped_tables()?;
+        self.fill_leaves()?;
         inner.checkpoint()?;
         let mut bytes_after = self.stats().store.file_bytes;
         let mut checkpoints = 1;
@@ -66,5 +77,61 @@ impl Database {
             bytes_after: self.stats().store.file_bytes,
             checkpoints,
         })
+    }
+
+    /// Moves records together, so that no leaf is much emptier than it needs to be.
+    fn fill_leaves(&self) -> Result<()> {
+        let inner = self.inner();
+        let mut cores = vec![inner.catalog.clone()];
+        for name in self.table_names()? {
+            cores.extend(inner.find_table(&name)?);
+        }
+        let mut room = WriterRoom::default();
+        let filled = cores.iter().try_for_each(|core| {
+            match inner.fill_leaves_of(core, &mut room) {
+                // What is damaged, or finds no space, stays as it is. A table may be dropped meanwhile.
+                Err(
+                    Error::OutOfSpace { .. } | Error::Corrupted { .. } | Error::TableDropped { .. },
+                ) => Ok(()),
+                filled => filled,
+            }
+        });
+        inner.store.release_room(&mut room);
+        filled
+    }
+}
+
+impl Inner {
+    fn fill_leaves_of(&self, core: &Arc<TableCore>, room: &mut WriterRoom) -> Result<()> {
+        let mut from = Vec::new();
+        let mut is_full = false;
+        loop {
+            match self.fill_leaf(core, room, &from) {
+                Ok(Some(next)) => from = next,
+                Ok(None) => return Ok(()),
+                // Once: what this has changed so far is in free space after a checkpoint.
+                Err(Error::OutOfSpace { .. }) if !is_full => {
+                    is_full = true;
+                    self.checkpoint()?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            is_full = false;
+        }
+    }
+
+    /// One step, between two flips of checkpoints.
+    fn fill_leaf(
+        &self,
+        core: &TableCore,
+        room: &mut WriterRoom,
+        from: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let _gate = self.page_gate.read();
+        self.check_writable()?;
+        core.check_alive()?;
+        self.store.admit(room, (PAGES_PER_STEP, 0), || false)?;
+        Ok(core.tree.repack(from)?)
     }
 }

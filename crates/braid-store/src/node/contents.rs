@@ -164,6 +164,25 @@ impl<'a> Contents<&'a [u8]> {
         (separator, right)
     }
 
+    /// Cuts off what a page with so many words in use does not hold, if that is anything; returns it and the key that
+    /// separates the two. Of a leaf, which holds one entry at least.
+    pub(crate) fn cut_behind(&mut self, words: usize) -> Option<(Vec<u8>, Self)> {
+        if self.words() <= words {
+            return None;
+        }
+        // The upper fence will be a part of the next key, and keys share more than now.
+        let prefix = self.prefix_len();
+        let mut used = FIRST_SLOT + self.lower.as_ref().map_or(0, |f| words_of(f.len()));
+        let mut at = 0;
+        while let [entry, next, ..] = &self.entries[at..]
+            && used + self.entry_words(entry, prefix) + words_of(next.key.len()) <= words
+        {
+            used += self.entry_words(entry, prefix);
+            at += 1;
+        }
+        Some(self.split_at(at.max(1)))
+    }
+
     /// Takes in the node to the right, which began at `separator`.
     pub(crate) fn append(&mut self, separator: &'a [u8], right: Self) {
         if self.kind == KIND_INNER {

@@ -12,7 +12,7 @@ use crate::pool::WritePage;
 
 impl Tree {
     /// Latches a node.
-    fn latch(&self, id: PageId) -> Result<WritePage<'_>, StoreError> {
+    pub(super) fn latch(&self, id: PageId) -> Result<WritePage<'_>, StoreError> {
         let page = self.pool.write(id)?.ok_or_else(|| broken(id))?;
         match Node(page.page()).kind() {
             KIND_LEAF | KIND_INNER => Ok(page),
@@ -21,7 +21,7 @@ impl Tree {
     }
 
     /// Latches a child, which is where its parent says: splits and merges rely on that.
-    fn latch_child(
+    pub(super) fn latch_child(
         &self,
         parent: &WritePage<'_>,
         position: usize,
