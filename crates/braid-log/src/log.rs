@@ -544,8 +544,9 @@ impl Log {
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {
             released |= lane.pool.release(position.segment, &core.options);
         }
+        // Who checkpoints after the device was full wants to know whether it still is.
+        core.space.retry_now();
         if released {
-            core.space.retry_now();
             match core.options.flush_mode {
                 FlushMode::Background => core.preparer.notify(),
                 FlushMode::Callers => {
