@@ -556,16 +556,22 @@ fn a_database_is_backed_up_and_restored() {
     );
     // What is wrong is said, and nothing is begun.
     for (args, what) in [
-        (&["restore", "next", "x"][..], "incremental backup"),
+        (
+            &["restore", "next", "x"][..],
+            "it is incremental and builds on",
+        ),
         (
             &["restore", "full", "restored"],
             "choose an empty or new place",
         ),
         (
             &["restore", "full", "x", "--until-number", "1"],
-            "can't be reached",
+            "cannot restore up to ",
         ),
-        (&["restore", "db/LOCK", "x"], "is no backup"),
+        (
+            &["restore", "db/LOCK", "x"],
+            "it is not a backup of a Braid database",
+        ),
         (&["backup", "db", "full"], "choose an empty or new place"),
         (&["backup", "missing", "x"], "missing"),
         (
@@ -578,7 +584,7 @@ fn a_database_is_backed_up_and_restored() {
                 "--until-time",
                 "2001-01-01T00:00:00Z",
             ],
-            "can't be reached",
+            "cannot restore up to ",
         ),
     ] {
         let output = braid(args);
