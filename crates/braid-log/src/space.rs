@@ -243,12 +243,22 @@ impl Core {
         loop {
             let prepared = lane.pool.prepared();
             if self.has_exact_room(lane) {
-                if !self.is_comfortable(lane) {
-                    self.preparer.notify();
+                match self.options.flush_mode {
+                    FlushMode::Background if self.is_comfortable(lane) => {}
+                    FlushMode::Background => self.preparer.notify(),
+                    FlushMode::Callers => self.prepare_to_grow(lane),
                 }
                 return Ok(());
             }
             self.prepare_while_short(lane, payload, || lane.pool.prepared() == prepared)?;
+        }
+    }
+
+    /// Where no thread does it, makes the room ahead that a grown log has, once it is time.
+    fn prepare_to_grow(&self, lane: &Lane) {
+        if lane.pool.is_growing_to(self.options.grown_segment_bytes()) {
+            // Without that room the log goes on as it is.
+            let _ = self.prepare_while_short(lane, 0, || self.room(lane) < self.needed(0));
         }
     }
 
