@@ -21,6 +21,8 @@ const RECORDS: u64 = 65_536;
 const BATCH: u64 = 1_024;
 const IN_FLIGHT: usize = 1_000;
 const COMMITS: u64 = 20_000;
+/// As much log as all operations write.
+const LOG_BYTES: u64 = 192 << 20;
 const VALUE: [u8; 100] = [7; 100];
 
 fn main() -> Outcome {
@@ -28,7 +30,8 @@ fn main() -> Outcome {
         Some(name) => name.parse()?,
         None => Protocol::default(),
     };
-    let (db, table) = open(&MemoryDevice::new(), protocol)?;
+    // Log files are made before anything is counted.
+    let (db, table) = open(&MemoryDevice::new(), protocol, LOG_BYTES)?;
     let mut rng = fastrand::Rng::with_seed(1);
 
     count("insert_ascending", RECORDS, || {
@@ -94,11 +97,11 @@ fn main() -> Outcome {
 
     // A database whose process ended without a word: all it has is its log.
     let device = MemoryDevice::new();
-    let (db, table) = open(&device, protocol)?;
+    let (db, table) = open(&device, protocol, 0)?;
     in_flight(&db, &table, RECORDS, &mut rng)?;
     std::mem::forget(db);
     count("recovery", RECORDS, || {
-        let (db, _) = open(&device, protocol)?;
+        let (db, _) = open(&device, protocol, 0)?;
         // With the creation of the table.
         assert!(db.recovery().transactions > RECORDS);
         std::mem::forget(db);
@@ -122,11 +125,13 @@ fn measured(operation: &mut dyn FnMut() -> Outcome) -> Outcome {
 fn open(
     device: &MemoryDevice,
     protocol: Protocol,
+    log_bytes: u64,
 ) -> Result<(Database, Table<u64, Bytes>), braid::Error> {
     let db = Database::builder()
         .protocol(protocol)
         // As many on every machine.
         .strands(2)
+        .preallocated_log_bytes(log_bytes)
         .background_threads(false)
         // The shortest, so that waiting for each commit of `epoch` ends.
         .epoch(Duration::from_micros(10))
