@@ -321,6 +321,9 @@ impl Tree {
             if let Some(outcome) = self.try_read(spot, key, &want_value, &mut take)? {
                 return Ok(outcome);
             }
+            if key.len() > SHORT_KEY_MAX && self.long.is_some() {
+                return self.read_long(key, want_value, take);
+            }
             waits.wait();
         }
     }
@@ -349,9 +352,9 @@ impl Tree {
         };
         let node = Node(leaf.page());
         let Ok(i) = place else {
-            // Here, so that keys that are found pay nothing for it.
+            // Here, so that keys that are found pay nothing for it. The caller reads the layers.
             if key.len() > SHORT_KEY_MAX && self.long.is_some() {
-                return self.read_long(&leaf, key, &want_value, take);
+                return Ok(None);
             }
             return Ok(leaf.validate().then_some(None));
         };

@@ -588,7 +588,7 @@ impl Inner {
     ) -> Result<Option<T>> {
         let horizon = self.log.horizon();
         let is_there = table.since <= horizon;
-        let is_visible = |meta: RecordMeta| meta.version <= horizon && is_there;
+        let is_visible = move |meta: RecordMeta| meta.version <= horizon && is_there;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),

@@ -33,12 +33,13 @@ use braid_rt::RwLock;
 use bytes::Bytes;
 
 use super::spot::Slot;
-use super::{Change, Direction, LeafScan, RecordMeta, Taken, Tree, ValueRef};
+use super::{Change, Direction, LeafScan, RecordMeta, Taken, ToKey, Tree, ValueRef};
 use crate::detached::DetachedValue;
 use crate::error::StoreError;
 use crate::node::Node;
 use crate::page::PageId;
 use crate::pool::{Pool, WritePage};
+use crate::pool::{ReadPage, Waits};
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
 /// The bit that the number of a tree of layers has, and that of no other tree.
@@ -456,12 +457,31 @@ impl Tree {
         self.long.as_ref()?.get()
     }
 
-    /// Reads a long key whose home leaf is `leaf`; `None` if the leaf changed.
+    /// Reads a key that is longer than `SHORT_KEY_MAX`. Takes the closures by value: a reference would keep what a read
+    /// of a short key looks at in memory.
     #[cold]
     #[inline(never)]
     pub(super) fn read_long<T>(
         &self,
-        leaf: &crate::pool::ReadPage<'_>,
+        key: &[u8],
+        want_value: impl Fn(RecordMeta) -> bool,
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<Taken<T>>, StoreError> {
+        let mut waits = Waits::default();
+        loop {
+            if let Some(leaf) = self.try_descend(&ToKey(key))?
+                && let Some(outcome) = self.read_from_home(&leaf, key, &want_value, &mut take)?
+            {
+                return Ok(outcome);
+            }
+            waits.wait();
+        }
+    }
+
+    /// Reads a long key whose home leaf is `leaf`; `None` if the leaf changed.
+    fn read_from_home<T>(
+        &self,
+        leaf: &ReadPage<'_>,
         key: &[u8],
         want_value: &dyn Fn(RecordMeta) -> bool,
         take: &mut dyn FnMut(ValueRef<'_>) -> T,
