@@ -125,6 +125,7 @@ fn main() -> ExitCode {
         Command::DemoWorker(args) => demo::run_worker(&args),
     };
     let result = result.and_then(|()| output.flush());
+    signals::wait_if_interrupted();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has had enough of it: not an error.

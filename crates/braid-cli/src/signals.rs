@@ -5,11 +5,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 /// Directories to be removed when the process is interrupted.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Whether a signal has come that ends the process.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Waits for the end of the process if a signal is ending it: the command fails because its directories are being removed,
+/// and must not report that, nor exit with a code, before the process ends by the signal.
+pub(crate) fn wait_if_interrupted() {
+    // Acquire pairs with the release before the directories are removed.
+    while INTERRUPTED.load(Ordering::Acquire) {
+        std::thread::park();
+    }
+}
 
 /// A directory that is removed when the process is interrupted, for as long as this lives.
 pub(crate) struct Temporary(PathBuf);
@@ -64,6 +77,8 @@ fn listen() {
         if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
             return;
         }
+        // Release pairs with the acquire of a command that fails because of the removal.
+        INTERRUPTED.store(true, Ordering::Release);
         remove_all();
         // SAFETY: the calls take no memory but `set`; the default action of these signals ends the process.
         unsafe {
