@@ -89,8 +89,9 @@ fn identities(device: &SimDevice) -> Vec<u64> {
         .collect()
 }
 
+/// Superblocks have their magic there, and other blocks than pages a flag.
 fn is_page(identity: u64) -> bool {
-    (1..1 << 62).contains(&identity)
+    (1..1 << 48).contains(&identity)
 }
 
 /// Looks at every key on its own, and scans every table from both ends; returns how many keys of each table can't be
