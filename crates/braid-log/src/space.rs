@@ -254,9 +254,11 @@ impl Core {
         }
     }
 
-    /// Where no thread does it, makes the room ahead that a grown log has, once it is time.
+    /// Where no thread does it, makes the room ahead that a grown log has, once it is time. A log with a limit grows only
+    /// with what it needs, so that files made ahead do not use the limit up.
     fn prepare_to_grow(&self, lane: &Lane) {
-        if lane.pool.is_growing_to(self.options.grown_segment_bytes()) {
+        let is_limited = self.options.max_log_bytes != 0;
+        if !is_limited && lane.pool.is_growing_to(self.options.grown_segment_bytes()) {
             // Without that room the log goes on as it is.
             let _ = self.prepare_while_short(lane, 0, || self.room(lane) < self.needed(0));
         }
