@@ -206,7 +206,7 @@ fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
     for tx in round.txs.iter().filter(|tx| !tx.writes()) {
         // Somewhere not before the newest it read. What an aborted one saw is not held against anybody.
         if let Outcome::Committed(number) = tx.outcome {
-            let from = order.partition_point(|tx| number_of(tx) <= number);
+            let from = *places(order, number).start();
             let outcomes = states[from..].iter().map(|state| fits(state, &tx.ops));
             let mut why = None;
             for outcome in outcomes {
@@ -259,9 +259,23 @@ fn snapshot_fits(states: &[State], order: &[&Tx], place: usize, tx: &Tx) -> Resu
 }
 
 fn view_fits(states: &[State], order: &[&Tx], view: &View) -> Result<(), Violation> {
-    let at = order.partition_point(|tx| number_of(tx) <= view.number);
-    fits(&states[at], &view.ops)
-        .map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.number))
+    let mut outcomes = places(order, view.number).map(|at| fits(&states[at], &view.ops));
+    let first = outcomes.next().expect("there is at least one place");
+    if outcomes.any(|outcome| outcome.is_ok()) {
+        return Ok(());
+    }
+    first.map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.number))
+}
+
+/// The places in the order that a number may stand for: behind all transactions up to it, and before all later ones. One
+/// that is in doubt may have either side of it: its client was told of a failure while another thread made its number
+/// durable.
+fn places(order: &[&Tx], number: u64) -> std::ops::RangeInclusive<usize> {
+    let is_up_to = |tx: &&Tx| number_of(tx) <= number;
+    let is_later = |tx: &&Tx| (number + 1..u64::MAX).contains(&number_of(tx));
+    let first = order.iter().rposition(is_up_to).map_or(0, |at| at + 1);
+    let last = order.iter().position(is_later).unwrap_or(order.len());
+    first..=last.max(first)
 }
 
 /// I1 and I4: what was acknowledged is there, and what a snapshot or an acknowledged reader saw.
@@ -280,6 +294,16 @@ fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<
         }
     }
     let own: BTreeSet<TxId> = round.txs.iter().map(|tx| tx.id).collect();
+    for view in &round.views {
+        let writers = seen(&view.ops).filter_map(|(_, version)| Some(version?.writer()));
+        let mut lost = writers.filter(|id| own.contains(id) && !found.marks.contains(id));
+        if let Some(id) = lost.next() {
+            return Err(format!(
+                "I4: {id} was seen by a snapshot at {} and is lost",
+                view.number
+            ));
+        }
+    }
     for tx in round.txs.iter().filter(|tx| tx.acknowledged) {
         for (_, seen) in tx.seen() {
             let Some(version) = seen else { continue };
