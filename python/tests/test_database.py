@@ -209,7 +209,7 @@ def test_verify_tells_of_damage(path: Path) -> None:
     data.write_bytes(contents)
     report = braid.verify(path)
     assert report.findings
-    with pytest.raises(braid.CorruptError, match="braid verify") as error:
+    with pytest.raises(braid.CorruptError, match="restore a backup or salvage what can be read") as error:
         with braid.open(path, **SMALL) as db:
             print(dict(db.table("t", key=int, value=bytes)))
     assert error.value.location

@@ -519,7 +519,7 @@ impl Client {
     fn exercise(&mut self) -> Next {
         match self.rng.u32(..5) {
             0 => {
-                let copied = self.db.backup_to(&mut Vec::new());
+                let copied = self.beside.copies.make_of_any_round(&self.db);
                 self.or_failed(copied)
             }
             1 => {

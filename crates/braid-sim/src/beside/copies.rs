@@ -31,6 +31,12 @@ struct Made {
     broken: Option<Violation>,
 }
 
+/// A backup that was just made: up to which number, and what is in it, unless it could not be restored.
+struct Kept {
+    number: u64,
+    found: Option<Found>,
+}
+
 /// The backups of a round.
 pub(crate) struct CopiesOfRound {
     made: Vec<(u64, BTreeSet<TxId>)>,
@@ -81,6 +87,29 @@ impl Copies {
             let any = rng.usize(..made.copies.len() + 1);
             made.copies.get(any).cloned()
         };
+        let copy = self.keep(db, parent)?;
+        let ops = match copy.found {
+            Some(found) => {
+                let mut made = self.0.lock();
+                made.of_round.push((copy.number, found.marks));
+                vec![whole(found.state)]
+            }
+            None => Vec::new(),
+        };
+        Ok(View {
+            number: copy.number,
+            ops,
+        })
+    }
+
+    /// Makes a full backup of a database that may be closed meanwhile, so that the round to which the backup belongs is
+    /// unknown. It is kept nevertheless: the archive may begin at any backup.
+    pub(crate) fn make_of_any_round(&self, db: &Database) -> Result<()> {
+        self.keep(db, None).map(drop)
+    }
+
+    /// Makes a backup, restores it, and keeps it.
+    fn keep(&self, db: &Database, parent: Option<Copy>) -> Result<Kept> {
         let mut bytes = Vec::new();
         let (report, mut chain) = match parent {
             None => (db.backup_to(&mut bytes)?, Vec::new()),
@@ -103,24 +132,21 @@ impl Copies {
         let number = report.number;
         let mut made = self.0.lock();
         let found = match found {
-            Ok(found) => found,
+            Ok(found) => Some(found),
             Err(error) => {
                 let broken = format!("a backup can't be restored: {error}");
                 made.broken.get_or_insert(broken);
-                let ops = Vec::new();
-                return Ok(View { number, ops });
+                None
             }
         };
-        made.of_round.push((number, found.marks.clone()));
-        made.copies.push(Copy {
-            number,
-            chain,
-            found: found.clone(),
-        });
-        Ok(View {
-            number,
-            ops: vec![whole(found.state)],
-        })
+        if let Some(found) = found.clone() {
+            made.copies.push(Copy {
+                number,
+                chain,
+                found,
+            });
+        }
+        Ok(Kept { number, found })
     }
 
     /// Takes what was noted of the backups of a round.
