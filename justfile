@@ -20,7 +20,7 @@ sim seeds="0..14000":
 
 # Measure durable updates beside the bare log: `just bench u1 --threads 32`
 bench workload="u1" *options="--threads 32 --with-limit":
-    cargo run --release -p braid-cli -- bench {{ workload }} {{ options }}
+    cargo run --profile fat -p braid-cli -- bench {{ workload }} {{ options }}
 
 # Compare instruction counts with the recorded ones
 instructions:

@@ -32,7 +32,7 @@ count() {
     # What a user's build has, whatever the caller's shell says.
     unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
     export CARGO_INCREMENTAL=0
-    cargo build --quiet --release -p braiddb --example instructions
+    cargo build --quiet --profile fat -p braiddb --example instructions
     totals=$(mktemp -d)
     trap 'rm -rf "$totals"' EXIT
     # The C library's copies as every x86-64 processor does them: which instructions it prefers depends on the
@@ -40,7 +40,7 @@ count() {
     export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM
     valgrind --quiet --tool=callgrind --callgrind-out-file="$totals/total" --collect-atstart=no \
         --toggle-collect='*::measured' --dump-after='*::measured' \
-        "${CARGO_TARGET_DIR:-target}/release/examples/instructions" "$@" >"$totals/operations"
+        "${CARGO_TARGET_DIR:-target}/fat/examples/instructions" "$@" >"$totals/operations"
     # The n-th file is of the n-th operation.
     local n=0 name times total
     while read -r name times; do

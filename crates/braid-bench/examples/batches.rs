@@ -2,7 +2,7 @@
 //! that holds a tenth of the data:
 //!
 //! ```text
-//! cargo run --release -p braid-bench --example batches -- DIRECTORY
+//! cargo run --profile fat -p braid-bench --example batches -- DIRECTORY
 //! ```
 //!
 //! The two take turns; it prints the median time a key of seven rounds, or more if a second number says so.

@@ -2,7 +2,7 @@
 //! engine does for the values that it keeps:
 //!
 //! ```text
-//! cargo run --release -p braid-bench --example busy -- DIRECTORY SHARE
+//! cargo run --profile fat -p braid-bench --example busy -- DIRECTORY SHARE
 //! ```
 //!
 //! The two take turns of two seconds; it prints each of nine rounds, or as many as a third argument says, and the median of their ratios.

@@ -1,9 +1,9 @@
 //! A fixed number of a workload's transactions on Braid in memory, for counting instructions:
 //!
 //! ```text
-//! cargo build --release -p braid-bench --example workload_instructions
+//! cargo build --profile fat -p braid-bench --example workload_instructions
 //! for n in 0 5000; do
-//!     valgrind --tool=callgrind --callgrind-out-file=callgrind.$n target/release/examples/workload_instructions tpcc $n
+//!     valgrind --tool=callgrind --callgrind-out-file=callgrind.$n target/fat/examples/workload_instructions tpcc $n
 //! done
 //! ```
 //!

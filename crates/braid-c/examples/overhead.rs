@@ -2,13 +2,13 @@
 //! in one process, medians of the rounds.
 //!
 //! ```text
-//! cargo run --release -p braid-c --example overhead                 # times, side by side
-//! cargo run --release -p braid-c --example overhead -- DIRECTORY    # durable writes to a disk, too
+//! cargo run --profile fat -p braid-c --example overhead                 # times, side by side
+//! cargo run --profile fat -p braid-c --example overhead -- DIRECTORY    # durable writes to a disk, too
 //!
-//! cargo build --release -p braid-c --example overhead
+//! cargo build --profile fat -p braid-c --example overhead
 //! for n in 0 100000; do for by in rust c; do                        # instructions
 //!     valgrind --tool=callgrind --callgrind-out-file=/dev/null \
-//!         target/release/examples/overhead count $by table-get $n
+//!         target/fat/examples/overhead count $by table-get $n
 //! done; done
 //! ```
 //!

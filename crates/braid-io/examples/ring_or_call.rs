@@ -1,6 +1,6 @@
 //! Which is cheaper, io_uring or the plain system call? The figures behind the choices of `uring.rs`.
 //!
-//! `cargo run --release -p braid-io --example ring_or_call -- DIRECTORY [SECONDS_EACH]`
+//! `cargo run --profile fat -p braid-io --example ring_or_call -- DIRECTORY [SECONDS_EACH]`
 
 #[cfg(uring)]
 mod linux {

@@ -1,7 +1,7 @@
 //! How fast a table is loaded, beside a plain sequential write of as many bytes to the same disk.
 //!
 //! ```sh
-//! cargo run --release -p braiddb --example bulk_load -- [DIRECTORY [ENTRIES [VALUE_BYTES]]]
+//! cargo run --profile fat -p braiddb --example bulk_load -- [DIRECTORY [ENTRIES [VALUE_BYTES]]]
 //! ```
 //!
 //! By default 1,000,000 entries with values of 1,000 bytes, five times each, in turn; the medians count.
