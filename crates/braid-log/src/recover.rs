@@ -364,7 +364,6 @@ impl Recovered {
         }
         scanned.tail.sort_unstable();
         scanned.flushes.sort_unstable();
-        scanned.flushes.retain(|&flush| flush > scanned.flush_base);
         // Of a log that is being written, the cut of its protocol says no more than that nothing is missing.
         let newest_kept = match (protocol.cut(&scanned)?, limit) {
             (kept, None) => kept,

@@ -7,11 +7,13 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use braid_io::SimDevice;
+use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
     FlushMode, InFlight, LockRelease, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket,
 };
-use common::{bounded, payload, pieces, sim, small, try_recover};
+use common::{bounded, memory, payload, pieces, recover, sim, small, try_recover};
+
+const BLOCK: usize = 4096;
 
 /// What the tester knows of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -433,6 +435,72 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
     let ticket = entry.finish_async();
     log.when_unlockable(ticket.unlock_point(), unlock);
     Some((rng.bool() && ticket.wait().is_ok()).then_some(number))
+}
+
+/// Whether the lane of the name holds a chunk.
+fn has_chunk(device: &Arc<dyn Device>, name: &str) -> bool {
+    let mut bytes = [0; 4];
+    let file = device.open(name, OpenMode::Existing).unwrap();
+    file.read_at(&mut bytes, BLOCK as u64).unwrap();
+    bytes != [0; 4]
+}
+
+/// A large piece is on the medium in several flushes, and with `gwsn` it counts with the last of them. A flush of
+/// another lane that is lost between them takes it along, although its first part lies before the gap.
+#[test]
+fn a_large_piece_counts_with_its_last_flush() {
+    const LANES: [&str; 2] = ["log-00-00000001.seg", "log-01-00000001.seg"];
+    let device = memory();
+    let options = LogOptions {
+        protocol: ProtocolKind::Gwsn,
+        lanes: 2,
+        segment_bytes: 260 << 10,
+        // `finish_async` flushes by itself.
+        group_size: 1,
+        ..small(FlushMode::Callers)
+    };
+    let log = Arc::new(Log::create(Arc::clone(&device), options.clone()).unwrap());
+    let start = log.quiesce(|start| start);
+    // Acknowledged with the first part of the large piece: then there is a flush of the other lane.
+    let before = log.append(&[&payload(1, 100)]).unwrap();
+    let beside = Arc::new(Mutex::new((None, Vec::new())));
+    let (of_callback, seen, medium) = (Arc::clone(&log), Arc::clone(&beside), Arc::clone(&device));
+    before.on_durable(move |outcome| {
+        outcome.unwrap();
+        let empty = LANES.iter().find(|name| !has_chunk(&medium, name));
+        let empty = *empty.expect("one lane has the first part");
+        let mut seen = seen.lock().unwrap();
+        seen.0 = Some(empty);
+        while !has_chunk(&medium, empty) {
+            // Another thread, another strand.
+            let log = Arc::clone(&of_callback);
+            let commit = move || {
+                let mut entry = log.enter(100).unwrap();
+                let number = entry.draw(1);
+                entry.append(&[&payload(number, 100)]);
+                drop(entry.finish_async());
+                number
+            };
+            seen.1.push(std::thread::spawn(commit).join().unwrap());
+        }
+    });
+    let mut large = log.enter(60_000).unwrap();
+    let number = large.draw(1);
+    large.append(&[&payload(number, 60_000)]);
+    drop(large.finish_async());
+    drop(log);
+    let (lost, mut small) = std::mem::take(&mut *beside.lock().unwrap());
+    let everything = pieces(&recover(&device, &options, &start));
+    assert_eq!(everything.len(), 2 + small.len());
+    assert!(everything.contains_key(&number));
+    let file = device.open(lost.unwrap(), OpenMode::Existing).unwrap();
+    let len = file.len().unwrap() as usize - BLOCK;
+    file.write_at(&[&vec![0; len]], BLOCK as u64).unwrap();
+    // All but the lost one and what was numbered after it.
+    small.pop();
+    small.insert(0, 1);
+    let found = pieces(&recover(&device, &options, &start));
+    assert!(found.keys().eq(&small), "{:?} and {small:?}", found.keys());
 }
 
 #[test]

@@ -91,11 +91,18 @@ mod tests {
     fn flushes_count_up_to_the_first_gap() {
         let scanned = Scanned {
             flush_base: 3,
-            flushes: vec![4, 5, 7],
+            flushes: vec![2, 4, 5, 7],
             ..Scanned::default()
         };
         assert_eq!(Gwsn.cut(&scanned).unwrap(), Kept::Flushes(5));
         assert_eq!(GwsnStrict.cut(&scanned).unwrap(), Kept::Flushes(7));
+        let covered = Scanned {
+            flush_base: 3,
+            flushes: vec![2, 3],
+            ..Scanned::default()
+        };
+        assert_eq!(Gwsn.cut(&covered).unwrap(), Kept::Flushes(3));
+        assert_eq!(GwsnStrict.cut(&covered).unwrap(), Kept::Flushes(3));
         let lost = Scanned {
             horizon: 2,
             found_to_horizon: 1,

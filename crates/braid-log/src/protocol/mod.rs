@@ -73,7 +73,7 @@ pub(crate) struct Scanned {
     pub(crate) tail: Vec<Run>,
     /// The last flush that the checkpoint covers.
     pub(crate) flush_base: u64,
-    /// Flushes behind it that are there as a whole, sorted.
+    /// Flushes that are there as a whole, sorted. Those that the checkpoint covers change nothing.
     pub(crate) flushes: Vec<u64>,
     /// For each lane, its transactions with dependencies, sorted.
     pub(crate) dependents: Vec<Vec<Dependent>>,
