@@ -116,9 +116,9 @@ impl Read for Stream {
         self.call(|read| {
             let given = read.call1((room.len(),))?;
             let given: &[u8] = given.extract()?;
-            let place = room
-                .get_mut(..given.len())
-                .ok_or_else(|| PyValueError::new_err("read gave more than it was asked for"))?;
+            let place = room.get_mut(..given.len()).ok_or_else(|| {
+                PyValueError::new_err("read() returned more bytes than were requested")
+            })?;
             place.copy_from_slice(given);
             Ok(given.len())
         })
@@ -176,14 +176,14 @@ pub(crate) fn backup_info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, P
 fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
     if until.is_instance_of::<PyInt>() && !until.is_instance_of::<PyBool>() {
         let number = until.extract();
-        return number
-            .map(Until::Number)
-            .map_err(|_| OptionError::new_err(format!("there is no transaction {until}")));
+        return number.map(Until::Number).map_err(|_| {
+            OptionError::new_err(format!("invalid until {until}: must be a sequence number"))
+        });
     }
     match until.extract::<SystemTime>() {
         Ok(time) => Ok(Until::Time(time)),
         Err(_) => Err(PyTypeError::new_err(
-            "until is the number of a transaction, or a datetime with a time zone",
+            "until must be the sequence number of a transaction, or a datetime with a time zone",
         )),
     }
 }
@@ -212,7 +212,9 @@ pub(crate) fn restore<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let _active = Active::begin()?;
     if backups.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("backups is a list of paths, not one"));
+        return Err(PyTypeError::new_err(
+            "backups must be a list of paths, not a single path",
+        ));
     }
     let places = backups.try_iter()?;
     let places = places.map(|given| Place::of(&given?, "read"));
@@ -227,7 +229,9 @@ pub(crate) fn restore<'py>(
     let until = until.map_or(Ok(Until::End), until_of)?;
     let device = device.map(|device| parsed("device", device)).transpose()?;
     if device == Some(braid::DeviceChoice::Memory) {
-        return Err(OptionError::new_err("nothing is restored into memory"));
+        return Err(OptionError::new_err(
+            "cannot restore into memory: choose another device",
+        ));
     }
     let progress = Progress::new(progress);
     let report = py.detach(|| {

@@ -105,7 +105,7 @@ impl<'py> Pairs<'py> {
         match <[_; 2]>::try_from(pair) {
             Ok([key, value]) => Ok(Some((key, value))),
             Err(_) => Err(PyValueError::new_err(format!(
-                "entry {} has {len} items; an entry is a key and a value",
+                "entry {} has {len} items; an entry must be a key and a value",
                 self.count - 1
             ))),
         }

@@ -59,7 +59,7 @@ impl Drop for BulkLoader {
 
 #[cold]
 fn over() -> PyErr {
-    ClosedError::new_err("the load was finished or aborted before")
+    ClosedError::new_err("the load was finished or aborted; begin another one")
 }
 
 #[pymethods]

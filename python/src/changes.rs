@@ -198,7 +198,7 @@ impl Changes {
 
 #[cold]
 fn closed() -> PyErr {
-    ClosedError::new_err("the reader of changes is closed")
+    ClosedError::new_err("the reader of changes is closed; open another one")
 }
 
 #[pymethods]

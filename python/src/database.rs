@@ -126,7 +126,9 @@ impl Handle {
     pub(crate) fn check_open(&self) -> PyResult<()> {
         // Relaxed: a use while another thread closes the database may come before or after.
         match self.closed.load(Ordering::Relaxed) {
-            true => Err(ClosedError::new_err("the database is closed")),
+            true => Err(ClosedError::new_err(
+                "the database is closed; open it again",
+            )),
             false => Ok(()),
         }
     }
@@ -255,7 +257,7 @@ pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> 
     let options = OpenOptions::of(options)?;
     if options.read_only {
         return Err(OptionError::new_err(
-            "option read_only: there is nothing to read in a new database in memory",
+            "invalid option read_only: a new database in memory is empty; leave it out",
         ));
     }
     let active = Active::begin()?;
@@ -295,7 +297,7 @@ impl Database {
         if existing.is_none() {
             if !create {
                 return Err(TableMissingError::new_err(format!(
-                    "there is no table {name:?}"
+                    "there is no table {name:?}; check the name, or leave out create=False"
                 )));
             }
             self.handle.writers.check_none()?;

@@ -98,7 +98,7 @@ pub(crate) fn check(of: u64) -> PyResult<()> {
 #[cold]
 fn inherited() -> PyErr {
     ForkError::new_err(
-        "the database was opened by the parent process; a child made by fork can't use it",
+        "the database was opened by the parent process, and a child made by fork cannot use it; open it after the fork",
     )
 }
 

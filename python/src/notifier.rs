@@ -230,7 +230,7 @@ fn resolve_all(py: Python<'_>, due: Vec<(Bound<'_, PyAny>, Bound<'_, Ticket>)>) 
         let outcome = match ticket.get().outcome(py)? {
             Some(outcome) => outcome.py(),
             None => Err(Error::new_err(
-                "nothing is known of the transaction any more",
+                "the outcome of the transaction is unknown: its database was closed",
             )),
         };
         resolve(&future, outcome)?;

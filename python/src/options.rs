@@ -30,7 +30,9 @@ fn wrong(option: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
     let given = given
         .name()
         .map_or(String::from("?"), |name| name.to_string());
-    PyTypeError::new_err(format!("option {option}: {wanted}, not {given}"))
+    PyTypeError::new_err(format!(
+        "invalid option {option}: must be {wanted}, not {given}"
+    ))
 }
 
 fn integer<T>(option: &str, value: &Bound<'_, PyAny>) -> PyResult<T>
@@ -42,7 +44,9 @@ where
     }
     value.extract().map_err(|error: PyErr| {
         if error.is_instance_of::<PyOverflowError>(value.py()) {
-            return OptionError::new_err(format!("option {option}: {value} is out of range"));
+            return OptionError::new_err(format!(
+                "invalid option {option}: {value} is out of range"
+            ));
         }
         wrong(option, "an int", value)
     })
@@ -66,7 +70,12 @@ pub(crate) fn parsed<T: FromStr<Err: std::fmt::Display>>(
     value: &Bound<'_, PyAny>,
 ) -> PyResult<T> {
     let parsed = text(option, value)?.parse();
-    parsed.map_err(|error: T::Err| OptionError::new_err(format!("option {option}: {error}")))
+    parsed.map_err(|error: T::Err| {
+        let text = error.to_string();
+        let prefix = format!("invalid option {option}: ");
+        let reason = text.strip_prefix(&prefix).unwrap_or(&text);
+        OptionError::new_err(format!("{prefix}{reason}"))
+    })
 }
 
 fn path(option: &str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
@@ -79,7 +88,7 @@ fn duration(option: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     }
     value
         .extract()
-        .map_err(|_| OptionError::new_err(format!("option {option}: {value} is negative")))
+        .map_err(|_| OptionError::new_err(format!("invalid option {option}: {value} is negative")))
 }
 
 fn durability(value: &Bound<'_, PyAny>) -> PyResult<Durability> {
@@ -98,7 +107,7 @@ fn durability(value: &Bound<'_, PyAny>) -> PyResult<Durability> {
         "immediate" => Ok(Durability::Immediate),
         "none" => Ok(Durability::None),
         other => Err(OptionError::new_err(format!(
-            "option {OPTION}: \"immediate\", \"none\" or a datetime.timedelta, not {other:?}"
+            "invalid option {OPTION}: must be \"immediate\", \"none\" or a datetime.timedelta, not {other:?}"
         ))),
     }
 }
@@ -148,7 +157,7 @@ impl OpenOptions {
                 }
                 _ => {
                     return Err(PyTypeError::new_err(format!(
-                        "there is no option {name:?}; there are {NAMES}"
+                        "unknown option {name:?}; there are {NAMES}"
                     )));
                 }
             };
@@ -172,7 +181,7 @@ pub(crate) fn transaction_options(
         Some("snapshot") => Isolation::Snapshot,
         Some(other) => {
             return Err(OptionError::new_err(format!(
-                "option isolation: \"serializable\" or \"snapshot\", not {other:?}"
+                "invalid option isolation: must be \"serializable\" or \"snapshot\", not {other:?}"
             )));
         }
     };
@@ -193,7 +202,7 @@ pub(crate) fn table_options(
         Some("lz4") => Compression::Lz4,
         Some(other) => {
             return Err(OptionError::new_err(format!(
-                "option compression: \"lz4\" or None, not {other:?}"
+                "invalid option compression: must be \"lz4\" or None, not {other:?}"
             )));
         }
     };

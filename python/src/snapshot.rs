@@ -50,7 +50,7 @@ impl Snapshot {
 
     fn open(&self, py: Python<'_>) -> PyResult<Open> {
         let open = self.state(py)?.clone();
-        open.ok_or_else(|| ClosedError::new_err("the snapshot is closed"))
+        open.ok_or_else(|| ClosedError::new_err("the snapshot is closed; take another one"))
     }
 }
 

@@ -156,7 +156,9 @@ impl Table {
         default: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if default.len() > 1 {
-            return Err(PyTypeError::new_err("pop takes a key and one default"));
+            return Err(PyTypeError::new_err(
+                "pop takes a key and at most one default",
+            ));
         }
         let py = key.py();
         let encoded = self.schema.encode_key(key)?;

@@ -161,7 +161,7 @@ impl ColumnType {
             return Self::tuple(argument.getattr("__args__")?.cast::<PyTuple>()?);
         }
         Err(PyTypeError::new_err(format!(
-            "{} is no type of a table: take bytes, str, int, bool, float, type(None), a tuple of these like \
+            "{} is not a type of a table: use bytes, str, int, bool, float, type(None), a tuple of these like \
              tuple[str, int], or one of braid.u8 … braid.f64",
             argument.repr()?
         )))
@@ -171,7 +171,7 @@ impl ColumnType {
     fn tuple(parts: &Bound<'_, PyTuple>) -> PyResult<Self> {
         if parts.len() < 2 {
             return Err(PyTypeError::new_err(
-                "a tuple of a table has two parts or more",
+                "a tuple type must have at least two parts",
             ));
         }
         let parts = parts.iter().map(|part| Self::of_key_argument(&part));
@@ -346,7 +346,7 @@ fn wrong_type(column: ColumnType, role: Role, given: &Bound<'_, PyAny>) -> PyErr
         .as_ref()
         .map_or(String::from("?"), |name| name.to_string());
     PyTypeError::new_err(format!(
-        "a {} of this table is {wanted}, not {given}",
+        "a {} of this table must be {wanted}, not {given}",
         role.name()
     ))
 }
@@ -356,7 +356,7 @@ fn number_error(column: ColumnType, role: Role, given: &Bound<'_, PyAny>, error:
     let py = given.py();
     if error.is_instance_of::<PyOverflowError>(py) {
         let (role, name) = (role.name(), column.name());
-        return PyOverflowError::new_err(format!("the {role} is out of the range of {name}"));
+        return PyOverflowError::new_err(format!("the {role} is out of range for {name}"));
     }
     if error.is_instance_of::<PyTypeError>(py) {
         return wrong_type(column, role, given);
@@ -422,7 +422,7 @@ fn encode_tuple<'a>(
     let tuple = tuple.map_err(|_| wrong_type(column, Role::Key, object))?;
     let (Some((last, others)), true) = (parts.split_last(), tuple.len() == parts.len()) else {
         return Err(PyTypeError::new_err(format!(
-            "a key of this table has {} parts, not {}",
+            "a key of this table must have {} parts, not {}",
             parts.len(),
             tuple.len()
         )));
@@ -506,7 +506,9 @@ impl Schema {
     pub(crate) fn of_names(key: &str, value: &str) -> PyResult<Self> {
         let find = |name: &str| {
             ColumnType::of_name(name).ok_or_else(|| {
-                TableTypeError::new_err(format!("there is nothing in Python for the type {name}"))
+                TableTypeError::new_err(format!(
+                    "cannot open the table in Python: its type {name} has no Python equivalent"
+                ))
             })
         };
         Ok(Self {
@@ -547,7 +549,7 @@ impl Schema {
                 Ok(bytes)
             }
             _ => Err(PyTypeError::new_err(
-                "only keys that are bytes, str or tuples have prefixes; take range",
+                "only keys that are bytes, str or tuples have prefixes; use range()",
             )),
         }
     }

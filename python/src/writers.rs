@@ -74,6 +74,6 @@ impl Writers {
 fn would_deadlock() -> PyErr {
     WouldDeadlockError::new_err(
         "this thread has an open transaction that has written or locked keys, and a second writer could wait for it \
-         for ever; write through that transaction, or end it first",
+                  forever; write through that transaction, or end it first",
     )
 }

@@ -44,23 +44,23 @@ def test_options(path: Path, options: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"protocol": "best"}, braid.OptionError, 'unknown commit protocol "best"; there are serial'),
-        ({"protocol": 5}, TypeError, "option protocol: a str, not int"),
-        ({"device": "tape"}, braid.OptionError, "there are auto, uring"),
-        ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: at least 1 MiB"),
+        ({"protocol": "best"}, braid.OptionError, '"best" is not a commit protocol; choose one of serial'),
+        ({"protocol": 5}, TypeError, "option protocol: must be a str, not int"),
+        ({"device": "tape"}, braid.OptionError, "choose one of auto, uring"),
+        ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: must be at least 1 MiB"),
         ({"pool_bytes": -5}, braid.OptionError, "pool_bytes: -5 is out of range"),
-        ({"pool_bytes": "big"}, TypeError, "option pool_bytes: an int, not str"),
-        ({"pool_bytes": True}, TypeError, "option pool_bytes: an int, not bool"),
-        ({"pool_bytes": 1e9}, TypeError, "option pool_bytes: an int, not float"),
-        ({"strands": 1000}, braid.OptionError, "strands: from 1 to 256"),
+        ({"pool_bytes": "big"}, TypeError, "option pool_bytes: must be an int, not str"),
+        ({"pool_bytes": True}, TypeError, "option pool_bytes: must be an int, not bool"),
+        ({"pool_bytes": 1e9}, TypeError, "option pool_bytes: must be an int, not float"),
+        ({"strands": 1000}, braid.OptionError, "strands: must be from 1 to 256"),
         ({"lanes": 0}, braid.OptionError, "lanes"),
-        ({"epoch": 5}, TypeError, "option epoch: a datetime.timedelta, not int"),
-        ({"epoch": timedelta(days=1)}, braid.OptionError, "epoch: from 10"),
+        ({"epoch": 5}, TypeError, "option epoch: must be a datetime.timedelta, not int"),
+        ({"epoch": timedelta(days=1)}, braid.OptionError, "epoch: must be from 10"),
         ({"durability": timedelta(seconds=-1)}, braid.OptionError, "negative"),
         ({"durability": "sometimes"}, braid.OptionError, '"immediate", "none"'),
         ({"durability": 5}, TypeError, "option durability"),
         ({"create_if_missing": "yes"}, TypeError, "True or False"),
-        ({"cache": 5}, TypeError, 'there is no option "cache"; there are archive'),
+        ({"cache": 5}, TypeError, 'unknown option "cache"; there are archive'),
     ],
 )
 def test_wrong_options(path: Path, options: Any, error: type[Exception], message: str) -> None:
@@ -266,7 +266,7 @@ def test_changes_of_health_are_told(path: Path, monkeypatch: pytest.MonkeyPatch)
 
     braid.in_memory(on_health_change=raising, **SMALL).close()
     assert str(unraisable.get(timeout=600)) == "closed"
-    with pytest.raises(TypeError, match="on_health_change: a function, not int"):
+    with pytest.raises(TypeError, match="on_health_change: must be a function, not int"):
         braid.open(path, on_health_change=5)  # type: ignore[arg-type]
 
 

@@ -97,7 +97,7 @@ def test_insert_many(db: braid.Database) -> None:
         tx.insert_many(table, table)
         with pytest.raises(ValueError, match="entry 1 has 3 items"):
             tx.insert_many(table, [(6, "x"), (7, "y", "z")])  # type: ignore[list-item]
-        with pytest.raises(TypeError, match="a value of this table is str, not int"):
+        with pytest.raises(TypeError, match="a value of this table must be str, not int"):
             tx.insert_many(table, {6: 6})  # type: ignore[misc]
         with pytest.raises(TypeError):
             tx.insert_many(table, 7)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ pub fn bare_log(
     }
     let file = device
         .open(FILE_NAME, OpenMode::CreateNew)
-        .map_err(|error| BenchError::io("creating the bare log's file", error))?;
+        .map_err(|error| BenchError::io("cannot create the bare log's file", error))?;
     let result = run(
         device,
         file.as_ref(),
@@ -94,8 +94,8 @@ pub fn bare_log(
     drop(file);
     device
         .remove(FILE_NAME)
-        .map_err(|error| BenchError::io("removing the bare log", error))?;
-    result.map_err(|error| BenchError::io("writing the bare log", error))
+        .map_err(|error| BenchError::io("cannot remove the bare log", error))?;
+    result.map_err(|error| BenchError::io("cannot write the bare log", error))
 }
 
 fn run(

@@ -92,9 +92,9 @@ impl Engine {
     /// The device that the choice stands for, in the directory, which is created if it is missing.
     pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, BenchError> {
         std::fs::create_dir_all(&self.dir)
-            .map_err(|error| BenchError::io("making the database's directory", error))?;
+            .map_err(|error| BenchError::io("cannot create the database's directory", error))?;
         braid_io::open_directory(&self.dir, self.device)
-            .map_err(|error| BenchError::io("opening the database's directory", error))
+            .map_err(|error| BenchError::io("cannot open the database's directory", error))
     }
 
     /// Opens the database, creating it if it is missing.

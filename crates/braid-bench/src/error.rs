@@ -26,7 +26,7 @@ pub enum BenchError {
         source: std::io::Error,
     },
     /// A file of results can't be written or read.
-    #[error("{doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}: {source}", path.display())]
     File {
         /// What was being done.
         doing: &'static str,
@@ -39,16 +39,16 @@ pub enum BenchError {
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
     /// A transaction with nothing beside it, of a load or a check, met a conflict.
-    #[error("a transaction with no other beside it stopped: {0}")]
+    #[error("a transaction stopped although no other ran with it: {0}")]
     Alone(String),
     /// A row is missing or is not what the workload writes: the engine lost it, or another program wrote it.
-    #[error("a row of the table {table} is missing or is not what the workload wrote")]
+    #[error("a row of table {table} is missing or differs from what the workload wrote")]
     Row {
         /// The table.
         table: &'static str,
     },
     /// A bulk load would mix with what is there.
-    #[error("the table {table} is not empty: load into a new directory")]
+    #[error("cannot load table {table}: it is not empty; load into a new directory")]
     NotEmpty {
         /// The table.
         table: String,
@@ -57,7 +57,7 @@ pub enum BenchError {
     #[error("a read-only transaction was rolled back")]
     RolledBackRead,
     /// The engine can't do what the workload needs.
-    #[error("{engine} has no {ability}, which the workload {workload} needs")]
+    #[error("cannot run workload {workload} on {engine}: it has no {ability}")]
     Lacking {
         /// The engine.
         engine: String,
@@ -75,7 +75,7 @@ pub enum BenchError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A workload asked for what the engine's abilities exclude: a defect of the workload.
-    #[error("{engine} has no {what}")]
+    #[error("cannot run on {engine}: it has no {what}")]
     Unable {
         /// The engine's name.
         engine: &'static str,
@@ -83,7 +83,7 @@ pub enum BenchError {
         what: &'static str,
     },
     /// There is no engine of this name.
-    #[error("there is no engine {name}; there are {known}")]
+    #[error("there is no engine {name}; choose one of {known}")]
     UnknownEngine {
         /// What was asked for.
         name: String,
@@ -91,7 +91,7 @@ pub enum BenchError {
         known: String,
     },
     /// The engine is not in this build, or its program is not on this machine.
-    #[error("{name} can't be measured here: {note}")]
+    #[error("cannot measure {name} here: {note}")]
     Unavailable {
         /// The engine's name.
         name: &'static str,

@@ -56,7 +56,7 @@ fn an_unknown_engine_is_told() {
     assert!(
         error
             .to_string()
-            .contains("no engine brade; there are braid, redb")
+            .contains("no engine brade; choose one of braid, redb")
     );
 }
 

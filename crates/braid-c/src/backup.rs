@@ -345,8 +345,12 @@ impl braid_restore_options {
         restore = restore.until(self.parse_until()?);
         let medium = u64::try_from(self.device).ok().and_then(device);
         let medium = medium.filter(|medium| *medium != braid::DeviceChoice::Memory);
-        let no_device =
-            || Failure::argument(format!("nothing is restored to device {}", self.device));
+        let no_device = || {
+            Failure::argument(format!(
+                "cannot restore to device {}: choose a device that stores files",
+                self.device
+            ))
+        };
         restore = restore.device(medium.ok_or_else(no_device)?);
         if self.pool_bytes > 0 {
             restore = restore.pool_bytes(self.pool_bytes);
@@ -366,10 +370,14 @@ impl braid_restore_options {
             Ok(Until::Number(value))
         } else if until == BRAID_UNTIL_TIME as c_int {
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(value));
-            let too_late = || Failure::argument(format!("there is no time {value}"));
+            let too_late = || {
+                Failure::argument(format!(
+                    "cannot restore up to time {value}: it is out of range"
+                ))
+            };
             Ok(Until::Time(time.ok_or_else(too_late)?))
         } else {
-            let what = format!("there is no point of the kind {until} to restore to");
+            let what = format!("invalid until {until}: use one of the BRAID_UNTIL constants");
             Err(Failure::argument(what))
         }
     }

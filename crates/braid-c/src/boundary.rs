@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
         match &*self.0 {
             Cause::Engine(error) => error.fmt(f),
             Cause::Handle(error) => error.fmt(f),
-            Cause::Null(argument) => write!(f, "the argument {argument} is NULL"),
+            Cause::Null(argument) => write!(f, "invalid argument {argument}: must not be NULL"),
             Cause::Argument(what) | Cause::Status(_, what) => f.write_str(what),
         }
     }
@@ -135,7 +135,9 @@ fn panicked(panic: Box<dyn Any + Send>) -> braid_status {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    remember(format!("the library panicked: {text}"));
+    remember(format!(
+        "the library panicked: {text}; close and reopen the database"
+    ));
     // Dropping what was thrown could panic, too; what that throws is let be.
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(second);
@@ -183,9 +185,15 @@ mod tests {
     #[test]
     fn a_panic_is_a_status() {
         assert_eq!(call(|| panic!("of {}", 7)), braid_status::BRAID_PANIC);
-        assert_eq!(message(), "the library panicked: of 7");
+        assert_eq!(
+            message(),
+            "the library panicked: of 7; close and reopen the database"
+        );
         assert_eq!(call(|| std::panic::panic_any(7)), braid_status::BRAID_PANIC);
-        assert_eq!(message(), "the library panicked: no message");
+        assert_eq!(
+            message(),
+            "the library panicked: no message; close and reopen the database"
+        );
     }
 
     #[test]

@@ -92,7 +92,10 @@ impl braid_bound {
         } else if self.kind == BRAID_EXCLUDED as c_int {
             Ok(Bound::Excluded(key()?))
         } else {
-            let what = format!("{name}: there is no kind of bound {}", self.kind);
+            let what = format!(
+                "invalid {name} bound kind {}: use BRAID_UNBOUNDED, BRAID_INCLUDED or BRAID_EXCLUDED",
+                self.kind
+            );
             Err(Failure::argument(what))
         }
     }
@@ -509,11 +512,13 @@ pub unsafe extern "C" fn braid_cursor_fetch(
             Direction::Reverse
         } else {
             return Err(Failure::argument(format!(
-                "there is no direction {direction}"
+                "invalid direction {direction}: use BRAID_FORWARD or BRAID_REVERSE"
             )));
         };
         if capacity == 0 {
-            return Err(Failure::argument("there is no room for an entry".into()));
+            return Err(Failure::argument(
+                "invalid capacity 0: there must be room for an entry".into(),
+            ));
         }
         let given = give(cursor, direction, entries)?;
         count.set(given);

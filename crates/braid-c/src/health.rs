@@ -19,14 +19,15 @@ fn outcome(health: &Health) -> Result<(), Failure> {
         Health::Good => return Ok(()),
         Health::CheckpointFailing { error } => Failure::of(
             BRAID_CHECKPOINT_FAILING,
-            format!("the last checkpoint failed: {error}"),
+            format!("the last checkpoint failed: {error}; it is retried"),
         ),
-        Health::OutOfSpace { what } => {
-            Failure::of(BRAID_OUT_OF_SPACE, format!("there is no space for {what}"))
-        }
+        Health::OutOfSpace { what } => Failure::of(
+            BRAID_OUT_OF_SPACE,
+            format!("out of space: {what}; free space or raise the limit, then retry"),
+        ),
         Health::ArchiveFailing { error } => Failure::of(
             BRAID_ARCHIVE_FAILING,
-            format!("the archive can't be written: {error}"),
+            format!("cannot write the archive: {error}; it is retried"),
         ),
         Health::Poisoned { cause } => {
             let cause = cause.clone();

@@ -173,12 +173,16 @@ pub(crate) unsafe fn array<'a, T>(
 
 #[cold]
 fn too_long(len: usize, name: &'static str) -> Failure {
-    Failure::argument(format!("{name}: no memory holds {len} bytes"))
+    Failure::argument(format!(
+        "invalid length of {name}: {len} bytes are more than memory can hold"
+    ))
 }
 
 #[cold]
 fn too_many(len: usize, name: &'static str) -> Failure {
-    Failure::argument(format!("{name}: no memory holds {len} elements"))
+    Failure::argument(format!(
+        "invalid length of {name}: {len} elements are more than memory can hold"
+    ))
 }
 
 /// Bytes that the caller gives.
@@ -297,7 +301,7 @@ unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CS
 pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a str> {
     // SAFETY: this function's contract.
     let string = unsafe { c_str(string, name) }?;
-    let not_utf8 = |_| Failure::argument(format!("{name} is not UTF-8"));
+    let not_utf8 = |_| Failure::argument(format!("invalid argument {name}: must be UTF-8"));
     string.to_str().map_err(not_utf8)
 }
 
@@ -315,7 +319,7 @@ pub(crate) unsafe fn path<'a>(string: *const c_char) -> Outcome<&'a Path> {
     };
     #[cfg(not(unix))]
     let name = {
-        let not_utf8 = |_| Failure::argument("path is not UTF-8".into());
+        let not_utf8 = |_| Failure::argument("invalid argument path: must be UTF-8".into());
         OsStr::new(string.to_str().map_err(not_utf8)?)
     };
     Ok(Path::new(name))

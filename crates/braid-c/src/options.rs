@@ -206,7 +206,9 @@ impl Options {
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {
-            return Err(Failure::argument(format!("there is no option {option}")));
+            return Err(Failure::argument(format!(
+                "invalid option {option}: use one of the BRAID_OPTION constants"
+            )));
         };
         Ok(Self {
             builder,
@@ -229,7 +231,9 @@ pub(crate) fn device(number: u64) -> Option<DeviceChoice> {
 }
 
 fn misfit(option: c_int, value: u64) -> Failure {
-    Failure::argument(format!("option {option} can't be {value}"))
+    Failure::argument(format!(
+        "invalid value {value} of option {option}: see its description for the range"
+    ))
 }
 
 pub(crate) static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();

@@ -92,7 +92,7 @@ impl io::Read for Source {
         match usize::try_from(given) {
             Ok(given) if given <= room.len() => Ok(given),
             Ok(_) => Err(io::Error::other(
-                "the read callback gave more than there is room for",
+                "the read callback returned more bytes than were requested",
             )),
             Err(_) => Err(io::Error::other("the read callback failed")),
         }

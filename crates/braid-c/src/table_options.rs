@@ -47,7 +47,9 @@ impl braid_table_options {
         } else if compression == BRAID_COMPRESSION_LZ4 as c_int {
             Compression::Lz4
         } else {
-            let what = format!("there is no compression {compression}");
+            let what = format!(
+                "invalid compression {compression}: use one of the BRAID_COMPRESSION constants"
+            );
             return Err(Failure::argument(what));
         };
         let lives = (options.time_to_live_ms > 0).then_some(options.time_to_live_ms);

@@ -64,7 +64,7 @@ fn durability_of(durability: c_int, buffered_us: u64) -> Outcome<Durability> {
         Ok(Durability::None)
     } else {
         Err(Failure::argument(format!(
-            "there is no durability {durability}"
+            "invalid durability {durability}: use BRAID_DURABLE, BRAID_BUFFERED or BRAID_NOT_DURABLE"
         )))
     }
 }
@@ -78,7 +78,7 @@ impl braid_tx_options {
             Isolation::Snapshot
         } else {
             return Err(Failure::argument(format!(
-                "there is no isolation {isolation}"
+                "invalid isolation {isolation}: use BRAID_SERIALIZABLE or BRAID_SNAPSHOT_ISOLATION"
             )));
         };
         Ok(TransactionOptions {

@@ -67,7 +67,11 @@ pub unsafe extern "C" fn braid_verify(
             damages: report.damages,
         });
         if report.damages > 0 {
-            let what = format!("{} damages in {}", report.damages, path.display());
+            let what = format!(
+                "found {} damages in {}; restore a backup or salvage what can be read",
+                report.damages,
+                path.display()
+            );
             return Err(Failure::of(BRAID_CORRUPTED, what));
         }
         Ok(BRAID_OK)

@@ -58,7 +58,9 @@ impl braid_write {
 
 #[cold]
 fn no_operation(operation: c_int) -> Failure {
-    Failure::argument(format!("there is no operation {operation}"))
+    Failure::argument(format!(
+        "invalid operation {operation}: use BRAID_PUT or BRAID_REMOVE"
+    ))
 }
 
 /// # Safety

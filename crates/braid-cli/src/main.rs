@@ -38,64 +38,66 @@ enum Command {
     /// none is doubled or half done, and the sum of all balances is unchanged. Exits with 1 if any
     /// check fails.
     Demo(demo::DemoArgs),
-    /// Measure a workload, the device, or recovery
+    /// Measure a workload, a device, or recovery
     Bench(Box<bench::BenchArgs>),
     /// Run the engine through simulated crashes and check what it does
     ///
-    /// Concurrent clients, the engine's own threads, the medium, its faults and the moments of crashes are
-    /// decided by seeds, so whatever goes wrong can be had again. Exits with 1 and the seed if a
-    /// rule is broken: an acknowledged transaction lost, one half there, reads that fit no order, a wait
-    /// without end.
+    /// Seeds decide everything: clients, the engine's threads, the medium, its faults, and the moments of
+    /// crashes. So every failure can be reproduced. Exits with 1 and names the seed if a rule is violated: an
+    /// acknowledged transaction is lost, a transaction is recovered in part, reads match no serial order, or a
+    /// thread waits forever.
     Simulate(simulate::SimulateArgs),
     /// Show a database's tables, sizes and counters
     ///
-    /// Opens the database, which recovers it if it was not closed cleanly.
+    /// Reads only, so it needs read permission only and works while another process writes.
     Stat(stat::StatArgs),
-    /// Check every checksum and structure of a closed database; exit with 1 and a list on damage
+    /// Check all checksums and structures of a database, and list any damage
     ///
-    /// With --repair --into DIR, save what can be read of a damaged one into a new one, and tell what is lost.
+    /// Works while another process writes: it then checks the newest checkpoint and the durable log. Exits with 1 if
+    /// anything is damaged. With --repair --into DIR, salvages what can be read into a new database and lists what is
+    /// lost; no other process may have the database open then.
     Verify(verify::VerifyArgs),
-    /// List the log and the pages of a closed database for people to read
+    /// Print the log records and pages of a database as text
     Dump(dump::DumpArgs),
-    /// Make a backup of a database, full or on top of an earlier one
+    /// Make a full or incremental backup of a database
     Backup(backup::BackupArgs),
-    /// Restore backups into a new database, up to any point that an archive of the log reaches
+    /// Restore backups, and optionally an archive of the log, into a new database
     Restore(backup::RestoreArgs),
     /// Bring the archive of a database's log up to date
     ///
-    /// A program that is to be archived while it runs opens its database with `Builder::archive`; this command
+    /// A program archives its own log while it runs if it opens the database with `Builder::archive`; this command
     /// archives a database that no process has open. Exits with 1 and names what is missing if the archive and the
-    /// newest backup do not lead to every transaction: make a new backup then. The database keeps log for the archive
-    /// from the first time on; --end stops that.
+    /// newest backup do not cover every transaction: make a new backup then. From the first time on, the database
+    /// keeps the log that the archive still needs; --end stops that.
     Archive(backup::ArchiveArgs),
-    /// Print committed transactions in their order, as lines of JSON; keys and values are hexadecimal
+    /// Print committed transactions in commit order as JSON lines, keys and values in hexadecimal
     Changes(changes::ChangesArgs),
-    /// Write tables as JSON lines or CSV, as they are in one snapshot
+    /// Write a snapshot of tables as JSON lines or CSV
     Export(export::ExportArgs),
-    /// Read tables from JSON lines or CSV, in large transactions
+    /// Read entries from JSON lines or CSV into tables
     ///
-    /// Entries that are there already are overwritten. A line that makes no sense ends the import with an
-    /// error that names it; the batches before it stay, nothing of its own batch does.
+    /// Overwrites existing entries. Commits large batches. A malformed line ends the import with an error that names
+    /// the line: earlier batches stay committed, the batch of the line is rolled back.
     Import(import::ImportArgs),
-    /// Read and change a database by hand, or from a script
+    /// Read and change a database interactively or from a script
     ///
-    /// At a terminal with history and completion; from a pipe or with -c it runs the commands given and ends
+    /// At a terminal it offers history and completion; from a pipe or with -c it runs the given commands and exits
     /// with 1 at the first that fails. Begin with `help`.
     Shell(shell::ShellArgs),
-    /// Make the data file as short as it can be
+    /// Make the data file as small as possible
     ///
-    /// Moves pages into free space before them, by checkpoints, and cuts the file. A crash at any moment
-    /// costs nothing.
+    /// Moves pages into free blocks closer to the start, takes checkpoints, and truncates the file. A crash at any
+    /// moment loses nothing.
     Compact(compact::CompactArgs),
-    /// Bring a database of an older version to the present format
+    /// Convert a database of an older version to the current format
     Upgrade(upgrade::UpgradeArgs),
-    /// Print a script that completes this command in a shell
+    /// Print a shell completion script
     ///
     /// For bash: braid completions bash > ~/.local/share/bash-completion/completions/braid
     Completions(manual::CompletionsArgs),
-    /// Write manual pages of this command and its subcommands into a directory
+    /// Write the manual pages of this command and its subcommands into a directory
     Man(manual::ManArgs),
-    /// The child process of `demo`
+    /// Run the child process of `demo`
     #[command(hide = true)]
     DemoWorker(demo::WorkerArgs),
 }

@@ -27,20 +27,27 @@ pub(crate) fn millis(nanos: u64) -> String {
     format!("{:.2} ms", nanos as f64 / 1e6)
 }
 
-/// Parses any option value with the type's own words on what is wrong.
+/// Parses any option value with the type's own words on what is wrong. The caller names the option.
 pub(crate) fn parse<T>(text: &str) -> Result<T, String>
 where
     T: FromStr,
     T::Err: Display,
 {
-    text.parse().map_err(|error: T::Err| error.to_string())
+    text.parse().map_err(|error: T::Err| {
+        let text = error.to_string();
+        let option = text.strip_prefix("invalid option ");
+        match option.and_then(|option| option.split_once(": ")) {
+            Some((_, reason)) => reason.to_owned(),
+            None => text,
+        }
+    })
 }
 
 /// Parses a positive number of seconds, at most a day.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
-        .map_err(|_| "not a number of seconds".to_owned())?;
+        .map_err(|_| "must be a number of seconds, like 1.5".to_owned())?;
     if seconds > 0.0 && seconds <= 86_400.0 {
         Ok(Duration::from_secs_f64(seconds))
     } else {
@@ -50,7 +57,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Parses a ratio from 0.01 to 1000.
 pub(crate) fn parse_ratio(text: &str) -> Result<f64, String> {
-    let ratio: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let ratio: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if (0.01..=1_000.0).contains(&ratio) {
         Ok(ratio)
     } else {

@@ -57,7 +57,7 @@ pub(crate) fn writing(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::BrokenPipe
     } else {
-        Failure::io("cannot write the output", error)
+        Failure::io("cannot write to standard output", error)
     }
 }
 

@@ -42,7 +42,7 @@ impl Scratch {
             }
             Err(error) => Err(Failure::io(
                 format_args!(
-                    "cannot create a temporary directory in {} (--dir names another place)",
+                    "cannot create a temporary directory in {} (choose another place with --dir)",
                     parent.display()
                 ),
                 &error,

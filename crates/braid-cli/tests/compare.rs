@@ -47,7 +47,7 @@ fn a_small_comparison_from_one_end_to_the_other() {
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     assert!(
-        said.contains("report.html, and 8 plots beside it"),
+        said.contains("report.html, and 8 plots next to it"),
         "{said}"
     );
 
@@ -174,7 +174,7 @@ fn loads_are_compared_from_empty_databases() {
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     assert!(
-        said.contains("report.html, and 2 plots beside it"),
+        said.contains("report.html, and 2 plots next to it"),
         "{said}"
     );
     let rows = csv_rows(&out.join("measurements.csv"));

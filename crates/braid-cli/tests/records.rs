@@ -231,7 +231,7 @@ fn csv_from_elsewhere_is_given_its_types() {
     let (_place, output) = import("key,value\n7,a\n", &types[..4]);
     expect_code(&output, 1);
     assert!(
-        stderr(&output).contains("of which types"),
+        stderr(&output).contains("--key-type TYPE"),
         "{}",
         stderr(&output)
     );

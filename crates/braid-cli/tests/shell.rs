@@ -47,9 +47,9 @@ fn a_script_reads_and_writes() {
     let expected = [
         "ages: string -> u32",
         "raw: bytes -> bytes",
-        "(there already)",
+        "(exists already)",
         "36",
-        "(not there)",
+        "(not found)",
         grace,
         "\"ada\" = 36",
         "\"café\" = 4",
@@ -83,7 +83,7 @@ fn transactions_and_snapshots() {
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(
         lines[..5],
-        ["\"one\"", "(not there)", "2", "1", "(not there)"]
+        ["\"one\"", "(not found)", "2", "1", "(not found)"]
     );
     assert!(
         shown.contains("checkpoint") && shown.contains(": sound (1 table and the catalog"),
@@ -99,7 +99,7 @@ fn transactions_and_snapshots() {
         stderr(&output)
     );
     let output = piped(place.path(), "get t 5\n");
-    assert_eq!(stdout(&output), "(not there)\n");
+    assert_eq!(stdout(&output), "(not found)\n");
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn the_first_error_ends_a_script() {
         ("scan t from", "give from KEY"),
         ("scan t limit x", "not a number"),
         ("commit", "no transaction is open"),
-        ("begin; begin", "open already"),
-        ("begin; verify", "closed for that"),
+        ("begin; begin", "one is open"),
+        ("begin; verify", "cannot verify while"),
         ("create t u8 string", "holds u64 -> string"),
     ] {
         let commands = format!("{bad}; put t 7 reached");
@@ -147,4 +147,14 @@ fn the_first_error_ends_a_script() {
         1,
     );
     assert!(!missing.exists());
+    let empty = tempfile::tempdir().unwrap();
+    for place in [empty.path(), &missing] {
+        let output = braid(&["shell", place.to_str().unwrap(), "-c", "tables"]);
+        let message = stderr(&output);
+        let expected = format!("cannot open {}: there is no database", place.display());
+        assert!(
+            message.contains(&expected) && message.contains("--create"),
+            "{message}"
+        );
+    }
 }

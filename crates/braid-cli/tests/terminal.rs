@@ -122,7 +122,7 @@ fn an_open_transaction_is_told_about_at_the_end() {
 
     let mut shell = Shell::open(place.path());
     let shown = shell.enter("get ages ada", PROMPT);
-    assert!(shown.contains("(not there)"), "{shown:?}");
+    assert!(shown.contains("(not found)"), "{shown:?}");
     let (last, code) = shell.end();
     assert!(!last.contains("commit"), "{last:?}");
     assert_eq!(code, "0");

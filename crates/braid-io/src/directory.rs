@@ -88,7 +88,7 @@ impl Directory {
         if name.is_empty() || has_separator || name == "." || name == ".." {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "not a plain file name",
+                "the name is not a plain file name",
             ));
         }
         Ok(name)
@@ -187,7 +187,7 @@ mod system {
                 let found = match found {
                     // Removed meanwhile.
                     Err(rustix::io::Errno::NOENT) => continue,
-                    found => found.map_err(|error| self.named("look at", name, error))?,
+                    found => found.map_err(|error| self.named("inspect", name, error))?,
                 };
                 if FileType::from_raw_mode(found.st_mode).is_file() {
                     entries.push(Entry {
@@ -270,7 +270,7 @@ mod system {
         /// Names are durable by the journal of the file system, which no call waits for here.
         pub(crate) fn sync(&self) -> io::Result<()> {
             let is_directory = fs::metadata(&self.path).map(|found| found.is_dir());
-            match is_directory.map_err(|error| named("look at", &self.path, error))? {
+            match is_directory.map_err(|error| named("inspect", &self.path, error))? {
                 true => Ok(()),
                 false => Err(io::ErrorKind::NotADirectory.into()),
             }

@@ -24,10 +24,12 @@ const SHARDS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The gate is shut.
-    #[error("the database is closed")]
+    #[error("the database is closed; open it again")]
     Shut,
     /// The gate belongs to the parent of this process.
-    #[error("the database was opened by the parent process; a child made by fork cannot use it")]
+    #[error(
+        "the database was opened by the parent process, and a child made by fork cannot use it; open it after the fork"
+    )]
     Forked,
 }
 

@@ -9,6 +9,6 @@ use crate::Device;
 pub(crate) fn open(_: &Path, _: u32) -> io::Result<Arc<dyn Device>> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "there is no io_uring for this system and processor",
+        "io_uring is not available on this system and processor",
     ))
 }

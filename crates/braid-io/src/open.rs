@@ -17,18 +17,18 @@ use crate::{Device, FileDevice, MemoryDevice, uring};
 /// The name of the lock file in a locked directory.
 pub const LOCK_FILE_NAME: &str = "LOCK";
 
-/// How a directory is accessed.
+/// Way in which a directory is accessed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The fastest way that works here.
+    /// The fastest kind that works on this system.
     #[default]
     Auto,
     /// io_uring with direct I/O; Linux only.
     Uring,
     /// Positioned reads and writes; see [`FileDevice`].
     File,
-    /// Process memory: the directory stays empty and nothing survives.
+    /// Process memory: the directory stays empty, and the data are lost with the process.
     Memory,
 }
 
@@ -42,7 +42,7 @@ impl FromStr for DeviceChoice {
             "file" => Ok(Self::File),
             "memory" => Ok(Self::Memory),
             _ => Err(format!(
-                "unknown device {name:?}; there are auto, uring, file and memory"
+                "{name:?} is not a device; choose one of auto, uring, file, memory"
             )),
         }
     }
@@ -207,7 +207,7 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Somebody else, in this process or another, has it locked.
-    #[error("the directory is locked")]
+    #[error("cannot lock the directory: another process or handle has it locked")]
     Held,
     /// The lock file can't be made or locked.
     #[error("cannot lock the directory: {0}")]

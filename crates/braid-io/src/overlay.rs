@@ -69,7 +69,10 @@ impl OverlayDevice {
 }
 
 fn missing(name: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("no file {name:?}"))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("there is no file {name:?}"),
+    )
 }
 
 impl Device for OverlayDevice {

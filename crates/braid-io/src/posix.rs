@@ -287,7 +287,7 @@ fn write_vectored(
 impl File for PosixFile {
     fn len(&self) -> io::Result<u64> {
         let metadata = self.file.metadata();
-        Ok(metadata.map_err(self.named("look at"))?.len())
+        Ok(metadata.map_err(self.named("inspect"))?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -201,7 +201,9 @@ impl UringDevice {
         let names = FileDevice::with_mode(directory, mode)?;
         let unsupported = |what: String| io::Error::new(io::ErrorKind::Unsupported, what);
         if !names.is_direct() {
-            return Err(unsupported("the file system does not do direct I/O".into()));
+            return Err(unsupported(
+                "the file system does not support direct I/O".into(),
+            ));
         }
         let ring = IoUring::new(DEPTH).map_err(|e| unsupported(format!("io_uring: {e}")))?;
         let rings = Arc::new(Rings(Mutex::new(vec![ring])));

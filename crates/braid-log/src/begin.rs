@@ -64,7 +64,7 @@ impl Core {
         // left some that were not made durable.
         device
             .sync_directory()
-            .map_err(|error| LogError::io("making the log's file names durable", error))
+            .map_err(|error| LogError::io("cannot make the log's file names durable", error))
     }
 
     /// Takes the successor mark off the segment where the lane ends, if it has one: the next segment was begun
@@ -153,7 +153,7 @@ pub(crate) fn preallocate(
 pub(crate) fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
     let entries = device
         .list()
-        .map_err(|error| LogError::io("listing the device", error))?;
+        .map_err(|error| LogError::io("cannot list the device", error))?;
     for entry in entries
         .iter()
         .filter(|entry| is_unfinished_name(&entry.name))
@@ -161,7 +161,7 @@ pub(crate) fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
         braid_rt::reach("recovery: an unfinished segment goes");
         device
             .remove(&entry.name)
-            .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
+            .map_err(|error| LogError::io(format!("cannot remove {}", entry.name), error))?;
     }
     Ok(())
 }

@@ -16,16 +16,20 @@ pub enum LogError {
         source: Arc<io::Error>,
     },
     /// An earlier write of the log failed. Nothing after it is acknowledged (I8); reopen the log.
-    #[error("the log stopped after a failed write ({cause}); reopen it to go on")]
+    #[error(
+        "cannot use the log after a failed write: {cause}; reopen the log, which recovers what was acknowledged"
+    )]
     Poisoned {
         /// The first failure.
         cause: Arc<str>,
     },
     /// The log was [sealed](crate::Log::seal): nothing is appended any more.
-    #[error("the log is closed")]
+    #[error("the log is closed; open it again")]
     Closed,
     /// The log was opened by a parent of this process, and only the parent can flush it.
-    #[error("the log was opened by the parent process; a child made by fork cannot use it")]
+    #[error(
+        "the log was opened by the parent process, and a child made by fork cannot use it; open it after the fork"
+    )]
     Forked,
     /// There is no room for more log. Release space with a checkpoint ([`Log::release`]), raise
     /// `max_log_bytes` or free space on the device; the next [`Log::enter`] then tries again.
@@ -33,8 +37,9 @@ pub enum LogError {
     /// [`Log::release`]: crate::Log::release
     /// [`Log::enter`]: crate::Log::enter
     #[error(
-        "no room for {needed} more bytes of log: {used} bytes of segments, limit {limit} (0: none){}",
-        if *.device_full { ", the device is full" } else { "" }
+        "cannot append {needed} bytes to the log: its files have {used} bytes, and {}; release log with a checkpoint, or {}",
+        if *.device_full { "the device is full".to_owned() } else { format!("the limit is {}", .limit) },
+        if *.device_full { "free space on the device" } else { "raise the limit" },
     )]
     OutOfSpace {
         /// The payload that did not fit, in bytes.
@@ -47,7 +52,7 @@ pub enum LogError {
         device_full: bool,
     },
     /// The log holds something that a crash can't explain.
-    #[error("{what} in {file} at byte {offset}")]
+    #[error("corrupted: {what} ({file}, byte {offset})")]
     Corrupted {
         /// What is wrong.
         what: String,
@@ -63,16 +68,20 @@ pub enum LogError {
         what: String,
     },
     /// The part of the log that was to be read was released.
-    #[error("{file} was released: the log that it held is gone")]
+    #[error(
+        "cannot read log file {file}: it was released, so its records are gone; read from a newer position"
+    )]
     Released {
         /// The segment's name.
         file: String,
     },
     /// The options contradict each other or a limit.
-    #[error("invalid log options: {what}")]
+    #[error("invalid option {option}: {reason}")]
     Options {
-        /// Which option, and the rule.
-        what: String,
+        /// The option's name.
+        option: &'static str,
+        /// The value given, and which are allowed.
+        reason: String,
     },
 }
 

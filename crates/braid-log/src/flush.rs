@@ -270,7 +270,7 @@ impl Core {
             .map_err(|error| {
                 let name = segment_name(lane.index, group.segment.sequence);
                 LogError::io(
-                    format!("writing {bytes} bytes to {name} at {}", group.offset),
+                    format!("cannot write {bytes} bytes to {name} at {}", group.offset),
                     error,
                 )
             })?;

@@ -105,7 +105,7 @@ impl Log {
         let core = self.core();
         if start.lanes.len() != core.lanes.len() {
             return Err(LogError::Incompatible {
-                what: "the start position has another number of lanes than the log".to_owned(),
+                what: "cannot read the log: the position has another number of lanes; use a position of this log".to_owned(),
             });
         }
         let mut follower = Follower {
@@ -244,7 +244,8 @@ impl Follower {
             return Ok(false);
         }
         if let Some((number, _)) = self.waiting.first_key_value() {
-            let what = format!("number {number} counts, but the log goes on behind {base}");
+            let what =
+                format!("record {number} is kept, but the log continues after number {base}");
             return Err(LogError::corrupted(what, "the log", 0));
         }
         self.incarnation = incarnation;
@@ -332,7 +333,7 @@ impl Follower {
         let Some(kind) = ProtocolKind::from_id(header.protocol) else {
             return Err(LogError::Incompatible {
                 what: format!(
-                    "the log was written with the unknown protocol {}",
+                    "cannot read the log: it was written with commit protocol number {}, which this build does not know; use a matching version",
                     header.protocol
                 ),
             });
@@ -351,7 +352,7 @@ impl Follower {
     fn unexpected(&self, lane: usize, segment: &Segment, offset: u64) -> LogError {
         let file = segment_name(lane, segment.sequence);
         match self.core.lanes[lane].pool.find(segment.sequence) {
-            Some(_) => LogError::corrupted("a part of the log changed since", &file, offset),
+            Some(_) => LogError::corrupted("the log changed after it was written", &file, offset),
             None => LogError::Released { file },
         }
     }
@@ -457,8 +458,13 @@ impl Cursor {
     ) -> Result<(), LogError> {
         let lane = self.lane;
         let name = segment_name(lane, self.segment.sequence);
-        let damaged =
-            || LogError::corrupted("a chunk with a good CRC holds no pieces", &name, offset);
+        let damaged = || {
+            LogError::corrupted(
+                "a chunk with a valid checksum contains no valid records",
+                &name,
+                offset,
+            )
+        };
         let end = offset + header.size() as u64;
         let len = header.payload_len as usize;
         // Taken out, so that pieces can be put aside while it is read.
@@ -529,7 +535,10 @@ impl Cursor {
             let read = self.segment.file.read_at(&mut self.window[..want], offset);
             read.map_err(|error| {
                 let name = segment_name(self.lane, self.segment.sequence);
-                LogError::io(format!("reading {want} bytes of {name} at {offset}"), error)
+                LogError::io(
+                    format!("cannot read {want} bytes of {name} at {offset}"),
+                    error,
+                )
             })?;
             self.window_at = offset;
             self.window_len = want;

@@ -94,23 +94,28 @@ impl Log {
     ) -> Result<Log, LogError> {
         if number >= crate::chunk::NUMBERS_MAX / 2 {
             return Err(LogError::Incompatible {
-                what: format!("number {number} is one that no log comes to"),
+                what: format!(
+                    "cannot create a log that continues from sequence number {number}: the number is out of range"
+                ),
             });
         }
         let options = options.checked()?;
         let entries = device
             .list()
-            .map_err(|error| LogError::io("listing the device", error))?;
+            .map_err(|error| LogError::io("cannot list the device", error))?;
         for entry in entries {
             if parse_segment_name(&entry.name).is_some() {
                 return Err(LogError::Incompatible {
-                    what: format!("there is a log already: {} exists", entry.name),
+                    what: format!(
+                        "cannot create the log: {} already exists; choose an empty directory",
+                        entry.name
+                    ),
                 });
             }
             if is_unfinished_name(&entry.name) {
-                device
-                    .remove(&entry.name)
-                    .map_err(|error| LogError::io(format!("removing {}", entry.name), error))?;
+                device.remove(&entry.name).map_err(|error| {
+                    LogError::io(format!("cannot remove {}", entry.name), error)
+                })?;
             }
         }
         let kept = Kept::Numbers(number).words(options.lanes);
@@ -150,7 +155,7 @@ impl Log {
         // Names before contents: a header counts only in a file that is found.
         device
             .sync_directory()
-            .map_err(|error| LogError::io("making the log's file names durable", error))?;
+            .map_err(|error| LogError::io("cannot make the log's file names durable", error))?;
         for lane in &lanes {
             let seal = lane.seal.lock();
             let block = seal.header.encode(&*device);
@@ -196,7 +201,7 @@ impl Log {
         let homes = homes.collect();
         let threads = match core.options.flush_mode {
             FlushMode::Background => background::start(&core)
-                .map_err(|error| LogError::io("starting the log's threads", error))?,
+                .map_err(|error| LogError::io("cannot start the log's threads", error))?,
             FlushMode::Callers => Vec::new(),
         };
         Ok(Log(Arc::new(LogInner {
@@ -529,15 +534,15 @@ impl Log {
             })
         };
         if start.lanes.len() != core.lanes.len() {
-            return wrong("the start position has another number of lanes than the log");
+            return wrong("cannot release the log: the position has another number of lanes");
         }
         // I6: what is released was finished, and lies before the place where the log is written.
         if start.number > core.entries.last_number() {
-            return wrong("the start position is ahead of the log");
+            return wrong("cannot release the log: the position is ahead of its end");
         }
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {
             if position.segment > lane.seal.lock().segment.sequence {
-                return wrong("the start position is ahead of the log");
+                return wrong("cannot release the log: the position is ahead of its end");
             }
         }
         let mut released = false;

@@ -17,46 +17,47 @@ pub(crate) const SLOTS_PER_STRAND: usize = 4;
 /// Length of the first segment of a log with one lane.
 const FIRST_SEGMENT: u64 = 64 << 10;
 
-/// Which commit protocol orders and acknowledges transactions.
+/// Commit protocol, which orders and acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ProtocolKind {
     /// One strand; locks are held until the flush; recovery keeps everything up to the first bad chunk.
     Serial,
-    /// Aether: as `Serial`, but locks go at precommit.
+    /// Aether: as `Serial`, but locks are released at precommit.
     Aether,
-    /// P-WAL: many strands, one global order number, locks go at precommit; recovery keeps everything
-    /// below the first missing number.
+    /// P-WAL: many strands, one global sequence number, locks are released at precommit; recovery
+    /// keeps everything before the first missing number.
     #[default]
     Glsn,
-    /// GWSN in its theorem's setting: many strands, a number for each flush instead of each transaction;
-    /// locks are held until the flush is durable, and whoever reads waits for what it read.
+    /// GWSN as in its theorem: many strands, a number for each flush instead of each transaction;
+    /// locks are held until the flush is durable, and a reader waits until what it read is durable.
     GwsnStrict,
-    /// GWSN with early lock release: locks go once the flush has drawn its number; recovery keeps the
-    /// flushes below the first missing number.
+    /// GWSN with early lock release: locks are released once the flush has its number; recovery
+    /// keeps the flushes before the first missing number.
     Gwsn,
     /// Silo's epochs: as `Glsn`, but transactions are acknowledged by epochs, which end at every
     /// [tick](LogOptions::epoch).
     Epoch,
-    /// Passive group commit with remote flush avoidance (GSN): numbers by lane; a transaction waits for
-    /// its own lane's flush, and for other lanes only as far as it depends on transactions in them.
+    /// Passive group commit with remote flush avoidance (GSN): each lane assigns its own numbers; a
+    /// transaction waits for the flush of its lane, and for other lanes only if it depends on
+    /// transactions in them.
     Gsn,
 }
 
-/// When a transaction's locks may go.
+/// Point at which a transaction's locks are released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockRelease {
-    /// At precommit: as soon as its piece is in the log's buffer (early lock release).
+    /// At precommit: once its record is in the log's buffer (early lock release).
     Precommit,
-    /// Once the flush that carries it has drawn its number.
+    /// Once the flush with its record has a number.
     Numbered,
-    /// Once it is durable.
+    /// Once the transaction is durable.
     Durable,
 }
 
 impl ProtocolKind {
-    /// All of them, in the order in which they were published.
+    /// All protocols, in the order of their publication.
     pub const ALL: &[Self] = &[
         Self::Serial,
         Self::Aether,
@@ -67,22 +68,22 @@ impl ProtocolKind {
         Self::Gwsn,
     ];
 
-    /// When a transaction's locks may go.
+    /// Point at which a transaction's locks are released.
     pub fn lock_release(self) -> LockRelease {
         crate::protocol::of(self).lock_release()
     }
 
-    /// Its number in files.
+    /// Returns the protocol's number in files.
     pub fn id(self) -> u8 {
         crate::protocol::of(self).id()
     }
 
-    /// The protocol with a number, if this build knows it.
+    /// Returns the protocol with this number, if this build knows it.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.id() == id)
     }
 
-    /// The number of strands that the protocol insists on, if it does.
+    /// Returns the number of strands, if the protocol requires one.
     pub fn forced_strands(self) -> Option<usize> {
         crate::protocol::of(self).forced_strands()
     }
@@ -110,8 +111,9 @@ impl FromStr for ProtocolKind {
         found.copied().ok_or_else(|| {
             let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
             LogError::Options {
-                what: format!(
-                    "unknown commit protocol {name:?}; there are {}",
+                option: "protocol",
+                reason: format!(
+                    "{name:?} is not a commit protocol; choose one of {}",
                     names.join(", ")
                 ),
             }
@@ -161,11 +163,11 @@ pub struct LogOptions {
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,
-    /// P-WAL's group size: after so many [asynchronous](crate::InFlight::finish_async) commits in a strand
-    /// the thread that makes the last of them flushes its lane. Before that such a commit starts nothing,
-    /// so the device gets fewer, larger writes, for a longer wait. A group that does not fill goes after
-    /// [`LogOptions::GROUP_WAIT`], or when somebody waits for one of its tickets. Default 0: no groups; a
-    /// flush begins when none is under way. P-WAL's own is 16.
+    /// P-WAL's group size: after this many [asynchronous](crate::InFlight::finish_async) commits in
+    /// a strand, the thread of the last one flushes its lane. Earlier commits start no flush, so
+    /// the device gets fewer, larger writes, at the cost of a longer wait. An incomplete group is
+    /// flushed after [`LogOptions::GROUP_WAIT`], or when a thread waits for one of its tickets.
+    /// Default 0: no groups; a flush begins when none is in flight. P-WAL uses 16.
     pub group_size: u32,
     /// How long an epoch of the `epoch` protocol lasts. Default 40 ms, as in Silo and FOEDUS. A blocking
     /// [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every wait does.
@@ -257,45 +259,57 @@ impl LogOptions {
     /// # Errors
     /// [`LogError::Options`] naming the rule that is broken.
     pub(crate) fn checked(mut self) -> Result<Self, LogError> {
-        let fail = |what: String| Err(LogError::Options { what });
+        let fail = |option, reason: String| Err(LogError::Options { option, reason });
         if let Some(strands) = crate::protocol::of(self.protocol).forced_strands() {
             self.strands = strands;
             self.lanes = self.lanes.min(strands);
         }
         if self.strands == 0 || self.strands > Self::MAX_STRANDS {
-            return fail(format!(
-                "strands is {}, not in 1..={}",
-                self.strands,
-                Self::MAX_STRANDS
-            ));
+            return fail(
+                "strands",
+                format!(
+                    "{} given; must be from 1 to {}",
+                    self.strands,
+                    Self::MAX_STRANDS
+                ),
+            );
         }
         if self.lanes == 0 || self.lanes > Self::MAX_LANES || self.lanes > self.strands {
-            return fail(format!(
-                "lanes is {}, not in 1..={} or more than the {} strands",
-                self.lanes,
-                Self::MAX_LANES,
-                self.strands
-            ));
+            return fail(
+                "lanes",
+                format!(
+                    "{} given; must be from 1 to {}, and at most the {} strands",
+                    self.lanes,
+                    Self::MAX_LANES,
+                    self.strands
+                ),
+            );
         }
         if self.flushes_in_flight == 0 || self.flushes_in_flight > Self::MAX_IN_FLIGHT {
-            return fail(format!(
-                "flushes_in_flight is {}, not in 1..={}",
-                self.flushes_in_flight,
-                Self::MAX_IN_FLIGHT
-            ));
+            return fail(
+                "flushes_in_flight",
+                format!(
+                    "{} given; must be from 1 to {}",
+                    self.flushes_in_flight,
+                    Self::MAX_IN_FLIGHT
+                ),
+            );
         }
         if self.slot_bytes < 2 * BLOCK
             || self.slot_bytes > (64 << 20)
             || !self.slot_bytes.is_multiple_of(BLOCK)
         {
-            return fail(format!(
-                "slot_bytes is {}, no multiple of {BLOCK} from {} to 64 MiB",
-                self.slot_bytes,
-                2 * BLOCK
-            ));
+            return fail(
+                "slot_bytes",
+                format!(
+                    "{} given; must be a multiple of {BLOCK} from {} to 64 MiB",
+                    self.slot_bytes,
+                    2 * BLOCK
+                ),
+            );
         }
         if self.epoch.is_zero() {
-            return fail("epoch is zero; an epoch takes time".to_owned());
+            return fail("epoch", "0 given; must be more than 0".to_owned());
         }
         if crate::protocol::of(self.protocol).has_closed_flushes() {
             // A flush takes all that its lane has, and lies in one segment.
@@ -303,10 +317,13 @@ impl LogOptions {
             let fits = self.segment_bytes.saturating_sub(BLOCK as u64) / slots;
             let fits = to_usize(fits - fits % BLOCK as u64);
             if fits < 2 * BLOCK {
-                return fail(format!(
-                    "segment_bytes is {}, too small for the {slots} buffers of a lane with {}",
-                    self.segment_bytes, self.protocol
-                ));
+                return fail(
+                    "segment_bytes",
+                    format!(
+                        "{} given; too small for the {slots} buffers that a lane has with protocol {}",
+                        self.segment_bytes, self.protocol
+                    ),
+                );
             }
             self.slot_bytes = self.slot_bytes.min(fits);
         }
@@ -315,23 +332,32 @@ impl LogOptions {
             || self.segment_bytes > Self::SEGMENT_BYTES_MAX
             || !self.segment_bytes.is_multiple_of(BLOCK as u64)
         {
-            return fail(format!(
-                "segment_bytes is {}, no multiple of {BLOCK} from {least} (two slots and a header) to 1 GiB",
-                self.segment_bytes
-            ));
+            return fail(
+                "segment_bytes",
+                format!(
+                    "{} given; must be a multiple of {BLOCK} from {least} (two buffers and a header) to 1 GiB",
+                    self.segment_bytes
+                ),
+            );
         }
         let least = crate::space::SpaceState::least_log_bytes(&self);
         if self.max_log_bytes != 0 && self.max_log_bytes < least {
-            return fail(format!(
-                "max_log_bytes is {}, less than the {least} that these strands, slots and segments need",
-                self.max_log_bytes
-            ));
+            return fail(
+                "max_log_bytes",
+                format!(
+                    "{} given; these strands, buffers and segments need at least {least}",
+                    self.max_log_bytes
+                ),
+            );
         }
         if self.max_log_bytes != 0 && self.max_log_bytes < self.preallocated_bytes {
-            return fail(format!(
-                "preallocated_bytes is {}, more than the {} of max_log_bytes",
-                self.preallocated_bytes, self.max_log_bytes
-            ));
+            return fail(
+                "preallocated_bytes",
+                format!(
+                    "{} given; must be at most max_log_bytes, which is {}",
+                    self.preallocated_bytes, self.max_log_bytes
+                ),
+            );
         }
         Ok(self)
     }

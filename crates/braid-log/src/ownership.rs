@@ -21,7 +21,7 @@ pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<
         return Ok(false);
     }
     let opened = device.open(&entry.name, OpenMode::Existing);
-    let file = opened.map_err(|e| LogError::io(format!("opening {}", entry.name), e))?;
+    let file = opened.map_err(|e| LogError::io(format!("cannot open {}", entry.name), e))?;
     if is_segment
         && entry.len >= BLOCK as u64
         && let Some(header) = SegmentHeader::read(device, &*file, &entry.name)?
@@ -37,7 +37,7 @@ pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<
             return Ok(false);
         }
         let read = file.read_at(&mut buf[..len], at);
-        read.map_err(|e| LogError::io(format!("reading {}", entry.name), e))?;
+        read.map_err(|e| LogError::io(format!("cannot read {}", entry.name), e))?;
         if buf[..len].iter().any(|byte| *byte != 0) {
             return Ok(false);
         }

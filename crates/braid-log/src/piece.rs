@@ -85,7 +85,7 @@ impl PieceHeader {
             (PieceKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
             (PieceKind::Data, None) => (DATA_ALONE, None),
             (PieceKind::Void, None) => (VOID_ALONE, None),
-            (_, None) => panic!("a {kind:?} piece comes behind a known one"),
+            (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
         let delta = number.wrapping_sub(previous.unwrap_or(0)).cast_signed();

@@ -424,7 +424,7 @@ impl SegmentPool {
             device.sync_directory().map_err(|error| {
                 self.state.lock().preparing = 0;
                 let name = segment_name(self.lane, sequence);
-                LogError::io(format!("making the name {name} durable"), error)
+                LogError::io(format!("cannot make the name {name} durable"), error)
             })?;
         }
         let mut state = self.state.lock();
@@ -452,7 +452,7 @@ impl SegmentPool {
         if let Err(error) = device.rename(&old_name, &name) {
             self.state.lock().files.free.push(old);
             return Err(LogError::io(
-                format!("renaming {old_name} to {name}"),
+                format!("cannot rename {old_name} to {name}"),
                 error,
             ));
         }
@@ -489,7 +489,7 @@ impl SegmentPool {
                 quota.give_back(len);
                 // A leftover is removed at the next attempt or opening.
                 let _ = device.remove(&unfinished);
-                Err(LogError::io(format!("preparing {name}"), error))
+                Err(LogError::io(format!("cannot prepare {name}"), error))
             }
         }
     }
@@ -565,7 +565,7 @@ impl SegmentPool {
                 Ok(()) => quota.give_back(segment.len),
                 Err(error) => {
                     self.state.lock().files.retired.push(segment);
-                    return Err(LogError::io(format!("deleting {name}"), error));
+                    return Err(LogError::io(format!("cannot delete {name}"), error));
                 }
             }
         }

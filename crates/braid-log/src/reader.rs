@@ -233,7 +233,10 @@ impl<'a> SegmentReader<'a> {
 
     fn failed(&self, offset: u64, len: usize, error: io::Error) -> LogError {
         let name = segment_name(self.lane, self.segment.sequence);
-        LogError::io(format!("reading {len} bytes of {name} at {offset}"), error)
+        LogError::io(
+            format!("cannot read {len} bytes of {name} at {offset}"),
+            error,
+        )
     }
 
     /// The header of the chunk at `offset`, if there is one, whole and undamaged, whichever it is.

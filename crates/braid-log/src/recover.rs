@@ -84,7 +84,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
     let mut segments = vec![Segments::new(); lanes];
     let entries = device
         .list()
-        .map_err(|error| LogError::io("listing the device", error))?;
+        .map_err(|error| LogError::io("cannot list the device", error))?;
     for entry in entries {
         let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
             continue;
@@ -92,7 +92,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
         if lane < lanes {
             let file = device
                 .open(&entry.name, OpenMode::Existing)
-                .map_err(|error| LogError::io(format!("opening {}", entry.name), error))?;
+                .map_err(|error| LogError::io(format!("cannot open {}", entry.name), error))?;
             segments[lane].insert(
                 sequence,
                 Segment {
@@ -111,7 +111,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
 /// See [`Log::recovery_start`].
 pub(crate) fn oldest_start(device: &dyn Device) -> Result<LogStart, LogError> {
     let none = || LogError::Incompatible {
-        what: "there is no log on the device".to_owned(),
+        what: "cannot recover: there are no log files".to_owned(),
     };
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
     let mut start = LogStart {
@@ -176,7 +176,7 @@ impl Recovered {
         if start.lanes.len() != options.lanes {
             return Err(LogError::Incompatible {
                 what: format!(
-                    "the log has {} lanes, the options say {}; lanes are fixed at creation",
+                    "cannot open the log with {1} lanes: it was created with {0}; leave the option out",
                     start.lanes.len(),
                     options.lanes
                 ),
@@ -228,7 +228,7 @@ impl Recovered {
         if lanes.iter().any(|lane| lane.id != id) {
             // Files of another log, moved here: no crash does that.
             return Err(LogError::Incompatible {
-                what: "the lanes' segments are of different logs".to_owned(),
+                what: "cannot open the log: its files belong to different logs; restore the files that belong together".to_owned(),
             });
         }
         // What the header of each incarnation says: of all lanes' the same.
@@ -238,7 +238,7 @@ impl Recovered {
                 let Some(kind) = ProtocolKind::from_id(found.protocol) else {
                     return Err(LogError::Incompatible {
                         what: format!(
-                            "the log was written with the unknown protocol {}",
+                            "cannot open the log: it was written with commit protocol number {}, which this build does not know; use a matching version",
                             found.protocol
                         ),
                     });
@@ -253,9 +253,7 @@ impl Recovered {
                     || says.protocol.id() != found.protocol
                 {
                     return Err(LogError::corrupted(
-                        format!(
-                            "the lanes' headers of incarnation {incarnation} contradict each other"
-                        ),
+                        format!("the headers of incarnation {incarnation} differ between lanes"),
                         &segment_name(usize::from(lane.end.lane), lane.end_segment),
                         0,
                     ));
@@ -268,7 +266,7 @@ impl Recovered {
         let (newest_base, protocol) = (newest.base, newest.protocol);
         if limit.is_some_and(|limit| newest_base > limit) {
             return Err(LogError::corrupted(
-                "another process began to write the log meanwhile",
+                "another process began to write the log during the read",
                 &segment_name(usize::from(lanes[0].end.lane), lanes[0].end_segment),
                 0,
             ));
@@ -304,7 +302,7 @@ impl Recovered {
                     // Chunks of two logs: no crash, nor any one damaged block.
                     return Err(LogError::corrupted(
                         format!(
-                            "a chunk of incarnation {of} acknowledges number {}, which a later one discarded",
+                            "a chunk of incarnation {of} calls number {} durable, but a later incarnation discarded it",
                             found.horizon
                         ),
                         &segment_name(usize::from(lane.end.lane), lane.end_segment),
@@ -416,7 +414,7 @@ impl Recovered {
                 braid_rt::reach("damage: a chunk behind the end names what is missing");
                 return Err(LogError::corrupted(
                     format!(
-                        "the log ends at number {cut} before this chunk, which says that {horizon} was durable"
+                        "the log ends at number {cut}, but this chunk says that {horizon} was durable"
                     ),
                     &segment_name(index, behind.segment),
                     behind.offset,
@@ -430,7 +428,7 @@ impl Recovered {
                 if later || (header.incarnation == incarnation && header.horizon > cut) {
                     braid_rt::reach("damage: a segment behind the end shows that log is missing");
                     return Err(LogError::corrupted(
-                        format!("the log ends before this segment, at number {cut}"),
+                        format!("the log ends at number {cut}, before this segment"),
                         name,
                         0,
                     ));
@@ -465,8 +463,9 @@ impl Recovered {
                 let synced = device.open(&name, OpenMode::Existing);
                 match synced.and_then(|file| file.sync()) {
                     Err(error) if is_unwritable(&error) => return Ok(()),
-                    synced => synced
-                        .map_err(|error| LogError::io(format!("making {name} durable"), error))?,
+                    synced => synced.map_err(|error| {
+                        LogError::io(format!("cannot make {name} durable"), error)
+                    })?,
                 }
             }
         }
@@ -486,7 +485,7 @@ impl Recovered {
                 let file = match device.open(&name, OpenMode::Existing) {
                     Ok(file) => file,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                    Err(error) => return Err(LogError::io(format!("opening {name}"), error)),
+                    Err(error) => return Err(LogError::io(format!("cannot open {name}"), error)),
                 };
                 let header = SegmentHeader::read(device, &*file, &name)?;
                 if header.is_none_or(|header| header.log != scan.id || header.sequence != sequence)
@@ -586,7 +585,7 @@ impl Recovered {
     {
         let changed = |offset| {
             let name = segment_name(extent.lane, extent.segment.sequence);
-            LogError::corrupted("a chunk changed since it was scanned", &name, offset)
+            LogError::corrupted("a chunk changed after it was scanned", &name, offset)
         };
         let empty = self.device.allocate(BLOCK);
         let reused = std::mem::replace(buf, empty);
@@ -644,7 +643,7 @@ impl Recovered {
             let bytes = reader.bytes_at(part.offset, part.len)?;
             if crc32c::crc32c(bytes) != part.crc {
                 let name = segment_name(streamed.lane, part.segment.sequence);
-                let what = "a chunk changed since it was scanned";
+                let what = "a chunk changed after it was scanned";
                 return Err(LogError::corrupted(what, &name, part.offset).into());
             }
             payload.extend_from_slice(bytes);
@@ -666,7 +665,8 @@ impl Recovered {
             && lanes.into_iter().all(|(a, b)| a.segment <= b.segment);
         if !is_before {
             return Err(LogError::Incompatible {
-                what: "the log to be kept does not lie before that to be recovered".to_owned(),
+                what: "cannot retain the log: the position is not before the recovery position"
+                    .to_owned(),
             });
         }
         self.retained = Some(from);
@@ -705,7 +705,7 @@ impl Recovered {
         let kept_from = retained.as_ref().unwrap_or(&start);
         if incarnation + 1 >= INCARNATIONS_MAX {
             return Err(LogError::Incompatible {
-                what: "the log was opened as often as it can be; copy what it holds to a new one"
+                what: "cannot open the log again: its incarnation numbers are used up; copy the tables to a new database"
                     .to_owned(),
             });
         }
@@ -777,7 +777,7 @@ fn lane(
             // new incarnation's base vouches for them, so they are made durable before.
             segment.file.sync().map_err(|error| {
                 let name = segment_name(lane, sequence);
-                LogError::io(format!("making {name} durable"), error)
+                LogError::io(format!("cannot make {name} durable"), error)
             })?;
             files.live.push_back(segment);
         } else if sequence == next_ready && fits {

@@ -201,13 +201,13 @@ pub(crate) fn scan_lane(
     });
     let Some(header) = header else {
         braid_rt::reach("damage: the header of the segment where recovery begins");
-        let what = "the header is not that of the start position";
+        let what = "the header does not match the checkpoint position";
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
     let mut broken = wrong_length(&header, first);
     if broken.is_none() && !is_whole_before(device, first, start, &header)? {
         broken = Some(
-            "the chunk before the position of the checkpoint is missing: the file is an older copy"
+            "the chunk before the checkpoint position is missing: the file is an older copy"
                 .to_owned(),
         );
     }
@@ -219,7 +219,7 @@ pub(crate) fn scan_lane(
         || !start.offset.is_multiple_of(BLOCK as u64)
     {
         return Err(LogError::corrupted(
-            "the start position is none",
+            "the checkpoint position is out of range",
             &name,
             start.offset,
         ));
@@ -322,14 +322,14 @@ pub(crate) fn scan_lane(
 
 /// Says what to do about a log file that is damaged or missing.
 fn restore(what: &str) -> String {
-    format!("{what} (restore the file, or save what is left into a new database)")
+    format!("{what} (restore the file, or salvage the rest into a new database)")
 }
 
 /// Says so if the file has another length than its header tells. No crash changes it.
 fn wrong_length(header: &SegmentHeader, segment: &Segment) -> Option<String> {
     let (len, expected) = (segment.len, header.len);
     let is_wrong = len != expected && !braid_rt::mutant!("believe_any_length");
-    is_wrong.then(|| format!("the file has {len} bytes of the {expected} that its header tells"))
+    is_wrong.then(|| format!("the file has {len} bytes, its header says {expected}"))
 }
 
 /// Whether the chunk before the start position is in the segment: it was durable before the
@@ -359,7 +359,7 @@ fn is_whole_before(
         let len = to_usize(start.offset - from);
         let mut bytes = device.allocate(len);
         let read = segment.file.read_at(&mut bytes[..len], from);
-        read.map_err(|error| LogError::io(format!("reading {len} bytes of {name}"), error))?;
+        read.map_err(|error| LogError::io(format!("cannot read {len} bytes of {name}"), error))?;
         let is_before = |at: usize| {
             ChunkHeader::decode(&bytes[at..]).is_some_and(|chunk| {
                 chunk.lane == header.lane
@@ -416,9 +416,9 @@ impl LaneScan {
         {
             braid_rt::reach("damage: a segment that was begun is missing");
             return Some(match next {
-                None => "the segment is missing, and the one before it tells that it was begun",
+                None => "the segment is missing, but the one before it says that it was begun",
                 Some(_) => {
-                    "the segment was begun, as the one before it tells, and its header is missing or older"
+                    "the segment's header is missing or outdated, but the segment before it says that it was begun"
                 }
             }.to_owned());
         }
@@ -499,7 +499,7 @@ impl LaneScan {
                 loop {
                     let piece = pieces.next().map_err(|_| {
                         let name = segment_name(lane, segment.sequence);
-                        let what = "a chunk with a good CRC holds no pieces";
+                        let what = "a chunk with a valid checksum contains no valid records";
                         LogError::corrupted(what, &name, offset)
                     })?;
                     let Some(piece) = piece else { break };

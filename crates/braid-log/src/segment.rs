@@ -104,7 +104,7 @@ impl Segment {
         let written = self.file.write_durable_at(&[&block[..BLOCK]], 0);
         written.map_err(|error| {
             let name = segment_name(lane, self.sequence);
-            LogError::io(format!("writing the header of {name}"), error)
+            LogError::io(format!("cannot write the header of {name}"), error)
         })
     }
 }
@@ -221,7 +221,10 @@ impl SegmentHeader {
         match file.read_at(&mut block[..BLOCK], 0) {
             Ok(()) => Ok(Self::decode(&block)),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(LogError::io(format!("reading the header of {name}"), error)),
+            Err(error) => Err(LogError::io(
+                format!("cannot read the header of {name}"),
+                error,
+            )),
         }
     }
 }

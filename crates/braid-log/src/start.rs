@@ -60,7 +60,8 @@ impl LogStart {
         match Self::decode_first(bytes)? {
             (start, []) => Ok(start),
             _ => Err(LogError::Incompatible {
-                what: "bytes behind a log start position".to_owned(),
+                what: "cannot read a checkpoint position in the log: bytes follow its end"
+                    .to_owned(),
             }),
         }
     }
@@ -71,7 +72,7 @@ impl LogStart {
     /// As [`LogStart::decode`].
     pub fn decode_first(bytes: &[u8]) -> Result<(Self, &[u8]), LogError> {
         let wrong = || LogError::Incompatible {
-            what: "malformed log start position".to_owned(),
+            what: "cannot read a checkpoint position in the log: it is malformed".to_owned(),
         };
         let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (flush, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;

@@ -48,7 +48,10 @@ struct Batch {
 impl Batch {
     fn new() -> Result<Self, StoreError> {
         let pages = Frames::new(BATCH).ok_or_else(|| {
-            StoreError::io("buffers of a bulk load", io::ErrorKind::OutOfMemory.into())
+            StoreError::io(
+                "cannot allocate the buffers of a bulk load",
+                io::ErrorKind::OutOfMemory.into(),
+            )
         })?;
         Ok(Self {
             ids: Vec::with_capacity(BATCH),
@@ -161,7 +164,10 @@ impl Writer {
             }
             Err(error) => {
                 self.store.pool.ids.lock().free.extend(ids);
-                Err(StoreError::io("starting a thread that writes", error))
+                Err(StoreError::io(
+                    "cannot start the bulk load's writer thread",
+                    error,
+                ))
             }
         }
     }
@@ -173,7 +179,7 @@ impl Writer {
         };
         let _ = thread.join();
         let (batch, written) = outcome.lock().take().ok_or_else(|| StoreError::Poisoned {
-            cause: "a thread that writes pages panicked".into(),
+            cause: "the bulk load's writer thread panicked".into(),
         })?;
         self.placed.extend(written?);
         Ok(Some(batch))

@@ -162,7 +162,7 @@ impl StoreWriter {
     pub fn put(&mut self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         for (id, bytes) in &*pages {
             if *id == 0 || *id >= PAGES_MAX {
-                return Err(StoreError::damaged_page(*id, "a page number that is none"));
+                return Err(StoreError::damaged_page(*id, "invalid page number"));
             }
             crate::file::check_copied(bytes, *id)
                 .map_err(|what| StoreError::damaged_page(*id, what))?;
@@ -192,19 +192,19 @@ impl StoreWriter {
         if next_page == 0 || next_page > PAGES_MAX {
             return Err(StoreError::damaged_page(
                 next_page,
-                "a number of pages that is none",
+                "invalid number of pages",
             ));
         }
         let place = |id: PageId| match (exists(id), self.places.get(&id)) {
             (false, _) => Ok(0),
             (true, Some(&place)) => Ok(place),
-            (true, None) => Err(StoreError::damaged_page(id, "a page that is missing")),
+            (true, None) => Err(StoreError::damaged_page(id, "the page is missing")),
         };
         let places: Vec<u64> = (0..next_page).map(place).collect::<Result<_, _>>()?;
         if let Some((_, &root)) = trees.iter().find(|(_, root)| !exists(**root)) {
             return Err(StoreError::damaged_page(
                 root,
-                "a tree's root that is missing",
+                "the root page of a tree is missing",
             ));
         }
         let mut leaf_places = Vec::new();

@@ -24,19 +24,19 @@ pub enum StoreError {
         location: String,
     },
     /// The medium is full.
-    #[error("no space for {what}")]
+    #[error("out of space: {what}; free space, then retry")]
     OutOfSpace {
         /// What needed the space.
         what: String,
     },
     /// The file is of another format.
-    #[error("incompatible: {what}")]
+    #[error("{what}")]
     Incompatible {
         /// What does not fit.
         what: String,
     },
     /// An option is out of its range.
-    #[error("option {option}: {reason}")]
+    #[error("invalid option {option}: {reason}")]
     Options {
         /// The option.
         option: &'static str,
@@ -44,10 +44,10 @@ pub enum StoreError {
         reason: String,
     },
     /// All frames of the pool are in use at once; the pool is too small for this many threads.
-    #[error("every page of the buffer pool is in use; make the pool larger")]
+    #[error("cannot load a page: every page of the buffer pool is in use; make the pool larger")]
     PoolExhausted,
     /// A sync failed earlier, so no further checkpoint can be trusted.
-    #[error("an earlier sync of the data file failed: {cause}")]
+    #[error("cannot use the data file after a failed sync: {cause}; close and reopen the database")]
     Poisoned {
         /// The first failure.
         cause: String,

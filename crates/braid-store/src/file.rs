@@ -111,11 +111,11 @@ fn damaged(what: &str, location: String) -> StoreError {
 impl DataFile {
     pub(crate) fn create(device: Arc<dyn Device>, identity: u128) -> Result<Self, StoreError> {
         let made = device.open(FILE_NAME, braid_io::OpenMode::CreateNew);
-        let file = made.map_err(|e| StoreError::io("creating data.braid", e))?;
+        let file = made.map_err(|e| StoreError::io("cannot create data.braid", e))?;
         // A published checkpoint is worth nothing in a file whose name is lost.
         device
             .sync_directory()
-            .map_err(|e| StoreError::io("syncing the directory of data.braid", e))?;
+            .map_err(|e| StoreError::io("cannot sync the directory of data.braid", e))?;
         let mut this = Self::assemble(device, file);
         this.identity = identity;
         this.write_first_superblock()?;
@@ -151,7 +151,7 @@ impl DataFile {
         let len = self
             .file
             .len()
-            .map_err(|e| StoreError::io("the length of data.braid", e))?;
+            .map_err(|e| StoreError::io("cannot read the length of data.braid", e))?;
         Ok(len / PAGE_SIZE as u64)
     }
 
@@ -202,7 +202,7 @@ impl DataFile {
         let mut lost = self.lost_leaves.iter();
         let lost = lost.find(|(pages, _)| pages.contains(&id));
         let cause = lost.map_or_else(String::new, |(_, error)| format!(" ({error})"));
-        let what = format!("the leaf of the page map that leads to it is lost{cause}");
+        let what = format!("the page map leaf that locates it is lost{cause}");
         damaged(&what, format!("data.braid, page {id}"))
     }
 
@@ -264,7 +264,7 @@ impl DataFile {
         sequence: u64,
     ) -> Result<(), StoreError> {
         let read = self.read_blocks(pages.iter_mut().map(|(_, block, buf)| (*block, &mut **buf)));
-        read.map_err(|e| StoreError::io("reading pages of data.braid", e))?;
+        read.map_err(|e| StoreError::io("cannot read pages of data.braid", e))?;
         for (id, place, buf) in pages {
             let checked = check(buf, *id, sequence).and_then(|()| check_place(buf, *place));
             checked.map_err(|what| damaged(what, location(*id, block_of(*place))))?;
@@ -421,7 +421,7 @@ impl DataFile {
         if let Err(error) = self.file.write_at(&[buf], offset) {
             braid_rt::reach("store: an evicted page can't be written");
             self.space.lock().free(block);
-            return Err(StoreError::io("writing a page to data.braid", error));
+            return Err(StoreError::io("cannot write a page to data.braid", error));
         }
         Ok(place_of(block, buf))
     }
@@ -447,7 +447,7 @@ impl DataFile {
             .collect();
         if let Err(error) = self.file.write_batch(&ops) {
             self.free(&free);
-            return Err(StoreError::io("writing pages to data.braid", error));
+            return Err(StoreError::io("cannot write pages to data.braid", error));
         }
         let written = blocks.iter().zip(free);
         Ok(written
@@ -477,7 +477,7 @@ impl DataFile {
         };
         if let Err(error) = written {
             self.free(&free);
-            return Err(StoreError::io("writing pages to data.braid", error));
+            return Err(StoreError::io("cannot write pages to data.braid", error));
         }
         let pages = buf.chunks_exact(PAGE_SIZE).zip(free);
         Ok(pages.map(|(page, block)| place_of(block, page)).collect())
@@ -539,7 +539,7 @@ impl DataFile {
                 self.room.take(extent - blocks);
             }
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
-            cut.map_err(|e| StoreError::io("shortening data.braid", e))?;
+            cut.map_err(|e| StoreError::io("cannot shorten data.braid", e))?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
 pub(crate) fn check(kind: u64, here: u64) -> Result<(), &'static str> {
     match kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
         true => Ok(()),
-        false => Err("it holds no part of a large value"),
+        false => Err("it is not part of a large value"),
     }
 }
 

@@ -92,7 +92,7 @@ impl PageIds {
         match self.free.pop() {
             Some(id) => Ok(id),
             None if self.next >= PAGES_MAX => Err(StoreError::OutOfSpace {
-                what: "page numbers".into(),
+                what: "all page numbers are in use".into(),
             }),
             None => {
                 self.next += 1;
@@ -123,7 +123,7 @@ impl Pool {
         if count < 64 || count as u64 >= NONE {
             return Err(StoreError::Options {
                 option: "pool_bytes",
-                reason: "from 512 KiB to 127 GiB".into(),
+                reason: format!("{pool_bytes} given; must be from 512 KiB to 127 GiB"),
             });
         }
         let table = PageTable::new();
@@ -141,7 +141,9 @@ impl Pool {
             file,
             frames: Frames::new(count).ok_or_else(|| StoreError::Options {
                 option: "pool_bytes",
-                reason: "more memory than the system gives".into(),
+                reason: format!(
+                    "cannot allocate {pool_bytes} bytes of memory; choose a smaller pool"
+                ),
             })?,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
             states: PageTable::new(),

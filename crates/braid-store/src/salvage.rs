@@ -96,7 +96,7 @@ impl Salvage {
     /// found at all.
     pub fn open(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let opened = device.open(FILE_NAME, OpenMode::Existing);
-        let opened = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        let opened = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
         let file = DataFile::assemble(device, opened);
         let mut notes = Vec::new();
         let mut index = None;
@@ -224,7 +224,7 @@ impl Salvage {
 
     fn page_at(&self, id: PageId, place: u64) -> Result<Words, String> {
         if block_of(place) < FIRST_BLOCK {
-            return Err(format!("page {id} has no place"));
+            return Err(format!("page {id} has no block"));
         }
         let mut buf = self.file.buffer();
         self.file

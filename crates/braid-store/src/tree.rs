@@ -108,11 +108,11 @@ fn meta_of(record: &LeafRecord) -> RecordMeta {
 }
 
 fn broken(id: PageId) -> StoreError {
-    StoreError::damaged_page(id, "a page that is referred to does not exist")
+    StoreError::damaged_page(id, "another page refers to it, but it does not exist")
 }
 
 fn astray(id: PageId) -> StoreError {
-    StoreError::damaged_page(id, "its fences do not fit its parent")
+    StoreError::damaged_page(id, "its key range does not match its parent's")
 }
 
 /// The way down the tree, from a node, and the page that it is, to a child.
@@ -200,7 +200,7 @@ impl Tree {
             node = Node(page.page());
             node.0.prefetch(0, SEARCHED);
         }
-        let what = "the tree is impossibly deep";
+        let what = "the tree is deeper than possible";
         Err(StoreError::damaged_page(self.root, what))
     }
 

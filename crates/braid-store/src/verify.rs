@@ -94,7 +94,7 @@ impl Store {
         report.records = walk.records;
         for id in existing.difference(&walk.seen) {
             damages += 1;
-            damaged(format!("page {id} takes space but belongs to no tree"));
+            damaged(format!("page {id} uses space, but belongs to no tree"));
         }
         for what in self.space_damage() {
             damages += 1;
@@ -158,7 +158,12 @@ impl Store {
     /// # Errors
     /// What reading pages can fail with, or [`StoreError::Io`] if `out` does.
     pub fn dump(&self, out: &mut dyn Write) -> Result<(), StoreError> {
-        let failed = |_| StoreError::io("writing the dump", std::io::ErrorKind::WriteZero.into());
+        let failed = |_| {
+            StoreError::io(
+                "cannot write the dump",
+                std::io::ErrorKind::WriteZero.into(),
+            )
+        };
         let root = self.inner.root.lock().clone();
         writeln!(
             out,
@@ -270,8 +275,10 @@ impl LayersSeen {
                 self.next = Some(next);
                 return false;
             }
-            (Some(Entry::Link { .. } | Entry::Counter), None) => "an entry that leads to no layer",
-            _ => "an entry that is no chunk of a key",
+            (Some(Entry::Link { .. } | Entry::Counter), None) => {
+                "an entry has an invalid link to a layer"
+            }
+            _ => "an entry is not part of a key",
         };
         self.findings.push((page, finding));
         false
@@ -308,12 +315,15 @@ impl Walk<'_> {
         used.remove(&FIRST);
         // A layer that is linked and holds nothing is one whose removal was cut short: it costs space only.
         for layer in used.difference(&linked) {
-            let what = format!("{}: nothing leads to layer {layer}", name(tree));
+            let what = format!("{}: no link leads to layer {layer}", name(tree));
             self.findings.push(what);
         }
         let last = used.last().max(linked.last());
         if last.is_some_and(|last| next.is_none_or(|next| next <= *last)) {
-            let what = format!("{}: the numbers of its layers are not counted", name(tree));
+            let what = format!(
+                "{}: the counter of its layers is missing or too low",
+                name(tree)
+            );
             self.findings.push(what);
         }
     }
@@ -328,7 +338,7 @@ impl Walk<'_> {
         depth: usize,
     ) {
         if depth > 64 {
-            return self.finding(tree, id, "the tree is impossibly deep");
+            return self.finding(tree, id, "the tree is deeper than possible");
         }
         if !self.seen.insert(id) {
             return self.finding(tree, id, "the page is referred to twice");
@@ -341,24 +351,24 @@ impl Walk<'_> {
         };
         let node = Node(Page(&copy));
         if node.kind() != KIND_LEAF && node.kind() != KIND_INNER {
-            return self.finding(tree, id, "the page is no node");
+            return self.finding(tree, id, "the page is not a tree node");
         }
         if node.lower_fence().as_deref() != lower || node.upper_fence().as_deref() != upper {
-            self.finding(tree, id, "its fences do not fit its parent");
+            self.finding(tree, id, "its key range does not match its parent's");
         }
         let keys: Vec<Vec<u8>> = (0..node.len()).map(|i| node.key(i)).collect();
         if !keys.is_sorted_by(|a, b| a < b) {
             self.finding(tree, id, "its keys are out of order");
         }
         if !(keys.iter().enumerate()).all(|(i, key)| node.search(key) == Ok(i)) {
-            self.finding(tree, id, "its keys are not found where they are");
+            self.finding(tree, id, "key search misses a key that the page contains");
         }
         let inside = |key: &Vec<u8>| {
             lower.is_none_or(|lower| &key[..] >= lower)
                 && upper.is_none_or(|upper| &key[..] < upper)
         };
         if !keys.iter().all(inside) {
-            self.finding(tree, id, "it holds keys that belong elsewhere");
+            self.finding(tree, id, "it contains keys outside of its range");
         }
         if node.is_leaf() {
             return self.leaf(tree, id, node);
@@ -380,7 +390,7 @@ impl Walk<'_> {
             let is_record = match tree & LAYERS {
                 0 => {
                     if node.prefix_len() + record.suffix_len > SHORT_KEY_MAX {
-                        self.finding(tree, id, "a key is too long for it");
+                        self.finding(tree, id, "it contains a key that is too long");
                     }
                     true
                 }
@@ -395,7 +405,11 @@ impl Walk<'_> {
             let pool = &self.store.inner.pool;
             match overflow::read(pool, at, record.value_len, &mut value) {
                 Ok(true) => {}
-                Ok(false) => self.finding(tree, id, "a large value's pages do not fit together"),
+                Ok(false) => self.finding(
+                    tree,
+                    id,
+                    "the pages of a large value do not belong together",
+                ),
                 Err(error) => self.finding(tree, id, &error.to_string()),
             }
             while at != 0 {

@@ -297,7 +297,7 @@ fn what_a_failed_sync_may_have_lost_is_not_read() {
                 read += 1;
             }
             Err(StoreError::Poisoned { cause }) => {
-                assert!(cause.contains("syncing data.braid"), "{cause}");
+                assert!(cause.contains("cannot sync data.braid"), "{cause}");
                 refused += 1;
             }
             Err(error) => panic!("seed {seed}: {error}"),

@@ -22,7 +22,7 @@ pub(crate) const CATALOG_ID: u32 = 1;
 /// Tables' numbers are below this: the redo records keep 31 bits for one.
 pub(crate) const ID_END: u32 = u32::MAX >> 1;
 
-/// The longest name of a table, in bytes.
+/// Maximum length of a table's name, in bytes.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -89,7 +89,7 @@ impl CatalogEntry {
             // Another name for the catalog itself would let its bytes be written as a table's.
             (id >= FIRST_ID).then_some(Self { id, types, options })
         });
-        entry.ok_or_else(|| damaged("a table's entry"))
+        entry.ok_or_else(|| damaged("an entry of a table is malformed"))
     }
 }
 
@@ -259,13 +259,13 @@ impl Inner {
             Some(bytes) => {
                 let bytes = bytes[..]
                     .try_into()
-                    .map_err(|_| damaged("the next table's number"))?;
+                    .map_err(|_| damaged("the next table number is malformed"))?;
                 u32::from_le_bytes(bytes)
             }
         };
         if id >= ID_END {
             return Err(Error::OutOfSpace {
-                what: "the numbers for tables are used up".into(),
+                what: "all table numbers are in use".into(),
             });
         }
         tx.insert(&catalog, NEXT_ID, &(id + 1).to_le_bytes())?;
@@ -377,8 +377,8 @@ impl<K: Key, V: Value> Table<K, V> {
 }
 
 impl Database {
-    /// A handle to a table, which is created, durably, if there is none of this name. One that is there may
-    /// have any [`TableOptions`].
+    /// Opens a table, or creates it durably if it does not exist. An existing table may have any
+    /// [`TableOptions`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -391,13 +391,13 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
-    /// fail with.
+    /// [`Error::TableName`], [`Error::TableType`] if the table has other types, or those of a
+    /// commit.
     pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
         self.find_or_create(name, TableOptions::default())
     }
 
-    /// A handle to a table with these options, which is created, durably, if there is none of this name.
+    /// Opens a table with these options, or creates it durably if it does not exist.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -446,7 +446,7 @@ impl Database {
         }
     }
 
-    /// A handle to a table, or `None` if there is none of this name.
+    /// Opens a table; returns `None` if it does not exist.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -466,11 +466,12 @@ impl Database {
         core.map(Table::of_core).transpose()
     }
 
-    /// A handle to the encoded keys and values of a table, whatever its types, or `None` if there is none
-    /// of this name: for tools that handle any table. [`Table::type_names`] says what the bytes mean.
+    /// Opens a table of any types to access its encoded keys and values; returns `None` if it does
+    /// not exist. For tools that handle any table: [`Table::type_names`] returns the types of the
+    /// bytes.
     ///
-    /// What is written through it is not checked: bytes that are no valid key or value of the table's types
-    /// fail with [`Error::Decode`] where they are read through a typed handle.
+    /// Writes through the handle are not checked: bytes that are not a valid key or value of the
+    /// table's types fail with [`Error::Decode`] when they are read through a typed handle.
     ///
     /// ```
     /// use braid::{AsKey, Bytes, Database};
@@ -489,19 +490,19 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`], or what reading can fail with.
+    /// [`Error::TableName`], or those of reading.
     pub fn untyped_table(&self, name: &str) -> Result<Option<Table>> {
         name_key(name)?;
         Ok(self.inner().find_table(name)?.map(Table::new))
     }
 
-    /// A handle as [`Database::untyped_table`] gives it to a table of the types with these names (see
-    /// [`Key::TYPE_NAME`] and [`Value::TYPE_NAME`]), which is created, durably, if there is none. One that is
-    /// there may have any [`TableOptions`].
+    /// Opens a table of the types with these names (see [`Key::TYPE_NAME`] and
+    /// [`Value::TYPE_NAME`]) as [`Database::untyped_table`] does, or creates it durably if it does
+    /// not exist. An existing table may have any [`TableOptions`].
     ///
     /// # Errors
-    /// [`Error::TableName`], [`Error::TableType`] if the table holds other types, or what a commit can
-    /// fail with.
+    /// [`Error::TableName`], [`Error::TableType`] if the table has other types, or those of a
+    /// commit.
     pub fn create_untyped_table(
         &self,
         name: &str,
@@ -554,7 +555,7 @@ impl Database {
         }
     }
 
-    /// The names of all tables, sorted.
+    /// Returns the names of all tables, sorted.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -567,21 +568,22 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// What reading can fail with.
+    /// Those of reading.
     pub fn table_names(&self) -> Result<Vec<String>> {
         let inner = self.inner();
         let tx = inner.begin(Default::default());
         let names = tx.prefix(&inner.catalog_table(), &[NAMES])?;
-        let decode =
-            |key: Bytes| String::from_utf8(key[1..].to_vec()).map_err(|_| damaged("a name"));
+        let decode = |key: Bytes| {
+            String::from_utf8(key[1..].to_vec()).map_err(|_| damaged("a table name is not UTF-8"))
+        };
         names
             .map(|entry| entry.and_then(|(key, _)| decode(key)))
             .collect()
     }
 
-    /// Removes a table with all it holds; says whether there was one of this name.
+    /// Drops a table with all of its entries; returns whether it existed.
     ///
-    /// Its space is free once no handle to it is left, after the next checkpoint.
+    /// Its space is freed by the next checkpoint after the last handle to it is dropped.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -595,7 +597,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// What a commit can fail with.
+    /// Those of a commit.
     pub fn drop_table(&self, name: &str) -> Result<bool> {
         let inner = self.inner();
         inner.check_open()?;
@@ -610,7 +612,7 @@ impl Database {
         Ok(true)
     }
 
-    /// Gives a table another name.
+    /// Renames a table.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -623,8 +625,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or what a commit can fail
-    /// with.
+    /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or those of a commit.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;

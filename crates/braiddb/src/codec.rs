@@ -22,7 +22,7 @@ const COMPRESSED_FROM: usize = 32;
 /// The most that the stored form is longer than the value.
 const OVERHEAD_MAX: usize = 1 + 8;
 
-/// How a table's values are compressed.
+/// Compression of a table's values.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -39,15 +39,15 @@ const OVERHEAD_MAX: usize = 1 + 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// Each value for itself as an LZ4 block, if that makes it smaller: fast, and best for values of a
+    /// Each value separately as an LZ4 block, if that is smaller: fast, and best for values of a
     /// hundred bytes and more.
     Lz4,
 }
 
-/// What is particular about a table, given when it is created and stored with it; see
+/// Options of a table, given when it is created and stored with it; see
 /// [`Database::table_with`](crate::Database::table_with).
 ///
 /// ```
@@ -69,15 +69,15 @@ pub enum Compression {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
-    /// How values are compressed. Keys are not.
+    /// Compression of values. Keys are not compressed.
     pub compression: Compression,
-    /// How long an entry lives after it was written last, in whole milliseconds; `None` for ever. After that it
-    /// is not there for reads and scans, and is removed sometime by the maintenance thread or by
-    /// [`Database::remove_expired`](crate::Database::remove_expired).
+    /// Time to live of an entry after its last write, in whole milliseconds; `None` to keep entries
+    /// forever. Reads and scans do not see an expired entry; the maintenance thread or
+    /// [`Database::remove_expired`](crate::Database::remove_expired) removes it later.
     ///
-    /// What counts is the system's clock, or [`Builder::clock`](crate::Builder::clock), when the
-    /// transaction or snapshot first touched a table with a time to live: so entries do not vanish between
-    /// two reads of the same one. A clock that is set back lets entries live longer.
+    /// The reference is the system's clock, or [`Builder::clock`](crate::Builder::clock), when the
+    /// transaction or snapshot first accesses a table with a time to live, so entries do not vanish
+    /// between two reads of the same transaction. If the clock is set back, entries live longer.
     pub time_to_live: Option<Duration>,
 }
 
@@ -87,11 +87,11 @@ impl TableOptions {
         match self.time_to_live.map(|ttl| ttl.as_millis()) {
             Some(0) => Err(Error::Options {
                 option: "time_to_live",
-                reason: "at least a millisecond".into(),
+                reason: "must be at least 1 ms".into(),
             }),
             Some(ttl) if ttl > u128::from(u64::MAX) => Err(Error::Options {
                 option: "time_to_live",
-                reason: "at most 2^64 milliseconds; leave it out for ever".into(),
+                reason: "must be less than 2^64 ms; leave it out to keep entries forever".into(),
             }),
             _ => Ok(()),
         }
@@ -265,7 +265,7 @@ impl Codec {
 #[cold]
 fn nonsense() -> Error {
     Error::Corrupted {
-        what: "a stored value that is none of a table with these options".into(),
+        what: "a stored value does not match the table's options".into(),
         location: "a table's values".into(),
     }
 }

@@ -39,7 +39,7 @@ use crate::trace::{CommitClock, call_user};
 const MARK_SPINS: u32 = 200;
 const MARK_YIELDS: u32 = 50;
 
-/// A committed transaction.
+/// Result of a commit.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -60,7 +60,8 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// The transaction's place in the serial order; for one without writes, that of the newest it read.
+    /// Returns the transaction's sequence number, its position in the serial order; for a
+    /// transaction without writes, that of the newest transaction that it read.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -78,9 +79,10 @@ impl Commit {
     }
 }
 
-/// Tells when a transaction is durable: poll it, block on it, await it, or be called back.
+/// Handle for the durability of a committed transaction: poll it, block on it, await it, or set a
+/// callback.
 ///
-/// Dropping it changes nothing: the transaction becomes durable all the same.
+/// Dropping the ticket has no effect: the transaction becomes durable anyway.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -106,7 +108,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The transaction's place in the serial order.
+    /// Returns the transaction's sequence number, its position in the serial order.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -123,8 +125,9 @@ impl Ticket {
         self.number
     }
 
-    /// Keeps the transaction's number alone, for [`Database::wait_durable`](crate::Database::wait_durable): eight bytes
-    /// that can be stored or sent, instead of a ticket.
+    /// Converts the ticket to the transaction's sequence number, for
+    /// [`Database::wait_durable`](crate::Database::wait_durable): eight bytes that can be stored or
+    /// sent.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -143,7 +146,7 @@ impl Ticket {
         self.number
     }
 
-    /// Whether the transaction is durable.
+    /// Returns whether the transaction is durable.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -161,7 +164,7 @@ impl Ticket {
         self.log.is_durable()
     }
 
-    /// The outcome, if it is known.
+    /// Returns the outcome if it is known, without blocking.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -208,9 +211,9 @@ impl Ticket {
         })
     }
 
-    /// Calls `callback` once the outcome is known: at once on this thread if it is, otherwise on the
-    /// thread that completes the flush, which it must not hold up. If it panics, the process's panic hook reports that, and
-    /// the database goes on with the other callbacks.
+    /// Calls `callback` once the outcome is known: at once on this thread if it is known, otherwise
+    /// on the thread that completes the flush, which the callback must not block. If it panics, the
+    /// process's panic hook reports the panic, and the database continues with the other callbacks.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -741,7 +744,7 @@ fn disordered(version: u64, number: u64) -> ! {
 #[cold]
 fn from_nowhere(table: u32, version: u64) -> Error {
     Error::Corrupted {
-        what: format!("a record has version {version}, which no transaction has drawn"),
+        what: format!("a record has version {version}, which was assigned to no transaction"),
         location: format!("data.braid, table {table}"),
     }
 }

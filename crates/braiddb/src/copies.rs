@@ -102,7 +102,7 @@ impl Copies {
     /// [`Error::Io`].
     pub(crate) fn open(device: Arc<dyn Device>, identity: u128) -> Result<Self> {
         let found = note::read::<FIELDS>(&*device, COPIES_FILE, MAGIC)
-            .map_err(|e| Error::io(format!("reading {COPIES_FILE}"), e))?;
+            .map_err(|e| Error::io(format!("cannot read {COPIES_FILE}"), e))?;
         let record = match found {
             Found::Fields(fields) => Record::decode(&fields),
             Found::Nothing | Found::Damaged => Record::new(identity),
@@ -125,7 +125,7 @@ impl Copies {
         if entry.name != COPIES_FILE && entry.name.strip_suffix(".new") != Some(COPIES_FILE) {
             return Ok(false);
         }
-        let failed = |e| Error::io(format!("reading {}", entry.name), e);
+        let failed = |e| Error::io(format!("cannot read {}", entry.name), e);
         match note::read::<FIELDS>(device, &entry.name, MAGIC).map_err(failed)? {
             Found::Fields(fields) => Ok(Record::decode(&fields).identity == identity),
             Found::Nothing | Found::Damaged => note::is_blank(device, &entry.name).map_err(failed),
@@ -157,7 +157,7 @@ impl Copies {
             return Ok(());
         }
         note::write(&*self.device, COPIES_FILE, MAGIC, &changed.encode())
-            .map_err(|e| Error::io(format!("writing {COPIES_FILE}"), e))?;
+            .map_err(|e| Error::io(format!("cannot write {COPIES_FILE}"), e))?;
         *record = changed;
         Ok(())
     }

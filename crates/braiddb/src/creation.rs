@@ -58,14 +58,14 @@ fn means_nothing(name: &str) -> bool {
 pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
     let entries = device
         .list()
-        .map_err(|e| Error::io("listing the directory", e))?;
+        .map_err(|e| Error::io("cannot list the directory", e))?;
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     if let Some(marker) = entries.iter().find(|entry| entry.name == CREATING_FILE) {
         return look_beside(device, marker, &entries);
     }
     if has(RESTORING_FILE) {
         return Ok(Contents::Foreign(
-            "restoring a backup into it did not finish; empty it and restore again".into(),
+            "a restore into it did not finish; empty it and restore again".into(),
         ));
     }
     if has(DATA_FILE) {
@@ -74,7 +74,7 @@ pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
     match entries.iter().find(|entry| !means_nothing(&entry.name)) {
         None => Ok(Contents::Nothing),
         Some(entry) => Ok(Contents::Foreign(format!(
-            "it holds {:?} but no {DATA_FILE}; choose an empty directory for a new database",
+            "it contains {:?} but no {DATA_FILE}; choose an empty directory for a new database",
             entry.name
         ))),
     }
@@ -97,14 +97,14 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
             return match others.into_iter().next() {
                 None => Ok(Contents::Unfinished(Vec::new())),
                 Some(other) => foreign(format!(
-                    "it holds {:?}, and a blank file {CREATING_FILE} that does not say who made that",
+                    "it contains {:?}, and an empty file {CREATING_FILE} that does not tell who made it",
                     other.name
                 )),
             };
         }
         Marker::Foreign => {
             return foreign(format!(
-                "it holds a file {CREATING_FILE} that is damaged or not Braid's"
+                "it contains a file {CREATING_FILE} that is damaged or not Braid's"
             ));
         }
     };
@@ -140,7 +140,7 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
 }
 
 fn read_marker(device: &dyn Device, entry: &Entry) -> Result<Marker> {
-    let failed = |e| Error::io(format!("reading {CREATING_FILE}"), e);
+    let failed = |e| Error::io(format!("cannot read {CREATING_FILE}"), e);
     if entry.len == 0 {
         return Ok(Marker::Blank);
     }
@@ -181,7 +181,12 @@ pub(crate) fn mark(device: &dyn Device) -> Result<u128> {
             file.write_at(&[&marker(identity)], 0)?;
             file.sync()
         });
-    written.map_err(|e| Error::io(format!("creating the database: writing {CREATING_FILE}"), e))?;
+    written.map_err(|e| {
+        Error::io(
+            format!("cannot create the database: cannot write {CREATING_FILE}"),
+            e,
+        )
+    })?;
     sync_names(device)?;
     Ok(identity)
 }
@@ -190,13 +195,13 @@ pub(crate) fn mark(device: &dyn Device) -> Result<u128> {
 pub(crate) fn unmark(device: &dyn Device) -> Result<()> {
     device
         .remove(CREATING_FILE)
-        .map_err(|e| Error::io(format!("removing {CREATING_FILE}"), e))?;
+        .map_err(|e| Error::io(format!("cannot remove {CREATING_FILE}"), e))?;
     sync_names(device)
 }
 
 /// Removes the files of an interrupted creation, the marker last.
 pub(crate) fn remove(device: &dyn Device, files: &[String]) -> Result<()> {
-    let failed = |e| Error::io("removing an unfinished database", e);
+    let failed = |e| Error::io("cannot remove an unfinished database", e);
     for name in files {
         device.remove(name).map_err(failed)?;
     }

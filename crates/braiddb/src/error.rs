@@ -23,7 +23,7 @@ use braid_store::StoreError;
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a transaction lost against another one.
+/// Reason of a conflict between transactions.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -41,13 +41,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConflictKind {
-    /// A key that the transaction read was written by another one before this one committed.
+    /// Another transaction overwrote a key that this one read, before this one committed.
     Read,
-    /// A range that the transaction scanned got or lost keys before this one committed.
+    /// Another transaction inserted or removed keys in a range that this one scanned, before this
+    /// one committed.
     Range,
-    /// Two transactions waited for each other's keys; this one gave way.
+    /// Two transactions waited for each other's locks; this one was chosen to fail.
     Deadlock,
-    /// Under snapshot isolation: a key to be written was changed after the snapshot.
+    /// Under snapshot isolation: another transaction wrote the key after this one's snapshot.
     Write,
 }
 
@@ -62,7 +63,7 @@ impl fmt::Display for ConflictKind {
     }
 }
 
-/// Everything that a database operation can fail with.
+/// Error of a database operation.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -79,8 +80,8 @@ impl fmt::Display for ConflictKind {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The transaction lost against a concurrent one and left no trace. Run it again
-    /// ([`crate::Database::transact`] does).
+    /// The transaction conflicts with a concurrent one and left no trace. Retry it, as
+    /// [`crate::Database::transact`] does.
     #[error("the transaction conflicts with a concurrent one: {0}; run it again")]
     Conflict(ConflictKind),
 
@@ -96,7 +97,7 @@ pub enum Error {
     )]
     SelfDeadlock,
 
-    /// Bytes on disk are not what was written.
+    /// Bytes on disk differ from those that were written.
     #[error(
         "corrupted: {what} ({location}); verify the database, then restore a backup or salvage what can be read"
     )]
@@ -117,18 +118,18 @@ pub enum Error {
         what: String,
     },
 
-    /// An earlier write or sync failed, so nothing further can be promised (fail stop). The database
-    /// is read-only until it is reopened, which recovers every acknowledged transaction.
+    /// An earlier write or sync failed, so no further commit can be durable (fail-stop). The
+    /// database is read-only until it is reopened, which recovers every acknowledged transaction.
     #[error("poisoned by an earlier failure: {cause}; close and reopen the database")]
     Poisoned {
         /// The first failure.
         cause: String,
     },
 
-    /// The database was written by a version or with options that this build can't serve.
-    #[error("incompatible: {what}")]
+    /// The database was written by a version or with options that this build does not support.
+    #[error("{what}")]
     Incompatible {
-        /// What does not fit, and what would.
+        /// What is incompatible, and what to do.
         what: String,
     },
 
@@ -137,11 +138,11 @@ pub enum Error {
     Locked {
         /// The directory of the database, or of the archive.
         path: PathBuf,
-        /// The process that has it open, where the system tells.
+        /// The process that has it open, if the system reports it.
         holder: Option<u32>,
     },
 
-    /// The directory exists but holds no Braid database.
+    /// The directory is missing, or does not contain a Braid database.
     #[error("cannot open {} as a Braid database: {reason}", path.display())]
     NotADatabase {
         /// The directory.
@@ -189,18 +190,19 @@ pub enum Error {
         max: usize,
     },
 
-    /// Entries of a bulk load must come in ascending order of their encoded keys.
+    /// Entries of a bulk load are not in ascending order of their encoded keys.
     #[error(
         "cannot load key {key} after {before}: keys must ascend; sort the entries, each key once, and load them again"
     )]
     OutOfOrder {
         /// The key's encoded bytes, escaped.
         key: String,
-        /// Those of the key before.
+        /// The previous key's encoded bytes, escaped.
         before: String,
     },
 
-    /// A savepoint is of another transaction, or was rolled past.
+    /// The savepoint belongs to another transaction, or the transaction was rolled back to an
+    /// earlier point.
     #[error(
         "cannot roll back to the savepoint: it belongs to another transaction, or this one has rolled back to an earlier point; set a new savepoint"
     )]
@@ -209,34 +211,32 @@ pub enum Error {
     /// There is no table of this name.
     #[error("there is no table {name:?}; check the name, or create it")]
     TableMissing {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
     /// There is already a table of this name.
     #[error("cannot create table {name:?}: it exists; open it, or choose another name")]
     TableExists {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
     /// The table was dropped while this handle was held.
-    #[error(
-        "cannot use table {name:?}: it was dropped; open the table again if it was created anew"
-    )]
+    #[error("cannot use table {name:?}: it was dropped; open it again if it was created again")]
     TableDropped {
         /// The table's last name.
         name: String,
     },
 
     /// The table's name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
-    #[error("invalid table name {name:?}: a name has 1 to {max} bytes", max = crate::MAX_TABLE_NAME_LEN)]
+    #[error("invalid table name {name:?}: must be 1 to {max} bytes long", max = crate::MAX_TABLE_NAME_LEN)]
     TableName {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
-    /// The table holds other types than those asked for.
+    /// The table has other types than those requested.
     #[error(
         "cannot open table {name:?}: it holds {found}, not {asked}; request the types that it holds"
     )]
@@ -245,11 +245,11 @@ pub enum Error {
         name: String,
         /// Its types as stored, `key -> value`.
         found: String,
-        /// The types asked for.
+        /// The requested types.
         asked: String,
     },
 
-    /// The table was created with other options than those asked for.
+    /// The table was created with other options than those requested.
     #[error(
         "cannot open table {name:?}: it was created with {found:?}, not {asked:?}; request the same options, or none"
     )]
@@ -258,7 +258,7 @@ pub enum Error {
         name: String,
         /// Its options.
         found: Box<crate::TableOptions>,
-        /// The options asked for.
+        /// The requested options.
         asked: Box<crate::TableOptions>,
     },
 
@@ -276,9 +276,9 @@ pub enum Error {
         "cannot decode stored bytes as {type_name}: {reason}; read the table with the types that it was written with"
     )]
     Decode {
-        /// The type asked for.
+        /// The requested type.
         type_name: &'static str,
-        /// What does not fit.
+        /// Why decoding failed.
         reason: String,
     },
 
@@ -287,30 +287,31 @@ pub enum Error {
     Options {
         /// The option's name.
         option: &'static str,
-        /// Which values are allowed.
+        /// The allowed values.
         reason: String,
     },
 
     /// There is already a snapshot of this name.
     #[error("cannot create snapshot {name:?}: it exists; drop it, or choose another name")]
     SnapshotExists {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
-    /// The log behind a position is not kept any more: more came than is kept for readers of changes, or nobody
-    /// had asked for it.
+    /// The log after a position was released: more was written than is kept for readers of changes,
+    /// or it was not kept for any reader.
     #[error(
-        "cannot read the changes after number {asked}: the log keeps only those after {oldest}; rescan the tables, then resume from a newer position"
+        "cannot read the changes after sequence number {asked}: the log keeps only those after {oldest}; rescan the tables, then resume from a newer position"
     )]
     PositionLost {
-        /// The number asked for.
+        /// The requested sequence number.
         asked: u64,
-        /// The oldest number from which changes can be read.
+        /// The oldest sequence number after which changes can be read.
         oldest: u64,
     },
 
-    /// A position that is not one of this database: of another one, or of one that this was restored from.
+    /// The position belongs to another database, perhaps to the one that this database was restored
+    /// from.
     #[error(
         "cannot resume from position {position}: it belongs to another database; rescan the tables, then resume from a position of this one"
     )]
@@ -319,28 +320,30 @@ pub enum Error {
         position: crate::changes::Position,
     },
 
-    /// No transaction of this database has this number yet, so nobody can wait for it.
-    #[error("no transaction has the number {number}: the newest is {newest}")]
+    /// No transaction of this database has this sequence number yet.
+    #[error(
+        "cannot wait for sequence number {number}: no transaction has it yet, the newest is {newest}; wait for a number that a commit returned"
+    )]
     NumberMissing {
-        /// The number asked for.
+        /// The requested sequence number.
         number: u64,
-        /// The newest number.
+        /// The newest sequence number.
         newest: u64,
     },
 
     /// There is no feed of this name.
     #[error("there is no feed {name:?}; check the name, or create it")]
     FeedMissing {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
-    /// There is no snapshot of this name. Snapshots end with the opened database.
+    /// There is no snapshot of this name. Named snapshots end when the database is closed.
     #[error(
         "there is no snapshot {name:?}: named snapshots end when the database is closed; create it again"
     )]
     SnapshotMissing {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
 
@@ -348,7 +351,7 @@ pub enum Error {
     #[error("cannot write: the database was opened read-only; open it for writing")]
     OpenedReadOnly,
 
-    /// A backup or an archive is not what is needed; says what to do.
+    /// A backup or an archive cannot be made or used.
     #[error(transparent)]
     Backup(crate::backup::BackupError),
 
@@ -367,7 +370,7 @@ pub enum Error {
     /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// What was attempted.
         what: String,
         /// The system's error.
         source: Arc<io::Error>,
@@ -375,7 +378,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether running the same transaction again can succeed without any other change.
+    /// Returns whether retrying the same transaction can succeed without any other change.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -437,8 +440,18 @@ impl From<LogError> for Error {
             LogError::Poisoned { cause } => Error::Poisoned {
                 cause: cause.to_string(),
             },
-            LogError::OutOfSpace { .. } => Error::OutOfSpace {
-                what: error.to_string(),
+            LogError::OutOfSpace {
+                needed,
+                used,
+                limit,
+                device_full,
+            } => Error::OutOfSpace {
+                what: match device_full {
+                    true => format!("cannot append {needed} bytes to the log: the device is full"),
+                    false => format!(
+                        "cannot append {needed} bytes to the log: it has {used} of at most {limit} bytes"
+                    ),
+                },
             },
             LogError::Corrupted { what, file, offset } => Error::Corrupted {
                 what,
@@ -449,10 +462,7 @@ impl From<LogError> for Error {
                 what: error.to_string(),
                 location: "log".into(),
             },
-            LogError::Options { what } => Error::Options {
-                option: "log",
-                reason: what,
-            },
+            LogError::Options { option, reason } => Error::Options { option, reason },
             LogError::Io { what, source } => Error::of_device(what, source),
             LogError::Closed => Error::Closed,
             LogError::Forked => Error::Forked,
@@ -475,7 +485,7 @@ impl From<StoreError> for Error {
             StoreError::Poisoned { cause } => Error::Poisoned { cause },
             StoreError::PoolExhausted => Error::Options {
                 option: "pool_bytes",
-                reason: "too small for the pages in use at once; make it larger".into(),
+                reason: "too small for the pages in use at the same time; make it larger".into(),
             },
             error => Error::Io {
                 what: "the data file".into(),
@@ -488,6 +498,199 @@ impl From<StoreError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The next variant, with values; `None` after the last one. A new variant does not compile until it is added.
+    fn next(error: &Error) -> Option<Error> {
+        let (name, text) = (|| String::from("books"), || String::from("reason"));
+        let path = || PathBuf::from("/db");
+        Some(match error {
+            Error::Conflict(ConflictKind::Read) => Error::Conflict(ConflictKind::Range),
+            Error::Conflict(ConflictKind::Range) => Error::Conflict(ConflictKind::Deadlock),
+            Error::Conflict(ConflictKind::Deadlock) => Error::Conflict(ConflictKind::Write),
+            Error::Conflict(ConflictKind::Write) => Error::SelfDeadlock,
+            Error::SelfDeadlock => Error::Corrupted {
+                what: text(),
+                location: "data.braid, page 7".into(),
+            },
+            Error::Corrupted { .. } => Error::OutOfSpace { what: text() },
+            Error::OutOfSpace { .. } => Error::Poisoned { cause: text() },
+            Error::Poisoned { .. } => Error::Incompatible { what: text() },
+            Error::Incompatible { .. } => Error::Locked {
+                path: path(),
+                holder: Some(7),
+            },
+            Error::Locked { .. } => Error::NotADatabase {
+                path: path(),
+                reason: text(),
+            },
+            Error::NotADatabase { .. } => Error::ReadOnly { path: path() },
+            Error::ReadOnly { .. } => Error::KeyTooLong { len: 2, max: 1 },
+            Error::KeyTooLong { .. } => Error::ValueTooLong { len: 2, max: 1 },
+            Error::ValueTooLong { .. } => Error::TransactionTooLarge { max: 1 },
+            Error::TransactionTooLarge { .. } => Error::OutOfOrder {
+                key: "a".into(),
+                before: "b".into(),
+            },
+            Error::OutOfOrder { .. } => Error::SavepointGone,
+            Error::SavepointGone => Error::TableMissing { name: name() },
+            Error::TableMissing { .. } => Error::TableExists { name: name() },
+            Error::TableExists { .. } => Error::TableDropped { name: name() },
+            Error::TableDropped { .. } => Error::TableName { name: name() },
+            Error::TableName { .. } => Error::TableType {
+                name: name(),
+                found: "u64 -> string".into(),
+                asked: "u64 -> u64".into(),
+            },
+            Error::TableType { .. } => Error::TableOptions {
+                name: name(),
+                found: Box::default(),
+                asked: Box::default(),
+            },
+            Error::TableOptions { .. } => Error::ForeignTable { name: name() },
+            Error::ForeignTable { .. } => Error::Decode {
+                type_name: "u64",
+                reason: text(),
+            },
+            Error::Decode { .. } => Error::Options {
+                option: "lanes",
+                reason: text(),
+            },
+            Error::Options { .. } => Error::SnapshotExists { name: name() },
+            Error::SnapshotExists { .. } => Error::PositionLost {
+                asked: 1,
+                oldest: 2,
+            },
+            Error::PositionLost { .. } => Error::NumberMissing {
+                number: 2,
+                newest: 1,
+            },
+            // A position has no constructor for tests; its message is the attribute's text.
+            Error::ForeignPosition { .. } | Error::NumberMissing { .. } => {
+                Error::FeedMissing { name: name() }
+            }
+            Error::FeedMissing { .. } => Error::SnapshotMissing { name: name() },
+            Error::SnapshotMissing { .. } => Error::OpenedReadOnly,
+            Error::OpenedReadOnly => Error::Backup(crate::backup::BackupError::Nothing),
+            Error::Backup(_) => Error::Closed,
+            Error::Closed => Error::Forked,
+            Error::Forked => Error::io("cannot open /db", io::ErrorKind::PermissionDenied.into()),
+            Error::Io { .. } => return None,
+        })
+    }
+
+    #[test]
+    fn messages_begin_small_and_have_no_full_stop() {
+        let first = Error::Conflict(ConflictKind::Read);
+        let all = std::iter::successors(Some(first), next);
+        let mut seen = 0;
+        for message in all.map(|error| error.to_string()) {
+            seen += 1;
+            assert!(message.starts_with(char::is_lowercase), "{message}");
+            assert!(!message.ends_with(['.', '!']), "{message}");
+            assert!(
+                !message.contains("  ") && !message.contains('\n'),
+                "{message}"
+            );
+        }
+        assert!(seen > 35, "{seen}");
+    }
+
+    /// Every error of the log and the store keeps what it says when it becomes one of the database.
+    #[test]
+    fn errors_of_the_log_and_the_store_read_as_well() {
+        let (what, cause) = (|| String::from("cannot write 4096 bytes to log-0"), "cause");
+        let of_log = [
+            (
+                LogError::Poisoned {
+                    cause: cause.into(),
+                },
+                cause,
+            ),
+            (
+                LogError::Corrupted {
+                    what: what(),
+                    file: "log-0".into(),
+                    offset: 7,
+                },
+                "(log-0, byte 7)",
+            ),
+            (LogError::Incompatible { what: what() }, "cannot write"),
+            (
+                LogError::Released {
+                    file: "log-0".into(),
+                },
+                "log-0",
+            ),
+            (
+                LogError::Options {
+                    option: "lanes",
+                    reason: what(),
+                },
+                "invalid option lanes: ",
+            ),
+            (
+                LogError::OutOfSpace {
+                    needed: 1,
+                    used: 2,
+                    limit: 3,
+                    device_full: false,
+                },
+                "cannot append 1 bytes to the log: it has 2 of at most 3 bytes",
+            ),
+            (
+                LogError::OutOfSpace {
+                    needed: 1,
+                    used: 2,
+                    limit: 0,
+                    device_full: true,
+                },
+                "cannot append 1 bytes to the log: the device is full",
+            ),
+            (LogError::Closed, "open it again"),
+            (LogError::Forked, "after the fork"),
+        ];
+        let of_store = [
+            (
+                StoreError::Corrupted {
+                    what: what(),
+                    location: "page 7".into(),
+                },
+                "(page 7)",
+            ),
+            (
+                StoreError::OutOfSpace { what: what() },
+                "out of space: cannot write",
+            ),
+            (StoreError::Incompatible { what: what() }, "cannot write"),
+            (
+                StoreError::Options {
+                    option: "pool_bytes",
+                    reason: what(),
+                },
+                "pool_bytes",
+            ),
+            (StoreError::PoolExhausted, "pool_bytes"),
+            (
+                StoreError::Poisoned {
+                    cause: cause.into(),
+                },
+                cause,
+            ),
+        ];
+        let of_log = of_log.map(|(error, part)| (error.to_string(), Error::from(error), part));
+        let of_store = of_store.map(|(error, part)| (error.to_string(), Error::from(error), part));
+        for (own, error, part) in of_log.into_iter().chain(of_store) {
+            let message = error.to_string();
+            assert!(message.contains(part), "{message}");
+            for message in [own, message] {
+                assert!(message.starts_with(char::is_lowercase), "{message}");
+                assert!(
+                    !message.ends_with('.') && !message.contains("  "),
+                    "{message}"
+                );
+            }
+        }
+    }
 
     /// A quota is a full device, wherever it is met.
     #[test]

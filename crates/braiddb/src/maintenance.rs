@@ -156,7 +156,7 @@ impl Inner {
             }
         };
         let thread = braid_rt::thread::spawn_watched(name, work, died);
-        thread.map_err(|e| Error::io(format!("starting the thread {name}"), e))
+        thread.map_err(|e| Error::io(format!("cannot start the thread {name}"), e))
     }
 
     /// Starts the maintenance thread.

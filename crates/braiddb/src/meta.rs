@@ -47,7 +47,7 @@ impl Meta {
     /// As [`Meta::decode`]; also from where log is kept beyond what recovery needs.
     pub(crate) fn decode_all(bytes: &[u8]) -> Result<(Self, LogStart, Option<LogStart>)> {
         let damaged = || Error::Corrupted {
-            what: "the superblock's description of the database".into(),
+            what: "the description of the database is malformed".into(),
             location: "data.braid, superblock".into(),
         };
         let fixed = bytes.get(..FIXED_LEN).ok_or_else(damaged)?;
@@ -59,14 +59,14 @@ impl Meta {
         if format != FORMAT && format != FORMAT_RETAINING {
             return Err(Error::Incompatible {
                 what: format!(
-                    "the database has format {format}, this build reads {FORMAT_RETAINING}; use a matching version",
+                    "cannot open the database: it has format {format}, this build reads {FORMAT_RETAINING}; use a matching version",
                 ),
             });
         }
         let Some(protocol) = ProtocolKind::from_id(fixed[8]) else {
             return Err(Error::Incompatible {
                 what: format!(
-                    "commit protocol number {} is unknown to this build",
+                    "cannot open the database: it uses commit protocol number {}, which this build does not know; use a matching version",
                     fixed[8]
                 ),
             });

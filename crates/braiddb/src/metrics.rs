@@ -99,7 +99,7 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
         Gauge archived => "braid_archived_number",
             "The number up to which the archive has every transaction; 0 without an archive.";
         Gauge changes_kept_from => "braid_changes_kept_from_number",
-            "The number behind which the log has every transaction for those who follow changes.";
+            "The sequence number after which the log keeps every transaction for readers of changes.";
         Counter checkpoints => "braid_checkpoints_total",
             "Published checkpoints.";
         Gauge snapshots => "braid_snapshots",
@@ -111,7 +111,7 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
         Gauge durable_horizon => "braid_durable_horizon_number",
             "The number up to which all transactions are durable.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
-            "Log behind the newest checkpoint, which a recovery would read.";
+            "Log after the newest checkpoint, which a recovery would read.";
         Counter log.written_bytes => "braid_log_written_bytes_total",
             "Bytes written to the log, with headers and padding.";
         Counter log.chunk_bytes => "braid_log_chunk_bytes_total",
@@ -169,8 +169,9 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
 }
 
 impl Stats {
-    /// The statistics in Prometheus' text exposition format: every counter and size as a metric whose name
-    /// begins with `braid_`, and `braid_info` with the protocol and the version as labels.
+    /// Formats the statistics in Prometheus' text exposition format: every counter and size as a
+    /// metric whose name begins with `braid_`, and `braid_info` with the protocol and the version
+    /// as labels.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

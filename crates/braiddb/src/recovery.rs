@@ -35,7 +35,7 @@ pub(crate) const DATA_FILE: &str = "data.braid";
 /// How often a replaying thread reports.
 const REPORT_EVERY: u64 = 4096;
 
-/// How recovery gets on; see [`Builder::recovery_progress`].
+/// Progress of a recovery; see [`Builder::recovery_progress`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -53,7 +53,7 @@ const REPORT_EVERY: u64 = 4096;
 pub struct RecoveryProgress {
     /// Bytes of log scanned so far.
     pub scanned_bytes: u64,
-    /// Bytes of log to scan, at most.
+    /// Maximum number of bytes of log to scan.
     pub total_bytes: u64,
     /// Transactions replayed so far; the scan comes first.
     pub transactions: u64,
@@ -61,7 +61,7 @@ pub struct RecoveryProgress {
     pub elapsed: Duration,
 }
 
-/// What opening a database had to recover; see [`Database::recovery`].
+/// Work of recovery when a database was opened; see [`Database::recovery`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -78,12 +78,11 @@ pub struct RecoveryReport {
     pub log_bytes: u64,
     /// Transactions replayed.
     pub transactions: u64,
-    /// Whole transactions that were on the log but came after a gap, so that none of them can have been
-    /// acknowledged.
+    /// Complete transactions in the log that followed a gap, so none of them was acknowledged.
     pub discarded: u64,
-    /// The time that reading the log and finding its end took.
+    /// Time to read the log and find its end.
     pub scan: Duration,
-    /// The time that opening took, all in all.
+    /// Total time of opening.
     pub duration: Duration,
 }
 
@@ -93,7 +92,7 @@ impl Database {
         let opening = |error| opening(path, error);
         let missing = || Error::NotADatabase {
             path: path.to_owned(),
-            reason: "the directory does not exist".into(),
+            reason: "the directory does not exist; check the path, or create the database".into(),
         };
         let exists = path.try_exists().map_err(opening)?;
         if !exists && !options.create_if_missing {
@@ -105,7 +104,9 @@ impl Database {
             if !options.create_if_missing || (exists && !path.is_dir()) {
                 return Err(Error::NotADatabase {
                     path: path.to_owned(),
-                    reason: format!("there is no {DATA_FILE} in it"),
+                    reason: format!(
+                        "it contains no {DATA_FILE}; check the path, or create a database there"
+                    ),
                 });
             }
             // What will be acknowledged is worth nothing in a directory whose name is lost.
@@ -130,7 +131,8 @@ impl Database {
         if !path.try_exists().map_err(|e| opening(path, e))? {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
-                reason: "the directory does not exist".into(),
+                reason: "the directory does not exist; check the path, or create the database"
+                    .into(),
             });
         }
         options.directory = path.canonicalize().ok();
@@ -168,7 +170,9 @@ impl Database {
             Contents::Nothing if !options.create_if_missing => {
                 return Err(Error::NotADatabase {
                     path: Default::default(),
-                    reason: format!("there is no {DATA_FILE} in it"),
+                    reason: format!(
+                        "it contains no {DATA_FILE}; check the path, or create a database there"
+                    ),
                 });
             }
             Contents::Nothing => (true, false),
@@ -228,7 +232,7 @@ fn opening(path: &Path, error: io::Error) -> Error {
             path: path.to_owned(),
             reason: "it is not a directory".into(),
         },
-        _ => Error::io(format!("opening {}", path.display()), error),
+        _ => Error::io(format!("cannot open {}", path.display()), error),
     }
 }
 
@@ -253,7 +257,7 @@ fn name_directory(path: &Path, error: Error) -> Error {
 pub(crate) fn sync_names(device: &dyn Device) -> Result<()> {
     device
         .sync_directory()
-        .map_err(|e| Error::io("syncing the directory", e))
+        .map_err(|e| Error::io("cannot sync the directory", e))
 }
 
 fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
@@ -404,7 +408,7 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
     let mismatch = |option: &str, asked: String, found: String| {
         Err(Error::Incompatible {
             what: format!(
-                "the database was created with {option} {found}, not {asked}; leave the option out"
+                "cannot open the database with {option} {asked}: it was created with {found}; leave the option out"
             ),
         })
     };
@@ -458,7 +462,7 @@ fn recover_or_read_only(
         recovered => return recovered,
     };
     let overlay = OverlayDevice::new(device.clone());
-    let overlay = overlay.map_err(|e| Error::io("listing the device's files", e))?;
+    let overlay = overlay.map_err(|e| Error::io("cannot list the device's files", e))?;
     let device = Arc::new(overlay);
     match recover(gate, device, &options.clone().reading(), began, None) {
         Ok(inner) if inner.damage.get().is_some() => {
@@ -505,7 +509,10 @@ fn recover(
         if strands < usize::from(meta.lanes) {
             return Err(Error::Options {
                 option: "strands",
-                reason: format!("the database has {} lanes and needs as many", meta.lanes),
+                reason: format!(
+                    "{strands} given; the database has {} lanes and needs at least as many",
+                    meta.lanes
+                ),
             });
         }
         if usize::from(meta.strands) != strands {
@@ -725,7 +732,7 @@ fn switch_protocol(options: &Builder, meta: &mut Meta) -> Result<bool> {
         Some(strands) if strands < usize::from(meta.lanes) => {
             return Err(Error::Incompatible {
                 what: format!(
-                    "the database has {} lanes and the protocol {asked} uses one; keep the protocol {}",
+                    "cannot switch to protocol {asked}, which uses one lane: the database has {} lanes; keep the protocol {}",
                     meta.lanes, meta.protocol
                 ),
             });

@@ -70,7 +70,7 @@ pub(crate) fn decode(mut piece: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>>
             piece = &[];
         }
         Some(redo.ok_or_else(|| Error::Corrupted {
-            what: "a log record whose lengths exceed its transaction, or the limits".into(),
+            what: "the lengths in a log record exceed its transaction or the limits".into(),
             location: "log".into(),
         }))
     })

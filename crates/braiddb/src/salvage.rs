@@ -21,41 +21,42 @@ use crate::recovery;
 use crate::replay::Replay;
 use crate::verify::Offline;
 
-/// Something that [`salvage`] came upon.
+/// Damage or loss found by [`salvage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// Something is damaged, and was found or made good otherwise.
+    /// Damaged data that was recovered from elsewhere.
     Damaged(String),
-    /// Something is lost.
+    /// Lost data.
     Lost(String),
 }
 
-/// What [`salvage`] saved.
+/// Result of [`salvage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvageReport {
     /// Tables in the new database.
     pub tables: u64,
-    /// Entries found in the pages of the newest checkpoint.
+    /// Entries read from the pages of the newest checkpoint.
     pub entries: u64,
     /// Transactions replayed from the log.
     pub transactions: u64,
-    /// How many [`Finding`]s say that something is lost.
+    /// Number of findings of the kind [`Finding::Lost`].
     pub losses: u64,
 }
 
-/// Saves what can be read of a damaged database that nobody has open into a new one in the directory `into`,
-/// which is made. Writes nothing to the damaged one. Each damage and each loss goes to `sink`, with the table
-/// and the range of keys, or the numbers of the log's transactions, that it concerns.
+/// Salvages what can be read of a damaged, closed database into a new one in the directory `into`,
+/// which is created. Writes nothing to the damaged one. Calls `sink` with each damage and each
+/// loss, with the table and the range of keys or the sequence numbers of the log's transactions
+/// that it concerns.
 ///
-/// Entries of which it is not known to which table they belong go to tables of their own, named
-/// `salvaged-…`, as do tables whose name is lost.
+/// Entries whose table is unknown are put into new tables named `salvaged-…`, as are tables whose
+/// name is lost.
 ///
 /// # Errors
-/// [`Error::NotADatabase`] (also if there is something in `into`), [`Error::Locked`],
-/// [`Error::Incompatible`]; [`Error::Corrupted`] if there is nothing to begin with; [`Error::OutOfSpace`] or
-/// [`Error::Io`].
+/// [`Error::NotADatabase`] (also if `into` is not empty), [`Error::Locked`],
+/// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found;
+/// [`Error::OutOfSpace`] or [`Error::Io`].
 pub fn salvage(
     path: impl AsRef<Path>,
     into: impl AsRef<Path>,
@@ -122,12 +123,12 @@ pub(crate) fn salvage_device(
 
 /// A directory for the new database, locked.
 fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
-    let failed = |error| Error::io(format!("making {}", into.display()), error);
+    let failed = |error| Error::io(format!("cannot create {}", into.display()), error);
     braid_io::create_directory(into).map_err(failed)?;
     if std::fs::read_dir(into).map_err(failed)?.next().is_some() {
         return Err(Error::NotADatabase {
             path: into.to_owned(),
-            reason: "a new database needs an empty directory".into(),
+            reason: "it is not empty; choose an empty directory for the new database".into(),
         });
     }
     Offline::lock(into)
@@ -154,7 +155,7 @@ fn salvage_log(
         }
         Err(error @ Error::Corrupted { .. }) => {
             tell(Finding::Lost(format!(
-                "log: every transaction behind number {}: {error}",
+                "log: every transaction after sequence number {}: {error}",
                 start.number
             )));
             Ok(None)
@@ -202,8 +203,8 @@ impl Filled {
         let last = used.max().unwrap_or(CATALOG_ID);
         if last >= ID_END {
             return Err(Error::Corrupted {
-                what: format!("the number of a table, {last}"),
-                location: "the checkpoint's trees, or the log".into(),
+                what: format!("table number {last} is out of range"),
+                location: "the checkpoint or the log".into(),
             });
         }
         let mut next = last + 1;
@@ -272,7 +273,7 @@ impl Filled {
         let name = |tree: &u32| match (names.get(tree), *tree) {
             (Some(name), _) => format!("table {name:?}"),
             (None, CATALOG_ID) => "the catalog, which holds the names of tables".to_owned(),
-            (None, id) => format!("a table whose name is not known, number {id}"),
+            (None, id) => format!("table number {id}, whose name is not known"),
         };
         let bound = |key: &Option<Vec<u8>>, none: &str| match key {
             Some(key) => format!("\"{}\"", key.escape_ascii()),
@@ -287,7 +288,7 @@ impl Filled {
                     to,
                     cause,
                 } => format!(
-                    "{}: entries from {} up to, not including, {} ({cause})",
+                    "{}: entries from {} up to but not including {} ({cause})",
                     name(tree),
                     bound(from, "the first"),
                     bound(to, "the end")
@@ -305,14 +306,14 @@ impl Filled {
         for ((trees, _), (count, to)) in &self.ambiguous {
             let trees: Vec<String> = trees.iter().map(name).collect();
             lines.push(format!(
-                "to which table {count} entries belong: they are in {}, and are of {}",
+                "the table of {count} entries: they were saved in {}, and belong to {}",
                 name(to),
                 trees.join(" or ")
             ));
         }
         if self.too_new > 0 {
             lines.push(format!(
-                "{} entries whose newest version on the disk was not durable in the log",
+                "{} entries whose newest version in data.braid was not durable in the log",
                 self.too_new
             ));
         }

@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Result};
 use crate::types::{AsValue, Value};
 
-/// A value of any type that serde serializes, stored in the format of [postcard](https://docs.rs/postcard): compact,
-/// and without names of fields.
+/// Value of any type that serde serializes, stored in the format of
+/// [postcard](https://docs.rs/postcard): compact, without names of fields.
 ///
 /// The table's value type is called `postcard`, whatever `T` is, so opening the table with another `T` is an
 /// [`Error::Decode`] at best. `derive(Value)` (feature `derive`) stores a name of the type and refuses another one.
 ///
-/// The format has no place for what changes in `T` later: a field that is added, removed or moved changes the
+/// The format does not support later changes of `T`: adding, removing or moving a field changes the
 /// encoding. To be able to change a type, store an enum with a variant for each version.
 ///
 /// ```
@@ -80,7 +80,10 @@ pub fn decode<T: DeserializeOwned>(type_name: &'static str, bytes: &[u8]) -> Res
     let failed = |reason: String| Error::Decode { type_name, reason };
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(failed(format!("{} bytes are left over", rest.len()))),
+        Ok((_, rest)) => Err(failed(format!(
+            "{} extra bytes follow the value",
+            rest.len()
+        ))),
         Err(error) => Err(failed(error.to_string())),
     }
 }

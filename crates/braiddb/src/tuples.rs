@@ -9,8 +9,8 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::types::{AsKey, Key};
 
-/// Something that encoded keys of type `K` can begin with: whatever stands for a key, whose bytes these are
-/// then, or the first parts of a tuple.
+/// Prefix of encoded keys of type `K`: any argument for a key, taken as its encoded bytes, or the
+/// first parts of a tuple.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -30,7 +30,7 @@ use crate::types::{AsKey, Key};
 /// # }
 /// ```
 pub trait KeyPrefix<K: Key> {
-    /// Calls `f` with the bytes that the encoded keys begin with.
+    /// Calls `f` with the encoded prefix.
     fn with_prefix_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 }
 
@@ -66,7 +66,7 @@ pub fn put_last<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
 fn broken() -> Error {
     Error::Decode {
         type_name: "tuple",
-        reason: "a part does not end".into(),
+        reason: "a part has no end".into(),
     }
 }
 

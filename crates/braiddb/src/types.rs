@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// A type that a table can be keyed by.
+/// Type of a table's keys.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -58,19 +58,19 @@ pub trait Key: Sized + 'static {
     /// key ends.
     const FIXED_LEN: Option<usize> = None;
 
-    /// The name in full, where a constant can't say it: of a type made of others.
+    /// Returns the full name, for types composed of others, where a constant is not enough.
     fn type_name() -> String {
         Self::TYPE_NAME.to_owned()
     }
 
-    /// The key that `bytes` encode.
+    /// Decodes a key.
     ///
     /// # Errors
-    /// [`Error::Decode`] if they encode none.
+    /// [`Error::Decode`] if the bytes are not a valid encoding.
     fn from_key_bytes(bytes: Bytes) -> Result<Self>;
 }
 
-/// Something that stands for a key of type `K` in a call.
+/// Argument that can be passed as a key of type `K`.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -87,7 +87,7 @@ pub trait AsKey<K: Key> {
     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 }
 
-/// A type that a table can hold.
+/// Type of a table's values.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -123,19 +123,19 @@ pub trait Value: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
 
-    /// The name in full, where a constant can't say it: of a type made of others.
+    /// Returns the full name, for types composed of others, where a constant is not enough.
     fn type_name() -> String {
         Self::TYPE_NAME.to_owned()
     }
 
-    /// The value that `bytes` encode.
+    /// Decodes a value.
     ///
     /// # Errors
-    /// [`Error::Decode`] if they encode none.
+    /// [`Error::Decode`] if the bytes are not a valid encoding.
     fn from_value_bytes(bytes: Bytes) -> Result<Self>;
 }
 
-/// Something that stands for a value of type `V` in a call.
+/// Argument that can be passed as a value of type `V`.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -343,7 +343,7 @@ fn decode_bool(bytes: &[u8]) -> Result<bool> {
         [1] => Ok(true),
         _ => Err(Error::Decode {
             type_name: "bool",
-            reason: "neither 0 nor 1".into(),
+            reason: "the byte is neither 0 nor 1".into(),
         }),
     }
 }
@@ -421,7 +421,7 @@ impl FromStored for String {
     }
 }
 
-/// A range of keys: any of the standard ranges over something that is [`AsKey<K>`], or `..`.
+/// Range of keys: any standard range over [`AsKey<K>`], or `..`.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -436,7 +436,7 @@ impl FromStored for String {
 /// # }
 /// ```
 pub trait KeyRange<K: Key> {
-    /// The encoded bounds, lower and upper.
+    /// Returns the encoded lower and upper bounds.
     fn into_key_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
 }
 
@@ -495,7 +495,7 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
     }
 }
 
-/// The bounds of all keys that begin with `prefix`, for a range over a part of them.
+/// Returns the bounds of all keys that begin with `prefix`, to build a range over a part of them.
 ///
 /// ```
 /// # use std::ops::Bound;

@@ -39,22 +39,23 @@ fn by_checkpoint(path: &Path) -> Result<()> {
     db.close()
 }
 
-/// What [`upgrade`] did.
+/// Result of [`upgrade`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpgradeReport {
-    /// The format that the data file had.
+    /// Format of the data file before.
     pub from: u64,
-    /// The format that it has now, the present one.
+    /// Format of the data file afterwards: the current one.
     pub to: u64,
 }
 
-/// Brings a database that nobody has open to the format of this version. One that has it already is read, its log too,
-/// and left as it is.
+/// Converts a closed database to the format of this version. A database that already has this
+/// format is read, with its log, and left unchanged.
 ///
 /// # Errors
-/// [`Error::Incompatible`] if its format is newer than this version's, or older than the oldest that can be
-/// converted; [`Error::NotADatabase`], [`Error::Locked`], [`Error::Corrupted`] or [`Error::Io`].
+/// [`Error::Incompatible`] if the format is newer than this version's, or older than the oldest
+/// convertible one; [`Error::NotADatabase`], [`Error::Locked`], [`Error::Corrupted`] or
+/// [`Error::Io`].
 pub fn upgrade(path: impl AsRef<Path>) -> Result<UpgradeReport> {
     let path = path.as_ref();
     let to = braid_store::FORMAT;
@@ -75,10 +76,10 @@ fn check(from: u64, to: u64) -> Result<()> {
     let oldest = STEPS.first().map_or(to, |step| step.from);
     let what = match from {
         _ if from > to => format!(
-            "data.braid has format {from}, which is newer than {to}, this version's; use the version that wrote it"
+            "cannot upgrade: data.braid has format {from}, newer than {to}, which this version writes; use the version that wrote it"
         ),
         _ if from < oldest => format!(
-            "data.braid has format {from}, and this version converts from {oldest} on; export its tables with the \
+            "cannot upgrade: data.braid has format {from}, this version converts {oldest} and newer; export its tables with the \
              version that wrote it and import them"
         ),
         _ => return Ok(()),

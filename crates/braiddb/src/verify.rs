@@ -14,7 +14,7 @@ use crate::readers::{Attempt, Pins};
 use crate::recovery::read_source;
 use crate::redo;
 
-/// What [`verify`] looked at, and how much it found wrong.
+/// Result of [`verify`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -31,15 +31,15 @@ use crate::redo;
 pub struct VerifyReport {
     /// Pages of the data file.
     pub pages: u64,
-    /// Records in them, tombstones included.
+    /// Records in the pages, including tombstones.
     pub records: u64,
-    /// Tables, the catalog included.
+    /// Tables, including the catalog.
     pub tables: u64,
-    /// Bytes of log behind the newest checkpoint.
+    /// Bytes of log after the newest checkpoint.
     pub log_bytes: u64,
-    /// Transactions in it.
+    /// Transactions in that log.
     pub log_transactions: u64,
-    /// Findings.
+    /// Number of damages found.
     pub damages: u64,
 }
 
@@ -60,7 +60,7 @@ impl Offline {
         if !path.join("data.braid").is_file() {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
-                reason: "there is no data.braid in it".into(),
+                reason: "it contains no data.braid; check the path".into(),
             });
         }
         Self::lock(path)
@@ -69,10 +69,10 @@ impl Offline {
     pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
         let lock = DirectoryLock::acquire(path).map_err(|error| match error {
             LockError::Held => Error::locked(path),
-            LockError::Io(error) => Error::io(format!("locking {}", path.display()), error),
+            LockError::Io(error) => Error::io(format!("cannot lock {}", path.display()), error),
         })?;
         let device = braid_io::open_directory(path, DeviceChoice::Auto)
-            .map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+            .map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
         Ok((lock, device))
     }
 
@@ -81,7 +81,7 @@ impl Offline {
         if !path.join("data.braid").is_file() {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
-                reason: "there is no data.braid in it".into(),
+                reason: "it contains no data.braid; check the path".into(),
             });
         }
         let source = read_source(path)?;
@@ -117,9 +117,9 @@ impl Offline {
     }
 }
 
-/// Checks a database: every checksum, the order of the trees, the accounting of space, the chains of the
-/// log. Writes nothing. Each finding goes to `sink`. While another process writes, this checks the newest
-/// checkpoint and the log up to what is durable.
+/// Checks a database: all checksums, the order of the trees, the accounting of blocks, and the
+/// chains of the log. Writes nothing. Calls `sink` with each damage. While another process writes,
+/// this checks the newest checkpoint and the durable log.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -133,8 +133,8 @@ impl Offline {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which keep it
-/// from looking at all.
+/// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which
+/// prevent the check.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let offline = match Offline::open(path.as_ref()) {
@@ -172,7 +172,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     Ok(report)
 }
 
-/// Prints a database: its properties, its pages, and the transactions of its log.
+/// Prints a database as text: its properties, its pages, and the transactions of its log.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -189,7 +189,12 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
 /// # Errors
 /// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
 pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
-    let failed = |_| Error::io("writing the dump", std::io::ErrorKind::BrokenPipe.into());
+    let failed = |_| {
+        Error::io(
+            "cannot write the dump",
+            std::io::ErrorKind::BrokenPipe.into(),
+        )
+    };
     let offline = Offline::open(path.as_ref())?;
     let Meta {
         protocol,
@@ -202,7 +207,7 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     let (bytes, cut) = (offline.recovered.scanned_bytes(), offline.recovered.cut);
     writeln!(
         out,
-        "log behind number {}: {bytes} bytes, valid up to {cut}",
+        "log after sequence number {}: {bytes} bytes, valid up to {cut}",
         start.number
     )
     .map_err(failed)?;

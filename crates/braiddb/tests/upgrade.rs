@@ -122,7 +122,7 @@ fn with_format(format: u64) -> tempfile::TempDir {
 
 #[test]
 fn other_formats_are_refused_and_left_alone() {
-    for (format, what) in [(6, "newer than 5"), (1, "converts from 2 on")] {
+    for (format, what) in [(6, "newer than 5"), (1, "converts 2 and newer")] {
         let dir = with_format(format);
         let before = fs::read(dir.path().join("data.braid")).unwrap();
         let error = upgrade(dir.path()).unwrap_err();

@@ -155,9 +155,9 @@ impl Chart {
         let path = |ending: &str| directory.join(format!("{}.{ending}", self.name));
         let (svg, png) = (path("svg"), path("png"));
         let written = self.svg().and_then(|text| std::fs::write(&svg, text));
-        written.map_err(|error| BenchError::file("writing", &svg, error))?;
+        written.map_err(|error| BenchError::file("write", &svg, error))?;
         let written = self.png().and_then(|bytes| std::fs::write(&png, bytes));
-        written.map_err(|error| BenchError::file("writing", &png, error))?;
+        written.map_err(|error| BenchError::file("write", &png, error))?;
         Ok([svg, png])
     }
 

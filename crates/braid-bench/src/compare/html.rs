@@ -20,7 +20,7 @@ pub(super) fn report(run: &Run, summary: &Summary, charts: &[Chart]) -> Result<S
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Braid beside its peers" }
+                title { "Braid and its peers" }
                 style { (PreEscaped(STYLE)) }
             }
             body { main {
@@ -36,7 +36,7 @@ pub(super) fn report(run: &Run, summary: &Summary, charts: &[Chart]) -> Result<S
                         }
                         div.plots {
                             @for chart in charts.iter().filter(|chart| chart.workload == workload.name) {
-                                (figure(chart).map_err(|e| BenchError::io("drawing a plot", e))?)
+                                (figure(chart).map_err(|e| BenchError::io("cannot draw a plot", e))?)
                             }
                         }
                         @for in_flight in in_flights(summary, &workload.name) {
@@ -91,13 +91,13 @@ fn opening(run: &Run, summary: &Summary) -> Markup {
         .next()
         .and_then(|load| load.parse::<f64>().ok());
     html! {
-        h1 { "Braid beside its peers" }
+        h1 { "Braid and its peers" }
         p.soft { (run.began) " · " (run.machine.processor) " · " (run.machine.topology) " · " (run.build) }
         @if beside.is_empty() {
-            p.lead { "No peer was measured beside Braid." }
+            p.lead { "No peer was measured with Braid." }
         } @else {
             p.lead {
-                "At " (beside.len()) " combinations of workload and load, beside " (peers) " other engines, "
+                "At " (beside.len()) " combinations of workload and load, compared with " (peers) " other engines, "
                 "Braid has the highest median throughput in " strong { (ahead(Metric::Throughput)) }
                 " and the lowest 99th percentile of latency in " strong { (ahead(Metric::P99)) } ". "
                 "Every commit of every engine is durable when it is counted."
@@ -148,7 +148,7 @@ fn engines(run: &Run) -> Markup {
             p {
                 @match run.data_over_pool {
                     Some(ratio) => {
-                        "The data are " (tables::number(ratio)) " times as large as the caches, beside which some engines have the "
+                        "The data are " (tables::number(ratio)) " times as large as the caches; in addition some engines have the "
                         "system's page cache"
                     }
                     None => { "Caches are as large as three times the data, at least 256 MiB" }
@@ -210,7 +210,7 @@ fn method(run: &Run) -> Markup {
                 "The bare log is a group-commit log of a few lines without tables, checksums or recovery, under the same "
                 "load. Processor time and device bytes are those of the whole process, and with a server of both."
             }
-            p { "The measurements are beside this page in " code { "measurements.csv" } ", what is known of the run in "
+            p { "The measurements are next to this page in " code { "measurements.csv" } ", what is known of the run in "
                 code { "run.json" } "; " code { "braid bench compare --redraw --out DIR" } " makes the page from them." }
         }
     }

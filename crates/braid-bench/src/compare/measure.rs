@@ -61,7 +61,7 @@ pub enum Event<'a> {
 pub fn compare(spec: &CompareSpec, progress: &mut dyn FnMut(Event<'_>)) -> Result<Run, BenchError> {
     spec.check()?;
     for dir in [&spec.out, &spec.dir] {
-        fs::create_dir_all(dir).map_err(|error| BenchError::file("creating", dir, error))?;
+        fs::create_dir_all(dir).map_err(|error| BenchError::file("create", dir, error))?;
     }
     let mut comparison = Comparison {
         spec,
@@ -493,7 +493,7 @@ fn read_all(engine: &dyn KvEngine, tables: usize) -> Result<(), BenchError> {
 fn remove(dir: &PathBuf) -> Result<(), BenchError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(BenchError::file("removing", dir, error))
+            Err(BenchError::file("remove", dir, error))
         }
         _ => Ok(()),
     }

@@ -200,7 +200,7 @@ pub fn draw(out: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let charts = charts::all(&run, &summary);
     let report = out.join(REPORT);
     std::fs::write(&report, html::report(&run, &summary, &charts)?)
-        .map_err(|error| BenchError::file("writing", &report, error))?;
+        .map_err(|error| BenchError::file("write", &report, error))?;
     let mut written = vec![report];
     for chart in &charts {
         written.extend(chart.write(out)?);

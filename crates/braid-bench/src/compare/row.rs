@@ -145,7 +145,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn create(path: PathBuf) -> Result<Self, BenchError> {
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = file.map_err(|error| BenchError::file("creating", &path, error))?;
+        let file = file.map_err(|error| BenchError::file("create", &path, error))?;
         Ok(Table {
             path,
             writer: csv::Writer::from_writer(file),
@@ -156,13 +156,13 @@ impl Table {
         let written = self.writer.serialize(row).map_err(std::io::Error::other);
         written
             .and_then(|()| self.writer.flush())
-            .map_err(|error| BenchError::file("writing", &self.path, error))
+            .map_err(|error| BenchError::file("write", &self.path, error))
     }
 }
 
 /// Reads a file of rows.
 pub(super) fn read(path: &Path) -> Result<Vec<Row>, BenchError> {
-    let wrong = |error: csv::Error| BenchError::file("reading", path, std::io::Error::other(error));
+    let wrong = |error: csv::Error| BenchError::file("read", path, std::io::Error::other(error));
     let mut reader = csv::Reader::from_path(path).map_err(wrong)?;
     reader
         .deserialize()

@@ -131,12 +131,12 @@ impl Run {
         serde_json::to_vec_pretty(self)
             .map_err(std::io::Error::other)
             .and_then(|json| std::fs::write(path, json))
-            .map_err(|error| BenchError::file("writing", path, error))
+            .map_err(|error| BenchError::file("write", path, error))
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
         std::fs::read(path)
             .and_then(|json| serde_json::from_slice(&json).map_err(std::io::Error::other))
-            .map_err(|error| BenchError::file("reading", path, error))
+            .map_err(|error| BenchError::file("read", path, error))
     }
 }

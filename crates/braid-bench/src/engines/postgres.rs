@@ -121,7 +121,7 @@ fn create_cluster(
     // Half a cluster is left by a run that was killed.
     if data.exists() {
         std::fs::remove_dir_all(data)
-            .map_err(|error| BenchError::io("removing an unfinished cluster", error))?;
+            .map_err(|error| BenchError::io("cannot remove an unfinished cluster", error))?;
     }
     let output = Account::command(account, initdb, dir)
         .arg("-D")
@@ -129,7 +129,7 @@ fn create_cluster(
         .args(["--username=braid", "--auth=trust", "--encoding=UTF8"])
         .args(["--locale=C", "--no-instructions"])
         .output()
-        .map_err(|error| BenchError::io("running initdb", error))?;
+        .map_err(|error| BenchError::io("cannot run initdb", error))?;
     if output.status.success() {
         return Ok(());
     }

@@ -83,7 +83,7 @@ pub fn open(
             // A server has another working directory.
             let dir = std::path::absolute(dir)
                 .and_then(|dir| std::fs::create_dir_all(&dir).map(|()| dir))
-                .map_err(|error| BenchError::io("making the engine's directory", error))?;
+                .map_err(|error| BenchError::io("cannot create the engine's directory", error))?;
             open(&dir, tables, cache_bytes)
         }
         _ => Err(unavailable(row.part.version().err().unwrap_or_default())),

@@ -39,7 +39,7 @@ impl Account {
 
     /// Makes a directory that belongs to the account.
     pub(super) fn create_dir(account: Option<Self>, dir: &Path) -> Result<(), BenchError> {
-        let what = "making the server's directory";
+        let what = "cannot create the server's directory";
         std::fs::create_dir_all(dir).map_err(|error| BenchError::io(what, error))?;
         if let Some(Account { uid, gid }) = account {
             chown(dir, Some(uid), Some(gid)).map_err(|error| BenchError::io(what, error))?;
@@ -113,7 +113,7 @@ impl Server {
         command: impl FnOnce(&Path) -> Command,
         connect: impl Fn(&Path) -> Result<T, String>,
     ) -> Result<(Self, T, PathBuf), BenchError> {
-        let what = "starting a server";
+        let what = "cannot start a server";
         let io = |error| BenchError::io(what, error);
         let sockets = tempfile::Builder::new()
             .prefix("braid-")

@@ -154,7 +154,7 @@ impl Diagram {
     pub fn write(&self, directory: &Path) -> Result<[PathBuf; 2], BenchError> {
         let path = |ending: &str| directory.join(format!("{}.{ending}", self.name));
         let (csv, svg) = (path("csv"), path("svg"));
-        std::fs::write(&csv, self.csv()).map_err(|e| BenchError::io("writing a table", e))?;
+        std::fs::write(&csv, self.csv()).map_err(|e| BenchError::io("cannot write a table", e))?;
         plot::svg(self, &svg)?;
         Ok([csv, svg])
     }

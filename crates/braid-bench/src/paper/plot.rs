@@ -10,8 +10,12 @@ use crate::BenchError;
 const SIZE: (u32, u32) = (720, 480);
 
 pub(super) fn svg(diagram: &Diagram, path: &Path) -> Result<(), BenchError> {
-    draw(diagram, path)
-        .map_err(|error| BenchError::io("drawing a plot", std::io::Error::other(error.to_string())))
+    draw(diagram, path).map_err(|error| {
+        BenchError::io(
+            "cannot draw a plot",
+            std::io::Error::other(error.to_string()),
+        )
+    })
 }
 
 fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>> {

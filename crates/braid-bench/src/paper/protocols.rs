@@ -33,9 +33,10 @@ fn measure(
     };
     if paper.dir.exists() {
         std::fs::remove_dir_all(&paper.dir)
-            .map_err(|e| BenchError::io("removing the last run's database", e))?;
+            .map_err(|e| BenchError::io("cannot remove the last run's database", e))?;
     }
-    std::fs::create_dir_all(&paper.dir).map_err(|e| BenchError::io("making a directory", e))?;
+    std::fs::create_dir_all(&paper.dir)
+        .map_err(|e| BenchError::io("cannot create the directory", e))?;
     let lanes = match protocol.forced_strands() {
         Some(_) => 1,
         None if paper.lanes == 0 => threads,

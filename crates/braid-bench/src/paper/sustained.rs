@@ -35,9 +35,9 @@ pub(super) fn with_and_without_trim(
 
 fn measure(spec: &PaperSpec, discard: bool) -> Result<Vec<(f64, f64)>, BenchError> {
     let dir = spec.dir.join(if discard { "trim" } else { "no-trim" });
-    std::fs::create_dir_all(&dir).map_err(|e| BenchError::io("making a directory", e))?;
+    std::fs::create_dir_all(&dir).map_err(|e| BenchError::io("cannot create the directory", e))?;
     let device = braid_io::open_directory(&dir, spec.device)
-        .map_err(|e| BenchError::io("opening a directory", e))?;
+        .map_err(|e| BenchError::io("cannot open a directory", e))?;
     let options = LogOptions {
         discard,
         ..LogOptions::default()
@@ -65,7 +65,7 @@ fn measure(spec: &PaperSpec, discard: bool) -> Result<Vec<(f64, f64)>, BenchErro
     });
     let samples = samples.map_err(failed)?;
     log.close().map_err(failed)?;
-    std::fs::remove_dir_all(&dir).map_err(|e| BenchError::io("removing a log", e))?;
+    std::fs::remove_dir_all(&dir).map_err(|e| BenchError::io("cannot remove a log", e))?;
     Ok(samples)
 }
 

@@ -212,11 +212,11 @@ impl fmt::Display for Ended {
         f.write_str(match self {
             Ended::Freed => "was freed",
             Ended::Closed => "was closed",
-            Ended::Committed => "was committed, or failed to",
+            Ended::Committed => "was committed, or its commit failed",
             Ended::Aborted => "was aborted",
             Ended::DatabaseClosed => "ended when its database was closed",
             Ended::CalledBack => "was exchanged for a callback",
-            Ended::Finished => "was finished, or failed to be",
+            Ended::Finished => "was finished, or its finish failed",
         })
     }
 }
@@ -253,17 +253,26 @@ impl HandleError {
 impl fmt::Display for HandleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HandleError::Null(kind) => write!(f, "the {kind} is NULL"),
-            HandleError::NoHandle(kind) => write!(f, "what is given as a {kind} is no handle"),
+            HandleError::Null(kind) => write!(f, "cannot use the {kind}: it is NULL"),
+            HandleError::NoHandle(kind) => write!(
+                f,
+                "cannot use the {kind}: the argument is not a handle of this library"
+            ),
             HandleError::WrongKind { asked, found } => {
-                write!(f, "what is given as a {asked} is a {found}")
+                write!(f, "cannot use a {found} as a {asked}")
             }
-            HandleError::Stale(kind, Some(ended)) => write!(f, "the {kind} {ended}"),
-            HandleError::Stale(kind, None) => write!(f, "the {kind} ended before"),
+            HandleError::Stale(kind, Some(ended)) => write!(f, "cannot use the {kind}: it {ended}"),
+            HandleError::Stale(kind, None) => write!(f, "cannot use the {kind}: it ended earlier"),
             HandleError::Busy(kind) => {
-                write!(f, "the {kind} is in use by another thread at this moment")
+                write!(
+                    f,
+                    "cannot use the {kind}: another thread is inside a call with it; wait, or use one per thread"
+                )
             }
-            HandleError::Full(kind) => write!(f, "there is no handle left for a {kind}"),
+            HandleError::Full(kind) => write!(
+                f,
+                "cannot create a {kind}: all handles are in use; free some"
+            ),
         }
     }
 }

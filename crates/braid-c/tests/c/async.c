@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
     OK(braid_db_wait(db, number));
     OK(braid_db_wait(db, 0));
     CHECK(braid_db_wait(db, number + 1) == BRAID_INVALID_ARGUMENT);
-    CHECK(strstr(braid_error_message(), "no transaction has the number"));
+    CHECK(strstr(braid_error_message(), "no transaction has it yet"));
 
     /* Let go, at once or later: durable all the same. */
     braid_tx *tx = NULL;

@@ -238,7 +238,7 @@ static void writing_under_a_cursor(braid_db *db) {
     CHECK(slice_is(entry.key, "key00001"));
     OK(braid_tx_abort(tx));
     EXPECT(BRAID_STALE_HANDLE, braid_cursor_next(cursor, &entry));
-    MESSAGE("the transaction was aborted");
+    MESSAGE("cannot use the transaction: it was aborted");
     OK(braid_cursor_free(cursor));
     OK(braid_table_free(table));
 }

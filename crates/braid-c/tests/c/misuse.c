@@ -242,7 +242,7 @@ static void open_all(void) {
 
 static void null_handles(void) {
     WITH_DB(NULL, BRAID_NULL_ARGUMENT);
-    MESSAGE("the database is NULL");
+    MESSAGE("cannot use the database: it is NULL");
     WITH_TABLE(NULL, BRAID_NULL_ARGUMENT);
     WITH_TX(NULL, BRAID_NULL_ARGUMENT);
     WITH_SNAPSHOT(NULL, BRAID_NULL_ARGUMENT);
@@ -419,7 +419,7 @@ static void bad_arguments(void) {
 static void wrong_handles(void) {
     long long on_the_stack[4] = {0};
     WITH_DB((braid_db *)table, BRAID_INVALID_HANDLE);
-    MESSAGE("given as a database is a table");
+    MESSAGE("cannot use a table as a database");
     WITH_TABLE((braid_table *)tx, BRAID_INVALID_HANDLE);
     WITH_TX((braid_tx *)db, BRAID_INVALID_HANDLE);
     WITH_SNAPSHOT((braid_snapshot *)cursor, BRAID_INVALID_HANDLE);
@@ -427,7 +427,7 @@ static void wrong_handles(void) {
     WITH_TICKET((braid_ticket *)options, BRAID_INVALID_HANDLE);
     WITH_OPTIONS((braid_options *)snapshot, BRAID_INVALID_HANDLE);
     WITH_LOADER((braid_loader *)changes, BRAID_INVALID_HANDLE);
-    MESSAGE("given as a loader is a reader of changes");
+    MESSAGE("cannot use a reader of changes as a loader");
     WITH_FEED((braid_feed *)loader, BRAID_INVALID_HANDLE);
     WITH_CHANGES((braid_changes *)feed, BRAID_INVALID_HANDLE);
     WITH_LOADER((braid_loader *)on_the_stack, BRAID_INVALID_HANDLE);
@@ -437,7 +437,7 @@ static void wrong_handles(void) {
     FREE((braid_feed *)db, BRAID_INVALID_HANDLE, braid_feed_free);
     FREE((braid_changes *)db, BRAID_INVALID_HANDLE, braid_changes_free);
     WITH_DB((braid_db *)on_the_stack, BRAID_INVALID_HANDLE);
-    MESSAGE("no handle");
+    MESSAGE("not a handle");
     WITH_TABLE((braid_table *)on_the_stack, BRAID_INVALID_HANDLE);
     WITH_TX((braid_tx *)on_the_stack, BRAID_INVALID_HANDLE);
     WITH_SNAPSHOT((braid_snapshot *)on_the_stack, BRAID_INVALID_HANDLE);
@@ -518,7 +518,7 @@ static void stale_handles(void) {
     OK(braid_table_open(db, "t", &freed));
     OK(braid_table_free(freed));
     EXPECT(BRAID_STALE_HANDLE, braid_table_free(freed));
-    MESSAGE("the table was freed");
+    MESSAGE("cannot use the table: it was freed");
     WITH_TABLE(freed, BRAID_STALE_HANDLE);
     braid_snapshot *gone = NULL;
     OK(braid_snapshot_open(db, &gone));
@@ -576,7 +576,7 @@ static void closing(void) {
     OK(braid_tx_commit_async(committed, &ticket));
     OK(braid_db_close(db));
     WITH_DB(db, BRAID_STALE_HANDLE);
-    MESSAGE("the database was closed");
+    MESSAGE("cannot use the database: it was closed");
     WITH_TABLE(table, BRAID_STALE_HANDLE);
     WITH_TX(tx, BRAID_STALE_HANDLE);
     MESSAGE("database was closed");

@@ -85,7 +85,7 @@ static void busy(void) {
     CHECK(!pthread_create(&waiter, NULL, wait_for_lock, second));
     while ((status = braid_tx_contains(second, table, S("x"))) == BRAID_NOT_FOUND) sched_yield();
     EXPECT(BRAID_BUSY, status);
-    MESSAGE("the transaction is in use by another thread");
+    MESSAGE("another thread is inside a call with it");
     EXPECT(BRAID_BUSY, braid_tx_commit(second, NULL));
     EXPECT(BRAID_BUSY, braid_tx_abort(second));
     EXPECT(BRAID_BUSY, braid_cursor_next(cursor, &entry));

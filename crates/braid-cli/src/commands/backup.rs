@@ -13,14 +13,14 @@ use crate::scratch::Made;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
-    /// The database's directory; while another process writes, only a full backup can be made, and no
-    /// incremental one builds on it (that process makes both with `Database::backup`)
+    /// Directory of the database; while another process writes, only a full backup can be made, and no
+    /// incremental backup can build on it (the writing process makes both with `Database::backup`)
     dir: PathBuf,
 
-    /// The backup: a new file, or an existing directory, in which it is named after its number
+    /// New file for the backup, or an existing directory, where the file is named after its sequence number
     dest: PathBuf,
 
-    /// Copy only what changed since this backup, full or incremental
+    /// Copy only the pages that changed since this full or incremental backup
     #[arg(long, value_name = "BACKUP")]
     incremental_from: Option<PathBuf>,
 }
@@ -66,20 +66,20 @@ fn show(bar: &ProgressBar, pages: u64, of: u64) {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("until").args(["until_number", "until_time"]))]
 pub(crate) struct RestoreArgs {
-    /// A full backup, the incremental ones that build on it from the oldest to the newest, and at last the
-    /// directory for the database, which must be new or empty
+    /// Full backup, the incremental ones that build on it from the oldest to the newest, and last the
+    /// directory of the new database, which must be missing or empty
     #[arg(required = true, num_args = 2.., value_name = "BACKUP... DEST")]
     paths: Vec<PathBuf>,
 
-    /// Apply what the archive of the log has behind the last backup
+    /// Apply the transactions after the last backup from this archive of the log
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
 
-    /// Only up to this transaction
+    /// Stop after the transaction with this sequence number
     #[arg(long, value_name = "N")]
     until_number: Option<u64>,
 
-    /// Only what was durable at this time, as far as the archive tells; UTC, like 2026-01-31T12:00:00Z
+    /// Stop after the last transaction that the archive records as durable at this time; UTC, like 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
     until_time: Option<SystemTime>,
 }
@@ -90,7 +90,7 @@ fn parse_time(text: &str) -> Result<SystemTime, String> {
 
 pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Failure> {
     let Some((dest, backups)) = args.paths.split_last() else {
-        return Err(Failure::Usage("there is no backup to restore".into()));
+        return Err(Failure::Usage("cannot restore without a backup; give the backups, then the directory of the new database".into()));
     };
     let mut total = 0_u64;
     for backup in backups {
@@ -126,10 +126,10 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ArchiveArgs {
-    /// The database's directory; no other process may have it open
+    /// Directory of the database; no other process may have it open
     dir: PathBuf,
 
-    /// The archive's directory, which is created if it is missing
+    /// Directory of the archive, created if it is missing
     #[arg(required_unless_present = "end")]
     dest: Option<PathBuf>,
 
@@ -144,7 +144,7 @@ pub(crate) fn archive(args: &ArchiveArgs, output: &mut Output) -> Result<(), Fai
         db.end_archive()?;
         db.close()?;
         return output.line(format_args!(
-            "{}: no log is kept for an archive any more",
+            "{}: log is no longer kept for an archive",
             args.dir.display()
         ));
     };

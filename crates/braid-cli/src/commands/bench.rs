@@ -21,7 +21,7 @@ use crate::numbers::{grouped, parse, parse_ratio, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
-/// Measure a workload with every commit durable, the device itself, or recovery
+/// Measure a workload with every commit durable, a device, or recovery
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
@@ -34,68 +34,68 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Target {
-    /// Measure what the disk itself can do, and a bare group-commit log on it
+    /// Measure the device itself, and a bare group-commit log on it
     Device(DeviceArgs),
-    /// Measure Braid beside other engines, in one run: a table, plots and a report
+    /// Compare Braid with other engines in one run: a table, plots and a report
     Compare(CompareArgs),
-    /// Make a measurement of the papers again: a table and a plot
+    /// Repeat a measurement of the papers: a table and a plot
     Paper(PaperArgs),
-    /// Fill the log, kill the process, and measure how fast the database opens again
+    /// Fill the log, kill the process, and measure the time of recovery
     Recovery(RecoveryArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkloadArgs {
-    /// What to run
+    /// Workload to run
     #[arg(value_parser = workload_parser())]
     workload: Workload,
 
-    /// What to run it on: Braid, or an engine that this build has (docs/peers.md); the options of protocol,
-    /// device and log are Braid's
+    /// Engine to run on: Braid, or another that this build includes (docs/peers.md); the options of protocol,
+    /// device and log apply to Braid
     #[arg(long, value_name = "NAME", default_value = BRAID)]
     pub(super) engine: String,
 
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database is
     /// switched to it
-    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = parse::<Protocol>)]
     pub(super) protocol: Protocol,
 
-    /// Threads that issue transactions
+    /// Number of threads that run transactions
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
 
-    /// Durable commits that each thread keeps outstanding; with 1 it waits for each
-    #[arg(long, value_name = "K", default_value_t = 1)]
+    /// Number of durable commits that each thread keeps in flight; with 1 it waits for each
+    #[arg(long, value_name = "N", default_value_t = 1)]
     in_flight: usize,
 
-    /// Seconds to measure
-    #[arg(long, value_name = "S", default_value = "10", value_parser = parse_seconds)]
+    /// Duration of the measurement
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Seconds to run before that [default: a tenth of it, at most 2]
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    /// Duration of the run before the measurement [default: a tenth of it, at most 2]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     warm_up: Option<Duration>,
 
-    /// Database directory; data of the same shape in it is used again [default: a fresh one in
+    /// Directory of the database; existing data of the same shape is reused [default: a new one in
     /// TMPDIR or here, removed afterwards]
     #[arg(long)]
     pub(super) dir: Option<PathBuf>,
 
-    /// What to store on: auto, uring, file or memory
-    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    /// Device to store on: auto, uring, file or memory
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     pub(super) device: DeviceChoice,
 
-    /// Records to load; accounts of a branch for tpcb; items for tpcc, where fewer than the standard's
+    /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than the standard's
     /// make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for large, 1000000 for
     /// ycsb, scan and load, 100000 for bank, tpcb and tpcc]
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Bytes of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and load]
-    #[arg(long, value_name = "B")]
+    /// Size of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and load]
+    #[arg(long, value_name = "BYTES")]
     value_size: Option<usize>,
 
-    /// Warehouses of tpcc, branches of tpcb
+    /// Number of warehouses of tpcc, of branches of tpcb
     #[arg(
         long,
         value_name = "N",
@@ -104,74 +104,74 @@ pub(crate) struct WorkloadArgs {
     )]
     scale: u32,
 
-    /// Let each thread of tpcc work for all warehouses, not only for its own
+    /// Let each thread of tpcc use all warehouses, not only its own
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true",
           require_equals = true)]
     pub(super) roam: bool,
 
-    /// Accounts of the bank that take part in transfers [default: all]
+    /// Number of accounts of the bank that take part in transfers [default: all]
     #[arg(long, value_name = "N")]
     hot: Option<u64>,
 
-    /// Records of a scan of the workload scan
+    /// Number of records in each scan of the workload scan
     #[arg(long, value_name = "N", default_value_t = 100)]
     scan_length: u64,
 
-    /// Skew of the Zipfian draws of ycsb, scan and bank, between 0 and 1 [default: 0.99]
+    /// Skew of the Zipfian distribution of ycsb, scan and bank, between 0 and 1 [default: 0.99]
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
 
-    /// Nanoseconds that each durable write takes at least, on top of the device's own time
+    /// Extra latency of each durable write, in addition to the device's own
     #[arg(long, value_name = "NS")]
     pub(super) persist_ns: Option<u64>,
 
-    /// Log strands [default: the engine's]
+    /// Number of log strands [default: the engine's]
     #[arg(long, value_name = "N")]
     pub(super) strands: Option<usize>,
 
-    /// Log lanes, each with its own flushes [default: the engine's]
+    /// Number of log lanes, each with its own flushes [default: the engine's]
     #[arg(long, value_name = "N")]
     pub(super) lanes: Option<usize>,
 
-    /// Flushes of a lane that may be in flight at once [default: the engine's]
+    /// Maximum number of flushes in flight in each lane [default: the engine's]
     #[arg(long, value_name = "N")]
     pub(super) flushes: Option<usize>,
 
-    /// Asynchronous commits of a strand that go to the device together [default: no groups]
+    /// Number of asynchronous commits of a strand that are flushed together [default: no groups]
     #[arg(long, value_name = "N")]
     pub(super) group_size: Option<u32>,
 
-    /// Buffer pool in MiB [default: three times the data, at least 256]
-    #[arg(long, value_name = "M")]
+    /// Size of the buffer pool [default: three times the data, at least 256]
+    #[arg(long, value_name = "MIB")]
     pub(super) pool_mib: Option<usize>,
 
-    /// Make the buffer pool so small that the data are so many times larger; 3 for a cache that misses
-    #[arg(long, value_name = "X", conflicts_with = "pool_mib", value_parser = parse_ratio)]
+    /// Size the buffer pool so that the data are this many times larger; 3 for a cache that misses
+    #[arg(long, value_name = "RATIO", conflicts_with = "pool_mib", value_parser = parse_ratio)]
     pub(super) data_over_pool: Option<f64>,
 
-    /// Log in MiB after which a checkpoint begins [default: the engine's]
-    #[arg(long, value_name = "M")]
+    /// Amount of log after which a checkpoint begins [default: the engine's]
+    #[arg(long, value_name = "MIB")]
     pub(super) checkpoint_mib: Option<u64>,
 
-    /// Log files in MiB that are made before
-    #[arg(long, value_name = "M", default_value_t = 0)]
+    /// Size of the log files to create in advance
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(super) preallocated_log_mib: u64,
 
-    /// Check the data after the run: TPC-C's conditions, sums, and that what was acknowledged is there
+    /// Check the data after the run: TPC-C's conditions, sums, and that every acknowledged transaction is there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
     check: bool,
 
-    /// Kill the process in the middle, recover, and check, so many times; in place of a measurement.
-    /// For bank, tpcb, tpcc and tpcc-no
+    /// Instead of measuring, kill the process during the run, recover and check, this many times;
+    /// for bank, tpcb, tpcc and tpcc-no
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "1")]
     kill: Option<u32>,
 
-    /// Say on standard output all the time what is acknowledged: the process that is killed
+    /// Report acknowledged transactions on standard output: for the process that is killed
     #[arg(long, hide = true)]
     feed: bool,
 
-    /// Also run a bare group-commit log with the same threads and print the ratio to it
+    /// Also run a bare group-commit log with the same threads, and print the ratio
     #[arg(long)]
     with_limit: bool,
 
@@ -254,7 +254,7 @@ pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> 
         (Some(Target::Recovery(recovery)), _) => bench_recovery::run(recovery, output),
         (None, Some(workload)) => run_workload(workload, output),
         (None, None) => Err(Failure::Usage(
-            "a workload is missing; see braid bench --help".into(),
+            "cannot measure without a workload; `braid bench --help` lists the workloads".into(),
         )),
     }
 }
@@ -264,7 +264,7 @@ fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure>
     spec.check()?;
     if args.with_limit && spec.workload.is_read_only() {
         return Err(Failure::Usage(
-            "--with-limit needs a workload that writes".into(),
+            "cannot use --with-limit with a workload that only reads".into(),
         ));
     }
     if let Some(kills) = args.kill {

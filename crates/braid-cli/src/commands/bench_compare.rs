@@ -16,14 +16,14 @@ use crate::scratch::Scratch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// Where to put the measurements, the plots and the report
-    #[arg(long)]
+    /// Directory for the measurements, the plots and the report
+    #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// What to run
+    /// Workloads to run
     #[arg(
         long,
-        value_name = "W,...",
+        value_name = "NAME,...",
         value_delimiter = ',',
         default_value = "u1,u10,ycsb-a,ycsb-c,ycsb-e",
         value_parser = workload_parser()
@@ -32,10 +32,10 @@ pub(crate) struct CompareArgs {
 
     /// Engines to measure [default: all that this build and this machine have; build with `--features peers`
     /// for more than Braid]
-    #[arg(long, value_name = "E,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     engines: Vec<String>,
 
-    /// Numbers of threads
+    /// Numbers of threads to measure with
     #[arg(
         long,
         value_name = "N,...",
@@ -44,40 +44,40 @@ pub(crate) struct CompareArgs {
     )]
     threads: Vec<usize>,
 
-    /// Durable commits that each thread keeps outstanding; engines that always wait take part with 1 only
-    #[arg(long, value_name = "K,...", value_delimiter = ',', default_value = "1")]
+    /// Numbers of durable commits that each thread keeps in flight; engines that always wait take part with 1 only
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
     in_flight: Vec<usize>,
 
-    /// How often everything is measured
+    /// Number of repetitions of each measurement
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeat: usize,
 
-    /// Seconds of each measurement; `load` takes as long as it takes
-    #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
+    /// Duration of each measurement; `load` runs to its end
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Seconds to run before each [default: a fifth of it, at most 2]
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    /// Duration of the run before each measurement [default: a fifth of it, at most 2]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     warm_up: Option<Duration>,
 
-    /// Records to load [default: 65536 for u1 and u10, 1000000 for load and ycsb]
-    #[arg(long, value_name = "R")]
+    /// Number of records to load [default: 65536 for u1 and u10, 1000000 for load and ycsb]
+    #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Make the engines' caches so small that the data are so many times larger; what a peer keeps in the system's page
-    /// cache is not limited by that
-    #[arg(long, value_name = "X", value_parser = parse_ratio)]
+    /// Size the engines' caches so that the data are this many times larger; does not limit the system's page
+    /// cache, which some peers use
+    #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
     data_over_pool: Option<f64>,
 
-    /// Where the databases are [default: a fresh directory in TMPDIR or here, removed afterwards]
+    /// Directory for the databases [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// What Braid and the bare log store on: auto, uring, file or memory
-    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    /// Device for Braid and the bare log: auto, uring, file or memory
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 
-    /// Measure nothing; make the plots and the report of the measurements in --out again
+    /// Measure nothing; redraw the plots and the report from the measurements in --out
     #[arg(long)]
     redraw: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &CompareArgs, output: &mut Output) -> Result<(), Failure
     let written = compare::draw(&args.out)?;
     if let [report, plots @ ..] = &written[..] {
         output.line(format_args!(
-            "{}, and {} plots beside it as SVG and PNG",
+            "{}, and {} plots next to it as SVG and PNG",
             report.display(),
             plots.len() / 2
         ))?;
@@ -153,7 +153,7 @@ fn tell(event: &Event<'_>, bar: &ProgressBar, output: &mut Output) -> Result<(),
             bar.set_message(format!("{workload}, {engine}: loading, {percent} %"));
         }
         Event::Warming(engine, workload) => {
-            bar.set_message(format!("{workload}, {engine}: reading all of it once"));
+            bar.set_message(format!("{workload}, {engine}: reading everything once"));
         }
         Event::Measuring {
             engine,

@@ -13,16 +13,16 @@ use crate::scratch::Scratch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Where to measure [default: a fresh directory in TMPDIR or here, removed afterwards]
+    /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// How to access it: auto, uring, file or memory
-    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    /// Kind of device: auto, uring, file or memory
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 
-    /// Seconds for each of the measurements
-    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    /// Duration of each measurement
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     seconds: Duration,
 
     /// Print one JSON object on one line

@@ -24,7 +24,9 @@ const TICK: Duration = Duration::from_millis(2);
 pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Result<(), Failure> {
     let spec = args.spec();
     if args.device == DeviceChoice::Memory {
-        return Err(Failure::Usage("--kill needs a database on a disk".into()));
+        return Err(Failure::Usage(
+            "cannot use --kill with a database in memory; choose another --device".into(),
+        ));
     }
     let driver = spec.driver()?;
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
@@ -33,7 +35,7 @@ pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Resul
     bench::load(engine.as_ref(), driver.as_ref(), &spec)?;
     let Some(mut present) = driver.present(engine.as_ref())? else {
         return Err(Failure::Usage(format!(
-            "{} leaves nothing that can be counted after a kill; bank, tpcb, tpcc and tpcc-no do",
+            "cannot use --kill with workload {}: its transactions cannot be counted afterwards; use bank, tpcb, tpcc or tpcc-no",
             spec.workload
         )));
     };
@@ -125,7 +127,9 @@ impl Feeder {
             .spawn()
             .map_err(|error| Failure::io("cannot start the workload's process", &error))?;
         let Some(pipe) = child.stdout.take() else {
-            return Err(Failure::Failed("the workload's process has no pipe".into()));
+            return Err(Failure::Failed(
+                "cannot read from the workload's process: it has no pipe".into(),
+            ));
         };
         Ok(Feeder {
             child,
@@ -139,7 +143,9 @@ impl Feeder {
         loop {
             let line = self.lines.next().and_then(Result::ok);
             let Some(acknowledged) = line.and_then(|line| line.parse::<u64>().ok()) else {
-                return Err(Failure::Failed("the workload's process ended early".into()));
+                return Err(Failure::Failed(
+                    "the workload's process ended before it was killed".into(),
+                ));
             };
             if acknowledged > 0 {
                 let began = *began.get_or_insert_with(Instant::now);

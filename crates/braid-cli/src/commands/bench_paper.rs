@@ -14,19 +14,19 @@ use crate::scratch::Scratch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PaperArgs {
-    /// What to measure
+    /// Figure to measure
     #[arg(value_parser = figures_parser())]
     figure: Figures,
 
-    /// Where to put the tables and plots
-    #[arg(long, default_value = "paper-figures")]
+    /// Directory for the tables and plots
+    #[arg(long, value_name = "DIR", default_value = "paper-figures")]
     out: PathBuf,
 
-    /// Seconds for each point
-    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    /// Duration of the measurement of each point
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Numbers of threads
+    /// Numbers of threads to measure with
     #[arg(
         long,
         value_name = "N,...",
@@ -35,28 +35,28 @@ pub(crate) struct PaperArgs {
     )]
     threads: Vec<usize>,
 
-    /// Records of the engine's workloads [default: the papers' 65536]
-    #[arg(long, value_name = "R")]
+    /// Number of records of the engine's workloads [default: 65536, as in the papers]
+    #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Commits that each thread keeps in flight
-    #[arg(long, value_name = "K", default_value_t = 100)]
+    /// Number of commits that each thread keeps in flight
+    #[arg(long, value_name = "N", default_value_t = 100)]
     in_flight: usize,
 
-    /// Log lanes of the protocols with several strands; 0 for one a thread, the papers' layout
+    /// Number of log lanes of the protocols with several strands; 0 for one per thread, as in the papers
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
 
-    /// Measurements of each figure, one after the other; each point is their median
+    /// Number of measurements of each figure; each point is their median
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     repeat: u8,
 
-    /// Where to measure [default: a fresh directory in TMPDIR or here, removed afterwards]
+    /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// How to access it: auto, uring, file or memory
-    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    /// Kind of device: auto, uring, file or memory
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 }
 
@@ -80,19 +80,23 @@ fn figures_parser() -> impl TypedValueParser<Value = Figures> {
 pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> {
     if args.threads.is_empty() || args.threads.iter().any(|n| !(1..=256).contains(n)) {
         return Err(Failure::Usage(
-            "--threads takes numbers from 1 to 256".into(),
+            "invalid --threads: must be numbers from 1 to 256".into(),
         ));
     }
     if args.in_flight == 0 {
-        return Err(Failure::Usage("--in-flight must be at least 1".into()));
+        return Err(Failure::Usage(
+            "invalid --in-flight: must be at least 1".into(),
+        ));
     }
     if args.lanes > *args.threads.iter().min().unwrap_or(&1) {
         return Err(Failure::Usage(
-            "--lanes must not exceed the smallest number of threads; 0 takes one a thread".into(),
+            "invalid --lanes: must be at most the smallest number of threads; 0 takes one per thread".into(),
         ));
     }
     if args.threads.iter().any(|&n| n > 32) && args.lanes == 0 {
-        return Err(Failure::Usage("--lanes 0 goes up to 32 threads".into()));
+        return Err(Failure::Usage(
+            "invalid --lanes: 0 works with at most 32 threads".into(),
+        ));
     }
     std::fs::create_dir_all(&args.out).map_err(|error| {
         Failure::io(format_args!("cannot create {}", args.out.display()), &error)

@@ -24,24 +24,24 @@ const POOL_MIB: usize = 2048;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoveryArgs {
-    /// MiB of log to be recovered
-    #[arg(long, value_name = "M", default_value_t = 1024,
+    /// Amount of log to recover
+    #[arg(long, value_name = "MIB", default_value_t = 1024,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     log_mib: u64,
 
-    /// The workload that writes the log
-    #[arg(long, default_value = "u1", value_parser = parse::<Workload>)]
+    /// Workload that writes the log
+    #[arg(long, value_name = "NAME", default_value = "u1", value_parser = parse::<Workload>)]
     workload: Workload,
 
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn
-    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 
-    /// What to store on: auto, uring or file
-    #[arg(long, default_value = "auto", value_parser = parse::<DeviceChoice>)]
+    /// Device to store on: auto, uring or file
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 
-    /// Database directory; must be new [default: a fresh one in TMPDIR or here, removed afterwards]
+    /// Directory of the database, which must be new [default: one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
@@ -53,13 +53,13 @@ pub(crate) struct RecoveryArgs {
 pub(crate) fn run(args: &RecoveryArgs, output: &mut Output) -> Result<(), Failure> {
     if args.workload.is_read_only() || args.device == DeviceChoice::Memory {
         return Err(Failure::Usage(
-            "recovery needs a workload that writes to a disk".into(),
+            "cannot measure recovery with a workload that only reads, or a device in memory".into(),
         ));
     }
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
     if log_bytes(scratch.path())? > 0 {
         return Err(Failure::Usage(format!(
-            "{} already holds a database; name a new directory",
+            "cannot create a database in {}: it already contains one; name a new directory",
             scratch.path().display()
         )));
     }
@@ -146,7 +146,7 @@ fn fill(writer: &mut Writer, log_mib: u64, dir: &Path) -> Result<(), Failure> {
             .map_err(|error| Failure::io("cannot wait for the writing process", &error))?
         {
             return Err(Failure::Failed(format!(
-                "the writing process ended: {status}"
+                "the writing process ended before it was killed: {status}"
             )));
         }
         thread::sleep(TICK);

@@ -19,26 +19,26 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChangesArgs {
-    /// The database's directory; other processes may have it open, but with --feed only alongside --peek (with
-    /// --feed and --follow: at times)
+    /// Directory of the database; other processes may have it open, but with --feed only if --peek is given (with
+    /// --feed and --follow: part of the time)
     dir: PathBuf,
 
-    /// Begin behind this transaction [default: behind the oldest one whose changes are kept]
+    /// Begin after this sequence number [default: with the oldest changes that are kept]
     #[arg(long, value_name = "N")]
     from: Option<u64>,
 
-    /// Go on where this feed was acknowledged, and acknowledge what was printed; created if it is missing
+    /// Resume where this feed was acknowledged, and acknowledge what was printed; created if it is missing
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     feed: Option<String>,
 
-    /// Print what the feed has not acknowledged, and acknowledge nothing
+    /// Print the changes that the feed has not acknowledged, and acknowledge nothing
     ///
-    /// Works next to a process that writes, which alone can acknowledge: by Feed::acknowledge with the position of
-    /// the last line that was taken over.
+    /// Works while another process writes. Only that process can acknowledge: by Feed::acknowledge with the
+    /// position of the last line that was consumed.
     #[arg(long, requires = "feed")]
     peek: bool,
 
-    /// Print new transactions as other processes commit them, until interrupted; with --feed, whenever no
+    /// Print new transactions as other processes commit them, until interrupted; with --feed, only while no
     /// other process has the database open, unless --peek is given
     #[arg(long)]
     follow: bool,
@@ -101,7 +101,7 @@ fn acknowledged(db: &Database, name: &str) -> Result<Position, Failure> {
     found.map(|(_, position)| *position).ok_or_else(|| {
         let meant = suggestion(name, feeds.iter().map(|(feed, _)| &**feed));
         Failure::Failed(format!(
-            "there is no feed {name:?}{meant}; without --peek, while no other process has the database open, it is created"
+            "there is no feed {name:?}{meant}; to create it, run without --peek while no other process has the database open"
         ))
     })
 }

@@ -10,7 +10,7 @@ use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompactArgs {
-    /// The database's directory; no other process may have it open
+    /// Directory of the database; no other process may have it open
     dir: PathBuf,
 }
 

@@ -7,7 +7,7 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DumpArgs {
-    /// The database's directory; no process may have it open
+    /// Directory of the database; other processes may have it open
     dir: PathBuf,
 }
 

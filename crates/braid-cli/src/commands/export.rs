@@ -18,14 +18,14 @@ const SHOW_EVERY: u64 = 8192;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The database's directory; other processes may have it open
+    /// Directory of the database; other processes may have it open
     dir: PathBuf,
-    /// The tables to write; all unless given
+    /// Tables to write [default: all]
     tables: Vec<String>,
-    /// How to write them; CSV holds one table
+    /// Output format; CSV holds one table
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Format,
-    /// Where to write them, instead of standard output; the file appears once it is whole
+    /// File to write instead of standard output; it appears once it is complete
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -64,7 +64,7 @@ fn tables(db: &Database, args: &ExportArgs) -> Result<Vec<Table>, Failure> {
     };
     if args.format == Format::Csv && names.len() != 1 {
         return Err(Failure::Usage(format!(
-            "cannot write {} tables as CSV, which holds one; name the table after the database",
+            "cannot write {} tables as CSV, which holds one; name one table after the database",
             names.len()
         )));
     }

@@ -27,31 +27,31 @@ const IN_FLIGHT: usize = 16;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ImportArgs {
-    /// The database's directory, created if it is missing; no other process may have it open
+    /// Directory of the database, created if it is missing; no other process may have it open
     dir: PathBuf,
-    /// The file to read; `-` is standard input
+    /// File to read; `-` is standard input
     file: PathBuf,
-    /// How the file is written
+    /// Format of the file
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Format,
-    /// The table for entries that name none: always needed for CSV
+    /// Table for entries that name none; required for CSV
     #[arg(long)]
     table: Option<String>,
-    /// The type of the keys of --table, if neither the file nor the database says it
+    /// Key type of --table, if neither the file nor the database tells it
     #[arg(long, value_name = "TYPE", requires = "table", requires = "value_type")]
     key_type: Option<String>,
-    /// The type of its values
+    /// Value type of --table
     #[arg(long, value_name = "TYPE", requires = "table", requires = "key_type")]
     value_type: Option<String>,
     #[command(flatten)]
     columns: CsvColumns,
-    /// Entries in a transaction, at most
+    /// Maximum number of entries in a transaction
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
     /// Import everything in one transaction (up to 1 GiB), or nothing
     #[arg(long)]
     atomic: bool,
-    /// Leave bad lines out and name each with its number and what is wrong with it, instead of ending at the first
+    /// Skip malformed lines and report each with its number, instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) struct ImportArgs {
 pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure> {
     if args.format == Format::Csv && args.table.is_none() {
         return Err(Failure::Usage(
-            "cannot import CSV without a table's name, which the file does not say; add --table TABLE".to_owned(),
+            "cannot import CSV without the name of a table; add --table TABLE".to_owned(),
         ));
     }
     for column in [
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure>
     db.close()?;
     output.line(format_args!("{} entries imported", grouped(entries)))?;
     if skipped > 0 {
-        output.line(format_args!("{} bad lines left out", grouped(skipped)))?;
+        output.line(format_args!("{} bad lines skipped", grouped(skipped)))?;
     }
     Ok(())
 }
@@ -215,7 +215,7 @@ impl<'a> Import<'a> {
             Err(Refused::Bad(what)) if self.args.skip_bad => {
                 self.skipped += 1;
                 output::complain(&format!(
-                    "left out: {}, line {line}: {what}",
+                    "skipped: {}, line {line}: {what}",
                     self.args.file.display()
                 ));
                 Ok(())
@@ -264,7 +264,7 @@ impl<'a> Import<'a> {
                     let names = self.db.table_names()?;
                     let meant = suggestion(name, names.iter().map(String::as_str));
                     return Err(Refused::Bad(format!(
-                        "there is no table {name:?}{meant}, and nothing says of which types it is to be; add \
+                        "there is no table {name:?}{meant}; to create it, add \
                          --key-type TYPE and --value-type TYPE, or create it in the shell"
                     )));
                 }
@@ -351,10 +351,12 @@ impl<'a> Import<'a> {
             return Failure::Failed(format!("{place}; nothing was imported"));
         }
         if let Err(error) = self.wait() {
-            return Failure::Failed(format!("{place}; and what came before it: {error}"));
+            return Failure::Failed(format!(
+                "{place}; the batches before it failed, too: {error}"
+            ));
         }
         Failure::Failed(format!(
-            "{place}; the {} entries before line {from} are imported, nothing from there on",
+            "{place}; the {} entries before line {from} are imported, no later ones",
             grouped(self.entries)
         ))
     }

@@ -10,7 +10,7 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// Shell that reads the script
+    /// Shell to print the script for
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -7,29 +7,29 @@ use braid::Protocol;
 use braid_sim::{Failed, Spec, Summary};
 
 use crate::failure::Failure;
-use crate::numbers::grouped;
+use crate::numbers::{grouped, parse};
 use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SimulateArgs {
-    /// The seeds, a history for each: A..B, or one. Default: 0..2000, or with --minutes as many as there is
-    /// time for
+    /// Seeds, one history each: A..B, or one number [default: 0..2000, or with --minutes as many as the time
+    /// allows]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
-    /// Commit protocol, or all of them in turn
-    #[arg(long, default_value = "all")]
+    /// Commit protocol, or `all` in turn
+    #[arg(long, value_name = "NAME", default_value = "all")]
     protocol: String,
-    /// Ends after so many minutes
-    #[arg(long, value_parser = parse_minutes)]
+    /// Stop after this many minutes
+    #[arg(long, value_name = "MINUTES", value_parser = parse_minutes)]
     minutes: Option<Duration>,
-    /// Threads [default: one for each processor]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Replaces what the seed says of a history, as in the plan that a failure prints:
+    /// Override values that the seed decides, as in the plan that a failure prints:
     /// clients=2,rounds=1,...
     #[arg(long, value_name = "NAME=VALUE,...", value_delimiter = ',', value_parser = parse_pair)]
     with: Vec<(String, String)>,
-    /// Looks for a simpler history that fails, too, and prints it
+    /// Search for a simpler history that fails, too, and print it
     #[arg(long)]
     shrink: bool,
 }
@@ -44,13 +44,13 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
         }
     };
     if seeds.is_empty() {
-        return Err("there are no seeds in that".to_owned());
+        return Err("the range is empty; write A..B with A less than B".to_owned());
     }
     Ok(seeds)
 }
 
 fn parse_minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let minutes: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if minutes > 0.0 && minutes <= 1e6 {
         Ok(Duration::from_secs_f64(minutes * 60.0))
     } else {
@@ -64,13 +64,13 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failure> {
-    let protocols = match args.protocol.as_str() {
-        "all" => Protocol::ALL.to_vec(),
-        name => vec![
-            name.parse()
-                .map_err(|error| Failure::Usage(format!("--protocol: {error}")))?,
-        ],
-    };
+    let protocols =
+        match args.protocol.as_str() {
+            "all" => Protocol::ALL.to_vec(),
+            name => vec![parse::<Protocol>(name).map_err(|error| {
+                Failure::Usage(format!("invalid value for --protocol: {error}"))
+            })?],
+        };
     let jobs = args.jobs.map_or_else(
         || std::thread::available_parallelism().map_or(1, usize::from),
         usize::from,
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
         show(&simpler, output)?;
     }
     Err(Failure::Failed(format!(
-        "the history of seed {} with {} broke a rule: {}",
+        "the history of seed {} with {} violated a rule: {}",
         failed.plan.seed, failed.plan.protocol, failed.violation
     )))
 }
@@ -145,7 +145,7 @@ fn covered(summary: &Summary) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "no rule was broken, but in {} histories these should have happened: {}",
+        "no rule was violated, but {} histories should have reached: {}",
         grouped(summary.histories),
         missing.join("; ")
     )))
@@ -172,8 +172,8 @@ fn report(summary: &Summary, jobs: usize, output: &mut Output) -> Result<(), Fai
     ))?;
     output.line(
         "A history is one run of the engine from a seed; a step is one choice of the scheduler. Below: how often \
-         each fault struck and each branch of opening and recovery was taken, and in how many histories. A fault or \
-         branch that never came is a gap in the run, not in the engine.",
+                  each fault happened and each branch of opening and recovery was taken, and in how many histories. A fault or \
+                  branch that never happened is a gap in the run, not in the engine.",
     )?;
     output.line(format_args!(
         "{:>14} {:>14}  what happened",

@@ -12,22 +12,21 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArgs {
-    /// The database's directory; other processes may have it open
+    /// Directory of the database; other processes may have it open
     dir: PathBuf,
-    /// Print every counter in Prometheus' text format
+    /// Print every counter in the text format of Prometheus
     #[arg(long, conflicts_with = "watch")]
     prometheus: bool,
     /// Print one JSON object
     #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
     json: bool,
-    /// Read all pages of every table; without it, large tables are estimated ("about") from 64 of their pages
+    /// Read all pages of every table, instead of estimating large tables ("about") from 64 of their pages
     #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
     exact: bool,
-    /// Show every so many seconds (1 unless given) how a database does that another process has open with
-    /// `Builder::stats_file(true)`
+    /// Monitor a database that another process has open with `Builder::stats_file(true)`, every SECONDS [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
     watch: Option<Duration>,
-    /// End after so many times
+    /// Stop after this many updates
     #[arg(long, value_name = "TIMES", requires = "watch")]
     count: Option<u64>,
 }
@@ -139,9 +138,9 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
     let (log, store) = (&stats.log, &stats.store);
     let health = match db.health() {
         Health::Good => "good".to_owned(),
-        Health::CheckpointFailing { error } => format!("checkpoints fail: {error}"),
+        Health::CheckpointFailing { error } => format!("cannot write checkpoints: {error}"),
         Health::OutOfSpace { what } => format!("out of space: {what}"),
-        Health::ArchiveFailing { error } => format!("the archive fails: {error}"),
+        Health::ArchiveFailing { error } => format!("cannot write the archive: {error}"),
         Health::Poisoned { cause } => format!("read-only after a failure: {cause}"),
         Health::Damaged { what } => format!("damaged, opened read-only: {what}"),
         other => format!("{other:?}"),
@@ -187,7 +186,7 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         (
             "recovery",
             format!(
-                "{} transactions from {} of log in {:.3} s; {} discarded that nobody was promised",
+                "{} transactions from {} of log in {:.3} s; {} unacknowledged ones discarded",
                 grouped(recovery.transactions),
                 mib(recovery.log_bytes),
                 recovery.duration.as_secs_f64(),

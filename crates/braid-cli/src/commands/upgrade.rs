@@ -7,7 +7,7 @@ use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpgradeArgs {
-    /// The database's directory; no process may have it open
+    /// Directory of the database; no other process may have it open
     dir: PathBuf,
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &UpgradeArgs, output: &mut Output) -> Result<(), Failure
         ));
     }
     output.line(format_args!(
-        "{dir}: format {} became {}",
+        "{dir}: converted from format {} to {}",
         report.from, report.to
     ))
 }

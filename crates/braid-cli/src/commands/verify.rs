@@ -13,15 +13,15 @@ use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// The database's directory; other processes may have it open, but not with --repair
+    /// Directory of the database; other processes may have it open, except with --repair
     dir: PathBuf,
-    /// Save what can be read into a new database, given by --into; the damaged one is only read
+    /// Salvage what can be read into the new database that --into names; the damaged one is not changed
     ///
-    /// Tells what is damaged and what is lost: tables, ranges of keys, transactions of the log. Exits with 3
+    /// Lists what is damaged and what is lost: tables, ranges of keys, transactions of the log. Exits with 3
     /// if anything is lost.
     #[arg(long, requires = "into")]
     repair: bool,
-    /// The directory for what is saved; it must be empty or missing
+    /// Directory of the new database, which must be missing or empty
     #[arg(long, value_name = "DIR", requires = "repair")]
     into: Option<PathBuf>,
 }
@@ -108,7 +108,7 @@ fn undecodable(
         if bad > NAMED {
             let more = grouped(bad - NAMED);
             found(format!(
-                "table {name:?}: {more} more entries are not of its types"
+                "table {name:?}: {more} more entries do not match its types"
             ));
         }
     }

@@ -177,8 +177,8 @@ pub(crate) fn watch(
         let Some(read) = read else {
             if now.is_none() {
                 return Err(Failure::Failed(format!(
-                    "{}: no process shows its statistics here; one that has the database open with \
-                     Builder::stats_file(true) does",
+                    "cannot monitor {}: no process publishes its statistics there; open the database with \
+                     Builder::stats_file(true)",
                     dir.display()
                 )));
             }
@@ -201,7 +201,7 @@ pub(crate) fn watch(
                 }),
                 Err(ahead) => (ahead.duration() > STALE).then(|| {
                     format!(
-                        "the clock was set back by {} s: until then nobody knows whether the process lives",
+                        "the clock was set back by {} s: for as long it is unknown whether the process runs",
                         ahead.duration().as_secs()
                     )
                 }),

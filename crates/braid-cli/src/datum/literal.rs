@@ -67,7 +67,7 @@ pub(crate) fn from_literal(column: &Column, word: &str) -> Result<Vec<u8>, Misma
         }
         Kind::Unit if word == "()" => column.encode(&Datum::Unit),
         Kind::Tuple if !quoted => tuple::from_text(column, word, typed_literal),
-        _ => unquote(word).map_err(|what| Mismatch(format!("{word}: {what}"))),
+        _ => unquote(word).map_err(|what| Mismatch(format!("cannot read {word}: {what}"))),
     }
 }
 
@@ -112,10 +112,10 @@ pub(crate) fn unquote(word: &str) -> Result<Vec<u8>, String> {
                 let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
                 match (digit(bytes.next()), digit(bytes.next())) {
                     (Some(high), Some(low)) => (high << 4 | low) as u8,
-                    _ => return Err("\\x needs two hexadecimal digits".to_owned()),
+                    _ => return Err("\\x must be followed by two hexadecimal digits".to_owned()),
                 }
             }
-            _ => return Err("an unknown escape; \\\\ is a backslash".to_owned()),
+            _ => return Err("it has an unknown escape; write a backslash as \\\\".to_owned()),
         });
     }
     Ok(out)

@@ -152,7 +152,7 @@ impl Column {
             Role::Value => "[u8; N]",
         };
         Err(Mismatch(format!(
-            "unknown {} type {:?}{}; there are {} and {others}",
+            "unknown {} type {:?}{}; known are {} and {others}",
             self.role,
             self.name,
             suggestion(&self.name, names.iter().copied()),

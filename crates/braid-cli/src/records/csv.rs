@@ -201,8 +201,8 @@ impl<W: Write> RecordWriter for CsvWriter<W> {
         match (to_text(key_column, key), to_text(value_column, value)) {
             (Some(key), Some(value)) => self.row(&[key, value]),
             _ => Err(Failure::Failed(format!(
-                "the entry {} holds bytes that are no valid encoding of the table's types, which CSV can't \
-                 carry; use --format jsonl",
+                "cannot write entry {} as CSV: its bytes are not valid for the table's types; \
+                 use --format jsonl",
                 to_literal(key_column, key)
             ))),
         }

@@ -43,7 +43,7 @@ impl Line<'_> {
             Some(LZ4) => Compression::Lz4,
             Some(other) => {
                 return Err(BadLine::Nonsense(format!(
-                    "no known compression: {other:?}"
+                    "unknown compression {other:?}; the only one is \"lz4\""
                 )));
             }
         };
@@ -70,7 +70,7 @@ impl Line<'_> {
                 options,
             }),
             _ => Err(BadLine::Nonsense(
-                "neither an entry (table, key, value) nor a table (table, key_type, value_type)"
+                "the line is neither an entry (table, key, value) nor a table (table, key_type, value_type)"
                     .to_owned(),
             )),
         }
@@ -102,7 +102,7 @@ impl<R: BufRead> RecordReader for JsonReader<R> {
             match limited.read_until(b'\n', &mut self.buf) {
                 Ok(0) => return None,
                 Ok(_) if limited.limit() == 0 => {
-                    let what = format!("a line of more than {LINE_MAX} bytes");
+                    let what = format!("the line has more than {LINE_MAX} bytes");
                     return Some((self.line, Err(BadLine::Fatal(what))));
                 }
                 Ok(_) if self.buf.trim_ascii().is_empty() => {}
@@ -155,7 +155,7 @@ impl<W: Write> RecordWriter for JsonWriter<W> {
             Compression::Lz4 => Some(LZ4.to_owned()),
             other => {
                 return Err(Failure::Failed(format!(
-                    "table {name:?}: no name for {other:?}"
+                    "cannot export table {name:?}: {other:?} has no name in JSON lines"
                 )));
             }
         };

@@ -40,10 +40,10 @@ pub(crate) enum Field {
 /// Which columns of a CSV file make an entry.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CsvColumns {
-    /// The columns of a CSV file that are the key, by their names in the header; several make a tuple
+    /// Columns of the CSV file that form the key, by their names in the header; several form a tuple
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub(crate) key: Vec<String>,
-    /// The column that is the value; without it all columns but the key, as a JSON object in a string if they are several
+    /// Column of the CSV file that is the value [default: all but the key, as a JSON object if they are several]
     #[arg(long, value_name = "COLUMN", requires = "key")]
     pub(crate) value: Option<String>,
 }

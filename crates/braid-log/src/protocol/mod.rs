@@ -214,7 +214,7 @@ fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
     braid_rt::reach("damage: acknowledged numbers are missing");
     Err(LogError::corrupted(
         format!(
-            "acknowledged transactions are missing: {} of the {expected} numbers from {} to {}",
+            "acknowledged transactions are missing: {} of the {expected} sequence numbers from {} to {}",
             expected.abs_diff(scanned.found_to_horizon),
             scanned.base + 1,
             scanned.horizon

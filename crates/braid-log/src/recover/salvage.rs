@@ -92,8 +92,8 @@ impl Recovered {
         let cut = recovered.cut;
         if durable > cut {
             notes.push(format!(
-                "the log is whole up to transaction {cut} only: those from {} to {durable} were durable and \
-                 are lost, and what came behind them",
+                "the log is complete only up to transaction {cut}: those from {} to {durable} were durable and \
+                 are lost, and so are all later ones",
                 cut + 1
             ));
         }

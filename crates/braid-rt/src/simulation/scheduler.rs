@@ -82,7 +82,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Panic { task, message } => write!(f, "{task} panicked: {message}"),
-            Failure::Deadlock { tasks } => write!(f, "wait for ever: {}", tasks.join("; ")),
+            Failure::Deadlock { tasks } => write!(f, "wait forever: {}", tasks.join("; ")),
             Failure::Endless { tasks } => write!(f, "do not end: {}", tasks.join("; ")),
         }
     }

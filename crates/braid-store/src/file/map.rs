@@ -56,7 +56,7 @@ pub(crate) fn place_of(block: u64, bytes: &[u8]) -> u64 {
 pub(crate) fn check_place(bytes: &[u8], place: u64) -> Result<(), &'static str> {
     match place_of(block_of(place), bytes) == place || braid_rt::mutant!("believe_stale_blocks") {
         true => Ok(()),
-        false => Err("it is whole, but not what was written there last: the medium lost a write"),
+        false => Err("it is intact, but older than the last write to it: the medium lost a write"),
     }
 }
 
@@ -137,7 +137,7 @@ impl DataFile {
                 Ok(()) => entry.place = place_of(entry.place, &buf),
                 // It is told when the page is read.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
-                Err(error) => return Err(StoreError::io("reading pages of data.braid", error)),
+                Err(error) => return Err(StoreError::io("cannot read pages of data.braid", error)),
             }
         }
         Ok(())
@@ -154,7 +154,7 @@ impl DataFile {
         let block = block_of(block);
         let location = || super::location(identity, block);
         let read = self.file.read_at(buf, block * PAGE_SIZE as u64);
-        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
+        read.map_err(|e| StoreError::io(format!("cannot read {}", location()), e))?;
         check(buf, identity, sequence).map_err(|what| damaged(what, location()))
     }
 }

@@ -18,7 +18,7 @@ impl DataFile {
     /// The file, without a look at what is in it.
     pub(crate) fn peek(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
-        let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+        let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
         Ok(Self::assemble(device, file))
     }
 
@@ -68,7 +68,10 @@ impl DataFile {
             places[0] = 0;
         }
         if places[0] != 0 {
-            return Err(damaged("page 0 has a place", "the page map".into()));
+            return Err(damaged(
+                "page 0 has a block, but page numbers begin at 1",
+                "the page map".into(),
+            ));
         }
         let exists = |page: &PageId| places.get(to_usize(*page)).is_some_and(|place| *place != 0);
         if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
@@ -96,7 +99,7 @@ impl DataFile {
             .find(|block| !(FIRST_BLOCK..blocks).contains(block))
         {
             return Err(damaged(
-                "the page map leads beyond the file",
+                "the page map points past the end of the file",
                 format!("block {block}"),
             ));
         }
@@ -169,7 +172,7 @@ mod tests {
             // The next page's number; the tree's root behind it, one map leaf and two counts.
             (24, (PAGES_MAX / 2) | (4 << 56), "leaves"),
             (24, 4 << 56, "leaves"),
-            (24, 1, "root's contents"),
+            (24, 1, "root block"),
             (24 + 5 * 8, 77, "no root"),
         ] {
             let device = published();

@@ -133,6 +133,11 @@ impl DataFile {
         bytes.truncate(to_usize(len));
         Root::decode(&bytes, sequence, blocks)
             .filter(|root| root.is_old == is_old)
-            .ok_or_else(|| damaged("the root's contents", "data.braid".into()))
+            .ok_or_else(|| {
+                damaged(
+                    "the checkpoint's root block is malformed",
+                    "data.braid".into(),
+                )
+            })
     }
 }

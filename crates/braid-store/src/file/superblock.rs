@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// [`StoreError::Io`]; [`StoreError::Corrupted`] if no superblock is whole.
 pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
     let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
-    let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
+    let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
     let mut newest = None;
     for slot in 0..2 {
         let mut buf = AlignedBuf::new(PAGE_SIZE);
@@ -71,8 +71,8 @@ pub enum DataFileCreation {
 /// [`StoreError::Io`].
 pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreation, StoreError> {
     let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
-    let file = opened.map_err(|e| StoreError::io("opening data.braid", e))?;
-    let failed = |e| StoreError::io("reading the superblocks of data.braid", e);
+    let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
+    let failed = |e| StoreError::io("cannot read the superblocks of data.braid", e);
     let blocks = file.len().map_err(failed)? / PAGE_SIZE as u64;
     let mut is_blank = file.len().map_err(failed)? <= PAGE_SIZE as u64;
     let mut newest = None;
@@ -118,7 +118,8 @@ impl DataFile {
         if let Some((offset, superblock)) = &*unsettled {
             braid_rt::reach("store: the superblock that was found is made durable");
             let written = self.file.write_durable_at(&[superblock], *offset);
-            written.map_err(|e| StoreError::io("rewriting the superblock of data.braid", e))?;
+            written
+                .map_err(|e| StoreError::io("cannot rewrite the superblock of data.braid", e))?;
         }
         *unsettled = None;
         // Release: the superblock is durable before anybody goes on without asking.
@@ -138,7 +139,7 @@ impl DataFile {
         if !braid_rt::mutant!("superblock_before_pages") {
             let synced = self.file.sync().map_err(|error| {
                 braid_rt::reach("store: poisoned by a sync");
-                let error = StoreError::io("syncing data.braid", error);
+                let error = StoreError::io("cannot sync data.braid", error);
                 self.poison_unsynced(&error);
                 error
             });
@@ -150,7 +151,7 @@ impl DataFile {
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
         self.file.write_durable_at(&[&buf], slot).map_err(|error| {
             braid_rt::reach("store: poisoned by a superblock's write");
-            let error = StoreError::io("writing the superblock of data.braid", error);
+            let error = StoreError::io("cannot write the superblock of data.braid", error);
             self.poison(&error);
             error
         })
@@ -172,7 +173,7 @@ impl DataFile {
         let buf = self.superblock(0, (0, 0));
         let written = self.file.write_durable_at(&[&buf], 0);
         let synced = written.and_then(|()| self.file.sync());
-        synced.map_err(|e| StoreError::io("writing the first superblock of data.braid", e))
+        synced.map_err(|e| StoreError::io("cannot write the first superblock of data.braid", e))
     }
 
     /// One superblock: sequence number, blob and its length, and all its bytes.
@@ -183,9 +184,9 @@ impl DataFile {
         let location = || format!("data.braid, superblock {slot}");
         let mut buf = self.buffer();
         let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
-        read.map_err(|e| StoreError::io(format!("reading {}", location()), e))?;
+        read.map_err(|e| StoreError::io(format!("cannot read {}", location()), e))?;
         if buf[8..16] != MAGIC {
-            return Err(damaged("no superblock of a Braid database", location()));
+            return Err(damaged("not a superblock of a Braid database", location()));
         }
         check(&buf, u64::from_le_bytes(MAGIC), u64::MAX)
             .map_err(|what| damaged(what, location()))?;
@@ -193,7 +194,7 @@ impl DataFile {
         if format != FORMAT && !OLD_FORMATS.contains(&format) {
             return Err(StoreError::Incompatible {
                 what: format!(
-                    "data.braid has format {format}, this build reads {FORMAT}; use a matching version"
+                    "cannot open data.braid: it has format {format}, this build reads {FORMAT}; use a matching version"
                 ),
             });
         }

@@ -54,7 +54,7 @@ impl Salvage {
         }
         match best {
             Some((_, page)) => Ok(page),
-            None => Err(cause.unwrap_or_else(|| format!("page {id} has no place"))),
+            None => Err(cause.unwrap_or_else(|| format!("page {id} has no block"))),
         }
     }
 
@@ -69,7 +69,7 @@ impl Salvage {
         let is_node = node.kind() != node::KIND_OVERFLOW;
         match is_node && node.lower_fence() == *lower && node.upper_fence() == *upper {
             true => Ok(page),
-            false => Err(format!("page {id} does not fit its parent")),
+            false => Err(format!("page {id} does not match its parent")),
         }
     }
 
@@ -95,21 +95,21 @@ impl Salvage {
         for (_, place) in self.candidates(id) {
             let part = self.page_at(id, place).and_then(|page| {
                 let part = overflow::part(Page(&page));
-                part.ok_or_else(|| format!("page {id} holds no part of a value"))
+                part.ok_or_else(|| format!("page {id} is not part of a value"))
             });
             match part {
                 Ok((next, bytes)) if overflow::fits(next, bytes.len(), left) => {
                     return Ok((next, bytes));
                 }
                 Ok(_) => {
-                    cause.get_or_insert(format!("page {id} does not fit the value's length"));
+                    cause.get_or_insert(format!("page {id} does not match the value's length"));
                 }
                 Err(error) => {
                     cause.get_or_insert(error);
                 }
             }
         }
-        Err(cause.unwrap_or_else(|| format!("page {id} has no place")))
+        Err(cause.unwrap_or_else(|| format!("page {id} has no block")))
     }
 }
 

@@ -163,7 +163,7 @@ impl Reader<'_> {
         match value.len() == len {
             true => Ok(value),
             false => Err(format!(
-                "the value's pages from {first} on do not fit together"
+                "the value's pages from {first} on do not belong together"
             )),
         }
     }

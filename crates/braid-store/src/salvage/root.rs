@@ -141,7 +141,7 @@ fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError>
         }
     }
     Err(StoreError::Corrupted {
-        what: "the root's contents".into(),
+        what: "the checkpoint's root block is malformed".into(),
         location: format!("data.braid, block {}", block_of(candidate.blob)),
     })
 }

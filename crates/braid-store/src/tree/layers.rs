@@ -210,7 +210,7 @@ impl Layers {
             return Ok(None);
         };
         let next = found.value.as_deref().and_then(layer_in);
-        let next = next.ok_or_else(|| malformed("a link to no layer", layer))?;
+        let next = next.ok_or_else(|| malformed("invalid link to a layer", layer))?;
         Ok(Some(next))
     }
 
@@ -280,8 +280,9 @@ impl Layers {
                 None => Ok(FIRST + 1),
                 Some(old) => {
                     let mut value = Vec::new();
-                    old.keep_value(&mut value)
-                        .and_then(|_| layer_in(&value).ok_or_else(|| malformed("the counter", END)))
+                    old.keep_value(&mut value).and_then(|_| {
+                        layer_in(&value).ok_or_else(|| malformed("invalid counter of layers", END))
+                    })
                 }
             };
             match first {
@@ -300,7 +301,7 @@ impl Layers {
         })??;
         match first + count < END {
             true => Ok(first),
-            false => Err(malformed("the numbers of layers are used up", END)),
+            false => Err(malformed("all layer numbers are in use", END)),
         }
     }
 
@@ -395,7 +396,10 @@ impl Layers {
         each: &mut dyn FnMut(&[u8], &LeafScan, usize) -> bool,
     ) -> Result<bool, StoreError> {
         if before.len() >= MAX_KEY_LEN {
-            return Err(malformed("links that lead too far", layer));
+            return Err(malformed(
+                "links form a longer chain than a key can have",
+                layer,
+            ));
         }
         let start = before.len();
         self.each_entry(layer, range, direction, BATCH, &mut |scan, i| {
@@ -407,12 +411,12 @@ impl Layers {
                 }
                 Some(Entry::Link { chunk, .. }) => {
                     let next = layer_in(found.value);
-                    let next = next.ok_or_else(|| malformed("a link to no layer", layer))?;
+                    let next = next.ok_or_else(|| malformed("invalid link to a layer", layer))?;
                     before.extend_from_slice(chunk);
                     let below = (behind(range.0, chunk), behind(range.1, chunk));
                     self.each_below(next, before, below, direction, each)
                 }
-                _ => Err(malformed("an entry that is no chunk", layer)),
+                _ => Err(malformed("an entry is not part of a key", layer)),
             };
             before.truncate(start);
             goes_on
@@ -545,7 +549,7 @@ impl Tree {
     ) -> Result<(), StoreError> {
         let LongPath { home, way } = path;
         let long = self.long.as_ref();
-        let long = long.ok_or_else(|| malformed("a chunk that is too long", FIRST))?;
+        let long = long.ok_or_else(|| malformed("a part of a key is too long", FIRST))?;
         let Some(_home) = home else {
             // The leaf is the home leaf, and stays latched.
             return match change {

@@ -374,7 +374,7 @@ impl Tree {
             false if is_near => return Ok(None),
             false => return Err(astray(leaf.id)),
         }
-        let what = "a record that is not in its page";
+        let what = "a record extends past its page";
         let copied = copied.ok_or_else(|| StoreError::damaged_page(leaf.id, what))?;
         let Copied {
             bytes,

@@ -16,7 +16,7 @@ impl Tree {
         let page = self.pool.write(id)?.ok_or_else(|| broken(id))?;
         match Node(page.page()).kind() {
             KIND_LEAF | KIND_INNER => Ok(page),
-            _ => Err(StoreError::damaged_page(id, "it is no node")),
+            _ => Err(StoreError::damaged_page(id, "it is not a tree node")),
         }
     }
 

@@ -63,14 +63,14 @@ fn parse_name(name: &str) -> Option<u64> {
 /// The device over an archive's directory.
 pub(super) fn open_device(path: &Path, mode: u32) -> Result<Arc<dyn Device>> {
     braid_io::open_directory_with_mode(path, DeviceChoice::File, mode)
-        .map_err(|e| Error::io(format!("opening the archive {}", path.display()), e))
+        .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))
 }
 
 impl Archive {
     /// Opens an archive to read it; nothing in its directory is changed.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let device = braid_io::FileDevice::read_only(path)
-            .map_err(|e| Error::io(format!("opening the archive {}", path.display()), e))?;
+            .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))?;
         Self::open_on(Arc::new(device), &path.display().to_string())
     }
 
@@ -94,7 +94,8 @@ impl Archive {
                 .extend((owner.archived > 0).then_some(owner.archived));
         }
         let entries = archive.device.list();
-        let entries = entries.map_err(|e| Error::io(format!("listing the archive {name}"), e))?;
+        let entries =
+            entries.map_err(|e| Error::io(format!("cannot list the archive {name}"), e))?;
         let mut files: Vec<_> = entries
             .into_iter()
             .filter_map(|entry| Some((parse_name(&entry.name)?, entry)))
@@ -110,7 +111,7 @@ impl Archive {
     }
 
     fn reading(&self, file: &str) -> impl Fn(std::io::Error) -> Error + use<> {
-        let what = format!("reading {file} of the archive {}", self.name);
+        let what = format!("cannot read {file} of the archive {}", self.name);
         move |error| Error::io(&what, error)
     }
 

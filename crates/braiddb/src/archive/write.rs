@@ -59,7 +59,7 @@ impl std::fmt::Debug for Archiver {
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::io("writing the archive", error)
+    Error::io("cannot write the archive", error)
 }
 
 impl Archiver {
@@ -73,7 +73,7 @@ impl Archiver {
         oldest: u64,
         copies: &Copies,
     ) -> Result<Self> {
-        let opening = |e| Error::io(format!("opening the archive {}", path.display()), e);
+        let opening = |e| Error::io(format!("cannot open the archive {}", path.display()), e);
         braid_io::create_directory_with_mode(path, mode).map_err(opening)?;
         let lock = DirectoryLock::acquire_with_mode(path, mode).map_err(|error| match error {
             LockError::Held => Error::locked(path),
@@ -263,7 +263,7 @@ impl Archiver {
                 none => {
                     let start = retention.start_before(after).ok_or_else(|| {
                         Error::from(LogError::Released {
-                            file: "the log that was to be archived".into(),
+                            file: "needed for the archive".into(),
                         })
                     })?;
                     none.insert(log.follow(&start)?)

@@ -36,21 +36,21 @@ use crate::error::{Error, Result};
 use crate::meta::Meta;
 use format::{Manifest, PIECE_PAGES, Parent, Pieces};
 
-/// How a backup or a restore gets on.
+/// Progress of a backup or restore.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct BackupProgress {
     /// Pages copied so far.
     pub pages: u64,
-    /// Pages to copy in all, as far as known.
+    /// Total number of pages to copy, as far as known.
     pub pages_total: u64,
 }
 
-/// What a backup holds and what it took.
+/// Contents and cost of a backup.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// The backup has exactly the transactions up to this number.
+    /// The backup contains exactly the transactions up to this sequence number.
     pub number: u64,
     /// Pages of the database.
     pub pages_total: u64,
@@ -60,7 +60,7 @@ pub struct BackupReport {
     pub read_bytes: u64,
     /// Bytes written to the backup.
     pub written_bytes: u64,
-    /// The file, unless it was a stream.
+    /// The file; `None` for a stream.
     pub path: Option<PathBuf>,
 }
 
@@ -68,7 +68,7 @@ pub struct BackupReport {
 /// and those of pages in them, say nothing beside the writer's.
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
-/// A backup to be made: [`Database::backup_options`].
+/// Options of a backup, from [`Database::backup_options`].
 #[must_use]
 pub struct Backup<'a> {
     inner: &'a Arc<Inner>,
@@ -125,7 +125,7 @@ impl Database {
         self.backup_options().to_writer(writer)
     }
 
-    /// A backup with options.
+    /// Returns the options of a backup, which then makes it.
     pub fn backup_options(&self) -> Backup<'_> {
         Backup {
             inner: self.inner(),
@@ -136,14 +136,15 @@ impl Database {
 }
 
 impl<'a> Backup<'a> {
-    /// Copies only what changed since an earlier backup of this database, full or incremental. It is
-    /// restored together with that one, and all that that one builds on.
+    /// Copies only the pages that changed since an earlier full or incremental backup of this
+    /// database. To restore the new backup, give it together with the earlier one and all that the
+    /// earlier one builds on.
     pub fn incremental_from(mut self, parent: impl AsRef<Path>) -> Self {
         self.parent = Some(parent.as_ref().to_owned());
         self
     }
 
-    /// Is told how it gets on.
+    /// Calls `progress` during the operation.
     pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
         self.progress = Some(Box::new(progress));
         self
@@ -152,14 +153,15 @@ impl<'a> Backup<'a> {
     /// Writes the backup to a file, which must not exist, or into an existing directory, under the name
     /// `backup-NUMBER.braid`.
     ///
-    /// Transactions go on meanwhile; they wait only for the beginning of a checkpoint, for microseconds. The
-    /// data file may grow, since what is being copied stays. The file has its name only once it is
-    /// complete and durable.
+    /// Transactions continue during the backup; they wait only microseconds, while a checkpoint
+    /// begins. The data file may grow, because the blocks being copied are not reused. The file
+    /// gets its name once it is complete and durable.
     ///
     /// # Errors
-    /// What a checkpoint can fail with, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
-    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent is of no use here, the
-    /// file exists, or the path lies inside the database's directory. Nothing but perhaps a file `….partial` is left then.
+    /// Those of a checkpoint, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
+    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent cannot be used
+    /// here, the file exists, or the path is inside the database's directory. At most a file
+    /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.inner.check_open()?;
         check_outside(self.inner.directory.as_deref(), path.as_ref())?;
@@ -171,8 +173,8 @@ impl<'a> Backup<'a> {
         Ok(report)
     }
 
-    /// Writes the backup to a stream, in the same format as to a file. A stream that ends early is told from a
-    /// complete one when it is restored.
+    /// Writes the backup to a stream, in the same format as to a file. A restore detects a
+    /// truncated stream.
     ///
     /// # Errors
     /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
@@ -285,5 +287,5 @@ impl<'a> Backup<'a> {
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::io("writing the backup", error)
+    Error::io("cannot write the backup", error)
 }

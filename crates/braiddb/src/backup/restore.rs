@@ -29,35 +29,36 @@ use crate::replay::Replay;
 /// There while a database is being restored: what is beside it is not a database yet.
 pub(crate) const RESTORING_FILE: &str = "RESTORING";
 
-/// To which point a database is restored; see [`Restore::until`].
+/// Point to which a database is restored; see [`Restore::until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Until {
-    /// Everything that the backups and the archive have.
+    /// The end of the backups and the archive.
     End,
-    /// The transactions up to this number.
+    /// After the transaction with this sequence number.
     Number(u64),
-    /// What was durable at this time, as far as the archive tells times apart: its records say how far the
-    /// log was at intervals, those of [`crate::Builder::archive_interval`].
+    /// After the transactions that were durable at this time, with the resolution of the archive:
+    /// it records the durable sequence number at intervals of [`crate::Builder::archive_interval`].
     Time(SystemTime),
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RestoreReport {
-    /// The database has exactly the transactions up to this number. Its next ones have greater numbers.
+    /// The database contains exactly the transactions up to this sequence number. New transactions
+    /// get greater ones.
     pub number: u64,
-    /// The number up to which the backups went.
+    /// Last sequence number in the backups.
     pub backup_number: u64,
     /// Pages read from the backups.
     pub pages: u64,
-    /// Transactions that were applied from the archive.
+    /// Transactions applied from the archive.
     pub transactions: u64,
 }
 
-/// Restores a full backup, with the incremental ones that build on it, oldest first, into a directory that is
-/// empty or is created.
+/// Restores a full backup, then the incremental ones that build on it, oldest first, into a
+/// directory that is empty or missing.
 ///
 /// # Errors
 /// As [`Restore::run`].
@@ -77,7 +78,7 @@ enum ArchiveSource {
     Device(Arc<dyn Device>),
 }
 
-/// A database to be restored.
+/// Options of a restore, which then performs it.
 ///
 /// ```no_run
 /// use std::time::{Duration, SystemTime};
@@ -121,7 +122,7 @@ impl Default for Restore<'_> {
 }
 
 impl<'a> Restore<'a> {
-    /// Nothing yet.
+    /// Creates options without any backup.
     pub fn new() -> Self {
         Self {
             sources: Vec::new(),
@@ -146,61 +147,64 @@ impl<'a> Restore<'a> {
         self
     }
 
-    /// Adds the archive of the database's log, see [`crate::Builder::archive`]: what it has behind the last
-    /// backup is applied.
+    /// Adds the archive of the database's log, see [`crate::Builder::archive`]: the restore applies
+    /// its transactions after the last backup.
     pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
         self.archive = Some(ArchiveSource::Directory(path.as_ref().to_owned()));
         self
     }
 
-    /// Adds an archive on a device of one's own.
+    /// Adds an archive on a [`Device`].
     pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
         self.archive = Some(ArchiveSource::Device(device));
         self
     }
 
-    /// To which point the database is restored. Default: [`Until::End`].
+    /// Sets the point to which the database is restored. Default: [`Until::End`].
     pub fn until(mut self, until: Until) -> Self {
         self.until = until;
         self
     }
 
-    /// Is told how it gets on.
+    /// Calls `progress` during the operation.
     pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Memory for pages while the archive is applied, in bytes, at least 512 KiB. Default: 64 MiB.
+    /// Sets the memory for pages while the archive is applied, in bytes, at least 512 KiB. Default:
+    /// 64 MiB.
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = bytes;
         self
     }
 
-    /// The permissions of the database's files, see [`crate::Builder::file_mode`]. Default: `0o600`.
+    /// Sets the permissions of the database's files, see [`crate::Builder::file_mode`]. Default:
+    /// `0o600`.
     pub fn file_mode(mut self, mode: u32) -> Self {
         self.file_mode = mode;
         self
     }
 
-    /// How the medium is accessed.
+    /// Sets how the medium is accessed.
     pub fn device(mut self, device: DeviceChoice) -> Self {
         self.device = device;
         self
     }
 
-    /// Restores into a directory, which must be empty, or is created. Everything is durable when this
-    /// returns. A directory in which it failed is no database; empty it before the next attempt.
+    /// Restores into a directory, which must be empty or missing. Everything is durable when this
+    /// returns. After a failure, the directory is not a database; empty it before the next attempt.
     ///
-    /// The restored database is one of its own: positions in change feeds, incremental backups and archives of
-    /// the old one do not go on in it.
+    /// The restored database is a new one: positions in change feeds, incremental backups and
+    /// archives of the old database cannot be continued with it.
     ///
     /// # Errors
-    /// [`Error::Backup`] says what is wrong with the backups, the archive, the point asked for or the
-    /// directory; [`Error::Options`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`], [`Error::Locked`].
+    /// [`Error::Backup`] if the backups, the archive, the requested point or the directory cannot
+    /// be used; [`Error::Options`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`],
+    /// [`Error::Locked`].
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
-        let opening = |error| Error::io(format!("opening {}", path.display()), error);
+        let opening = |error| Error::io(format!("cannot open {}", path.display()), error);
         check_file_mode(self.file_mode)?;
         // Before anything is made: most of what can be wrong is known from the files' ends.
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
@@ -254,7 +258,7 @@ impl<'a> Restore<'a> {
         })
     }
 
-    /// Restores onto an empty device of one's own.
+    /// Restores to an empty [`Device`].
     ///
     /// # Errors
     /// As [`Restore::run`].
@@ -432,7 +436,7 @@ fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Resul
 }
 
 fn begin(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::io("restoring a database", e);
+    let failed = |e| Error::io("cannot restore the database", e);
     let entries = device.list().map_err(failed)?;
     let is_other = |name: &str| name != LOCK_FILE_NAME && name != READERS_FILE_NAME;
     if let Some(entry) = entries.iter().find(|entry| is_other(&entry.name)) {
@@ -448,7 +452,7 @@ fn begin(device: &dyn Device) -> Result<()> {
 }
 
 fn end(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::io("restoring a database", e);
+    let failed = |e| Error::io("cannot restore the database", e);
     device.sync_directory().map_err(failed)?;
     device.remove(RESTORING_FILE).map_err(failed)?;
     device.sync_directory().map_err(failed)

@@ -19,7 +19,12 @@ pub(super) struct FileSink {
 impl FileSink {
     /// Begins a file at `path`, or in it, if it is a directory.
     pub(super) fn create(path: &Path, mode: u32) -> Result<Self> {
-        let opening = |error| Error::io(format!("creating the backup {}", path.display()), error);
+        let opening = |error| {
+            Error::io(
+                format!("cannot create the backup {}", path.display()),
+                error,
+            )
+        };
         let (directory, path) = match fs::metadata(path) {
             Ok(found) if found.is_dir() => (path.to_owned(), None),
             Ok(_) => return Err(in_use(path)),

@@ -16,23 +16,23 @@ use super::format::{
 };
 use crate::error::{Error, Result};
 
-/// What a backup says about itself; see [`backup_info`].
+/// Description of a backup; see [`backup_info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupInfo {
-    /// The identity of the database that was backed up. A restored database has another one.
+    /// Identity of the database that was backed up. A restored database has a new one.
     pub identity: u128,
-    /// It has the transactions up to this number.
+    /// The backup contains the transactions up to this sequence number.
     pub number: u64,
-    /// When it was made.
+    /// Time of the backup.
     pub time: SystemTime,
-    /// The number of the backup that it builds on; `None` if it is a full one.
+    /// Sequence number of the backup that it builds on; `None` for a full backup.
     pub parent: Option<u64>,
-    /// Pages in it.
+    /// Number of pages in the backup.
     pub pages: u64,
 }
 
-/// Reads what a backup file says about itself; its pages are not looked at.
+/// Reads the description of a backup file, without its pages.
 ///
 /// # Errors
 /// [`Error::Backup`] or [`Error::Io`].
@@ -55,7 +55,7 @@ pub(super) fn name_of(path: &Path) -> String {
 /// Reads the manifest from a file's end.
 pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
     let name = name_of(path);
-    let reading = |error| Error::io(format!("reading the backup {name}"), error);
+    let reading = |error| Error::io(format!("cannot read the backup {name}"), error);
     let mut file = File::open(path).map_err(reading)?;
     let len = file.metadata().map_err(reading)?.len();
     let mut magic = [0; 8];
@@ -82,7 +82,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
     let manifest_at = at
         .checked_sub(manifest_len)
         .filter(|at| *at >= (MAGIC.len() + PIECE_HEADER) as u64)
-        .ok_or_else(|| damaged(&name, "its manifest's length"))?;
+        .ok_or_else(|| damaged(&name, "the length of its manifest"))?;
     file.seek(SeekFrom::Start(manifest_at)).map_err(reading)?;
     let mut bytes = vec![0; to_usize(manifest_len)];
     file.read_exact(&mut bytes).map_err(reading)?;
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
     pub(super) fn open(path: &Path) -> Result<Reader<'static>> {
         let name = name_of(path);
         let file = File::open(path);
-        let file = file.map_err(|e| Error::io(format!("opening the backup {name}"), e))?;
+        let file = file.map_err(|e| Error::io(format!("cannot open the backup {name}"), e))?;
         Reader::new(name, Box::new(BufReader::with_capacity(1 << 20, file)))
     }
 
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
                     backup: self.name.clone(),
                 }
                 .into(),
-                _ => Error::io(format!("reading the backup {}", self.name), error),
+                _ => Error::io(format!("cannot read the backup {}", self.name), error),
             })
     }
 
@@ -182,13 +182,13 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         if count == 0 || count > PIECE_PAGES {
-            return Err(damaged(&self.name, "a piece's length"));
+            return Err(damaged(&self.name, "the length of one of its parts"));
         }
         let mut piece = std::mem::take(&mut self.piece);
         piece.resize(count * PAGE_RECORD, 0);
         self.fill(&mut piece)?;
         if crc32c::crc32c(&piece) != crc {
-            let what = format!("the piece behind page {} of it", self.pages);
+            let what = format!("the part after page {} of the backup", self.pages);
             return Err(damaged(&self.name, &what));
         }
         self.pages += count as u64;
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         let digest = self.digest.digest128();
         let mut rest = Vec::new();
         let read = self.from.read_to_end(&mut rest);
-        read.map_err(|e| Error::io(format!("reading the backup {}", self.name), e))?;
+        read.map_err(|e| Error::io(format!("cannot read the backup {}", self.name), e))?;
         let incomplete = || BackupError::Incomplete {
             backup: self.name.clone(),
         };
@@ -218,14 +218,11 @@ impl<'a> Reader<'a> {
             return Err(incomplete().into());
         }
         if len != (bytes.len() as u64).to_le_bytes() {
-            return Err(damaged(&self.name, "its manifest's length"));
+            return Err(damaged(&self.name, "the length of its manifest"));
         }
         let manifest = decode(&self.name, bytes)?;
         if manifest.pages != self.pages || manifest.pages_digest != digest {
-            return Err(damaged(
-                &self.name,
-                "its pages are not those of its manifest",
-            ));
+            return Err(damaged(&self.name, "its pages differ from its manifest"));
         }
         Ok(manifest)
     }

@@ -25,17 +25,17 @@ fn feed_key(name: &str) -> Result<Vec<u8>> {
 
 fn decode(value: &[u8]) -> Result<u64> {
     let bytes = value.try_into().map_err(|_| Error::Corrupted {
-        what: "a feed's entry".into(),
+        what: "an entry of a feed is malformed".into(),
         location: "the catalog".into(),
     })?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A named consumer of changes: the database remembers how far it has come, and keeps the log behind that for
-/// it, up to [`crate::Builder::feed_log_bytes`]. From [`Database::feed`].
+/// Named consumer of changes, from [`Database::feed`]: the database stores its position and keeps
+/// the log after that position, up to [`crate::Builder::feed_log_bytes`].
 ///
-/// Several processes of one kind may follow one feed in turn: whoever comes next goes on where the last
-/// [`Feed::acknowledge`] was. What was read and not acknowledged comes again.
+/// Several processes may use one feed in turn: each resumes at the last [`Feed::acknowledge`].
+/// Changes that were read but not acknowledged are delivered again.
 #[derive(Clone)]
 pub struct Feed {
     inner: Arc<Inner>,
@@ -51,7 +51,8 @@ impl fmt::Debug for Feed {
 }
 
 impl Database {
-    /// A feed by name, which is created, durably, if there is none: it then begins behind what is durable now.
+    /// Opens a feed by name, or creates it durably if it is missing: a new feed begins after the
+    /// current durable transactions.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -70,7 +71,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`] for a name that is too long or empty, or what a commit can fail with.
+    /// [`Error::TableName`] for an empty or too long name, or those of a commit.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         let inner = self.inner();
         inner.check_open()?;
@@ -97,7 +98,7 @@ impl Database {
         })
     }
 
-    /// The names of all feeds, with the positions up to which they were acknowledged.
+    /// Returns the names of all feeds, with the positions up to which they were acknowledged.
     pub fn feeds(&self) -> Vec<(String, Position)> {
         let inner = self.inner();
         if inner.is_inherited() {
@@ -109,7 +110,7 @@ impl Database {
             .collect()
     }
 
-    /// Removes a feed: the log is not kept for it any more. Says whether there was one.
+    /// Removes a feed, so that the log is no longer kept for it. Returns whether it existed.
     ///
     /// # Errors
     /// What a commit can fail with.
@@ -126,12 +127,12 @@ impl Database {
 }
 
 impl Feed {
-    /// Its name.
+    /// Returns the feed's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The position up to which it was acknowledged.
+    /// Returns the position up to which the feed was acknowledged.
     ///
     /// # Errors
     /// [`Error::FeedMissing`] if it was dropped.
@@ -144,23 +145,23 @@ impl Feed {
         Ok(self.inner.position(number.ok_or_else(missing)?))
     }
 
-    /// The transactions that were not acknowledged yet.
+    /// Reads the transactions that are not acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedMissing`], or as [`Database::changes`]: with [`Error::PositionLost`], more log came than is
-    /// kept for feeds. Then read the tables themselves, from a snapshot, acknowledge its
-    /// [position](Database::position_behind), and go on from there.
+    /// [`Error::FeedMissing`], or as [`Database::changes`]: [`Error::PositionLost`] if more log was
+    /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
+    /// [position](Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
         Changes::open(&self.inner, self.position()?)
     }
 
-    /// Notes, durably, that everything up to `position` was taken over, so that it is not needed any more.
-    /// An older position than the one noted changes nothing.
+    /// Records durably that everything up to `position` was consumed. A position older than the
+    /// recorded one has no effect.
     ///
-    /// This is a transaction of its own: acknowledging every hundredth position costs a hundredth.
+    /// Each call is a transaction: acknowledging only every hundredth position costs a hundredth.
     ///
     /// # Errors
-    /// [`Error::FeedMissing`], [`Error::ForeignPosition`], or what a commit can fail with.
+    /// [`Error::FeedMissing`], [`Error::ForeignPosition`], or those of a commit.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
         let inner = &self.inner;
         inner.check_open()?;

@@ -28,10 +28,11 @@ use crate::redo;
 /// Bytes of transactions that are read ahead.
 const READ_BYTES: usize = 256 << 10;
 
-/// A place in the order of a database's transactions, behind one of them: where a consumer of changes goes on.
-/// Good for as long as the database lives; one that was restored has other positions.
+/// Position in the order of a database's transactions, after one of them, from which a consumer of
+/// changes resumes. Valid for the lifetime of the database; a restored database has other
+/// positions.
 ///
-/// Written as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes) it can be stored anywhere.
+/// Can be stored as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     identity: u128,
@@ -39,12 +40,12 @@ pub struct Position {
 }
 
 impl Position {
-    /// The number of the transaction that it lies behind.
+    /// Returns the sequence number of the transaction before the position.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The position as 24 bytes.
+    /// Encodes the position as 24 bytes.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
@@ -52,7 +53,7 @@ impl Position {
         bytes
     }
 
-    /// The position of [`Position::to_bytes`].
+    /// Decodes the bytes of [`Position::to_bytes`].
     pub fn from_bytes(bytes: [u8; 24]) -> Self {
         let word = |at: usize| {
             bytes[at..at + 8]
@@ -86,44 +87,46 @@ impl FromStr for Position {
         };
         parse().ok_or_else(|| Error::Decode {
             type_name: "Position",
-            reason: format!("{text:?} is not what a position is written as"),
+            reason: format!(
+                "{text:?} is not a position; use the text that a position was written as"
+            ),
         })
     }
 }
 
-/// What a transaction did to one key.
+/// Change of one key by a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The table's number, which it keeps when it is renamed.
+    /// Number of the table, which stays when the table is renamed.
     pub table_id: u32,
-    /// The table's name, unless it was dropped before this was read.
+    /// Name of the table; `None` if it was dropped before the change was read.
     pub table: Option<Arc<str>>,
-    /// The key, encoded as [`crate::Key`] says.
+    /// The key, encoded as by [`crate::Key`].
     pub key: Bytes,
-    /// The new value, encoded as [`crate::Value`] says; `None` if the key was removed. (Of a table that was dropped
-    /// before this was read: as it is stored.)
+    /// The new value, encoded as by [`crate::Value`]; `None` if the key was removed. If the table
+    /// was dropped before the change was read, the value is in its stored form.
     pub value: Option<Bytes>,
 }
 
-/// A committed transaction with what it wrote, each key once.
+/// Committed transaction with its writes, each key once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeSet {
-    /// The transaction's number, that of its [`crate::Commit`].
+    /// Sequence number of the transaction, that of its [`crate::Commit`].
     pub number: u64,
-    /// The position behind it.
+    /// Position after the transaction.
     pub position: Position,
-    /// Its writes to tables. Writes of the engine itself, as of the names of tables, are not among them.
+    /// Writes to tables. The engine's own writes, such as names of tables, are not included.
     pub changes: Vec<Change>,
-    /// Tables that became visible with it and were [loaded past the log](Database::bulk_load): what is in them does
-    /// not come as changes, and is to be read from a snapshot.
+    /// Tables that became visible with the transaction and were [bulk-loaded](Database::bulk_load)
+    /// without the log: their entries are not reported as changes; read them from a snapshot.
     pub loaded: Vec<Arc<str>>,
 }
 
-/// Reads committed, durable transactions in their order; from [`Database::changes`].
+/// Reader of committed, durable transactions in commit order, from [`Database::changes`].
 ///
-/// As an iterator it ends when there is nothing more for now, and goes on when there is;
+/// As an iterator it ends when no further transaction is durable, and continues when there is one;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
 /// [`crate::Builder::feed_log_bytes`].
 pub struct Changes {
@@ -167,7 +170,7 @@ impl fmt::Debug for Changes {
 }
 
 impl Database {
-    /// The transactions behind a position, in their order.
+    /// Reads the transactions after a position, in commit order.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -189,25 +192,25 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PositionLost`] if the log behind the position is not there any more,
-    /// [`Error::ForeignPosition`] if the position is not one of this database, [`Error::Closed`],
+    /// [`Error::PositionLost`] if the log after the position was released,
+    /// [`Error::ForeignPosition`] if the position belongs to another database, [`Error::Closed`],
     /// [`Error::Corrupted`] or [`Error::Io`].
     pub fn changes(&self, from: Position) -> Result<Changes> {
         Changes::open(self.inner(), from)
     }
 
-    /// The position behind all that is durable now.
+    /// Returns the position after the newest durable transaction.
     pub fn position(&self) -> Position {
         self.position_behind(self.durable_horizon())
     }
 
-    /// The position behind the transaction of a number, for who kept only that.
+    /// Returns the position after the transaction with this sequence number.
     pub fn position_behind(&self, number: u64) -> Position {
         self.inner().position(number)
     }
 
-    /// The oldest position from which changes can be read: with no feeds, the beginning of the newest
-    /// checkpoint.
+    /// Returns the oldest position from which changes can be read: without feeds, the start of the
+    /// newest checkpoint.
     pub fn oldest_position(&self) -> Position {
         self.inner().position(self.inner().retention.oldest())
     }
@@ -261,16 +264,17 @@ impl Changes {
         })
     }
 
-    /// The position behind what was returned so far, and behind transactions that had nothing to show.
+    /// Returns the position after the transactions returned so far, and after those without changes
+    /// that followed them.
     pub fn position(&self) -> Position {
         self.inner.position(self.position)
     }
 
-    /// The next transaction; waits until there is one, but not for longer than `time`.
+    /// Returns the next transaction, waiting for one at most for `time`.
     ///
     /// # Errors
-    /// As the iterator's items; [`Error::Poisoned`] if there is no more because writing failed, and
-    /// [`Error::Closed`].
+    /// As the iterator's items; [`Error::Poisoned`] if no transaction follows because a write
+    /// failed, and [`Error::Closed`].
     pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
         let deadline = braid_rt::now_plus(time);
         loop {

@@ -432,7 +432,7 @@ impl Inner {
             Err(error) => error,
             Ok(()) if self.is_closed() => self.not_open(),
             Ok(()) if let Some(damage) = self.damage.get() => Error::Corrupted {
-                what: "the database is damaged and was opened read-only".into(),
+                what: "cannot write: the database is damaged and was opened read-only".into(),
                 location: damage.clone(),
             },
             Ok(()) => Error::OpenedReadOnly,

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::readers::Source;
 
 impl Builder {
-    /// Opens, and creates if need be, the database in a directory.
+    /// Opens the database in a directory, and creates it if it is missing.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -32,9 +32,9 @@ impl Builder {
         Database::open_directory(path.as_ref(), self)
     }
 
-    /// Opens, and creates if need be, the database on a device: for memory, simulated or own media. The
-    /// caller sees to it that it is opened only once at a time. An operation of the device that panics counts as one that
-    /// failed.
+    /// Opens the database on a device, and creates it if it is missing: for memory, simulated or
+    /// custom media. The caller must ensure that the device is opened only once at a time. A panic
+    /// of a device operation counts as a failure.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -56,10 +56,11 @@ impl Builder {
         Database::open_device(Arc::new(CatchingDevice::new(device)), None, self)
     }
 
-    /// Opens, and creates if need be, the database on a device of one's own, and keeps `lock` for as long as anything
-    /// of the database may touch the device: it is dropped by [`Database::close`] after the last operation, or when the
-    /// last handle is dropped, and, if opening fails, before this returns. Nothing touches the device afterwards,
-    /// whatever handles still exist, so another process or thread may open it as soon as `lock` is dropped.
+    /// Opens the database on a device as [`Builder::open_on`], and holds `lock` while the database
+    /// uses the device: [`Database::close`] drops it after the last operation, as does dropping the
+    /// last handle; if opening fails, it is dropped before this returns. Afterwards the database
+    /// does not access the device, even if handles still exist, so another process or thread may
+    /// open it as soon as `lock` is dropped.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -84,20 +85,21 @@ impl Builder {
         Database::open_device(device, Some(Box::new(lock)), self)
     }
 
-    /// Opens the database in a directory to read from it, and writes nothing there: no file changes, and none
-    /// is made. The directory and its medium may be read-only.
+    /// Opens the database in a directory read-only: changes and creates no file. The directory and
+    /// its medium may be read-only.
     ///
-    /// What a crash left is recovered all the same, in memory: the log behind the newest checkpoint is
-    /// replayed into the buffer pool, and pages that find no room in that are kept beside it. A database
-    /// that was closed has no such log. Transactions work as far as they write nothing, which fails with
+    /// After a crash, recovery happens in memory: the log after the newest checkpoint is replayed
+    /// into the buffer pool, and into additional memory for pages that do not fit. A database that
+    /// was closed has no such log. Transactions can read; their writes fail with
     /// [`Error::OpenedReadOnly`].
     ///
-    /// Any number of readers can have the directory open, and on Linux one writer at the same time, in another
-    /// process or this one: a reader opens the newest durable state, keeps it, and moves on with
-    /// [`Database::refresh`]. What it shows cannot vanish, whoever crashes. It does not make the writer wait; what its
-    /// state needs is not overwritten while it is open, so the data file may grow. Elsewhere, and where the
-    /// file `READERS` is missing, readers and a writer keep each other out. (If `LOCK` is missing, too, in a copy
-    /// perhaps, see to that yourself.) Options for writing do not matter.
+    /// Any number of readers can have the directory open and, on Linux, one writer at the same
+    /// time, in another process or this one. A reader opens the newest durable state, keeps it, and
+    /// moves to a newer one with [`Database::refresh`]. The state cannot be lost in a crash. The
+    /// reader does not make the writer wait; blocks of its state are not overwritten while it is
+    /// open, so the data file may grow. On other systems, and if the file `READERS` is missing,
+    /// readers and writers exclude each other. (If `LOCK` is missing, too, as in some copies, the
+    /// caller must ensure that.) Options for writing are ignored.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -111,15 +113,16 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// As [`Builder::open`]; [`Error::NotADatabase`] also if it is missing or was never completed, whatever
-    /// [`Builder::create_if_missing`] says; [`Error::Locked`] if a writer is recovering for longer than ten
-    /// seconds.
+    /// As [`Builder::open`]; [`Error::NotADatabase`] also if the database is missing or its
+    /// creation did not finish, regardless of [`Builder::create_if_missing`]; [`Error::Locked`] if
+    /// a writer recovers for longer than ten seconds.
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_directory_read_only(path.as_ref(), self.reading())
     }
 
-    /// Opens the database on a device to read from it; see [`Builder::open_read_only`]. If the device has no
-    /// [reader table](braid_io::Device::reader_table), the caller sees to it that nobody writes to it meanwhile.
+    /// Opens the database on a device read-only; see [`Builder::open_read_only`]. If the device has
+    /// no [reader table](braid_io::Device::reader_table), the caller must ensure that the device is
+    /// not written to meanwhile.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -140,7 +143,8 @@ impl Builder {
         options.validate()?;
         let device: Arc<dyn Device> = Arc::new(CatchingDevice::new(device));
         let table = device.reader_table(false);
-        let table = table.map_err(|e| Error::io("opening the reader table", e))?;
+        let table =
+            table.map_err(|e| Error::io("cannot open the reader table (file READERS)", e))?;
         let source = Source::new(device, Default::default(), table, None);
         Database::open_source(Arc::new(source), options, None)
     }
@@ -174,49 +178,65 @@ impl Builder {
             }
         };
         let strands = self.strands.unwrap_or(1);
-        check((1..=256).contains(&strands), "strands", "from 1 to 256")?;
+        check(
+            (1..=256).contains(&strands),
+            "strands",
+            "must be from 1 to 256",
+        )?;
         let lanes = self.lanes.unwrap_or(1);
         let lanes_fit = (1..=LogOptions::MAX_LANES).contains(&lanes)
             && (self.strands.is_none() || lanes <= strands);
         check(
             lanes_fit,
             "lanes",
-            "from 1 to 32, and at most the number of strands",
+            "must be from 1 to 32, and at most the number of strands",
         )?;
-        check(self.pool_bytes >= 1 << 20, "pool_bytes", "at least 1 MiB")?;
+        check(
+            self.pool_bytes >= 1 << 20,
+            "pool_bytes",
+            "must be at least 1 MiB",
+        )?;
         let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
-        check(segment_fits, "segment_bytes", "from 64 KiB to 1 GiB")?;
+        check(
+            segment_fits,
+            "segment_bytes",
+            "must be from 64 KiB to 1 GiB",
+        )?;
         let checkpoint_fits = self.checkpoint_log_bytes >= 64 << 10;
-        check(checkpoint_fits, "checkpoint_log_bytes", "at least 64 KiB")?;
+        check(
+            checkpoint_fits,
+            "checkpoint_log_bytes",
+            "must be at least 64 KiB",
+        )?;
         let log_fits =
             self.max_log_bytes == 0 || self.max_log_bytes / 2 >= self.checkpoint_log_bytes;
         check(
             log_fits,
             "max_log_bytes",
-            "0, or at least twice checkpoint_log_bytes",
+            "must be 0, or at least twice checkpoint_log_bytes",
         )?;
         let preallocated_fits =
             self.max_log_bytes == 0 || self.preallocated_log_bytes <= self.max_log_bytes;
         check(
             preallocated_fits,
             "preallocated_log_bytes",
-            "at most max_log_bytes",
+            "must be at most max_log_bytes",
         )?;
         let transaction_fits = (1 << 10..=1 << 30).contains(&self.transaction_bytes_max);
         check(
             transaction_fits,
             "transaction_bytes_max",
-            "from 1 KiB to 1 GiB",
+            "must be from 1 KiB to 1 GiB",
         )?;
         let epoch_fits =
             (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
-        check(epoch_fits, "epoch", "from 10 µs to 10 s")?;
+        check(epoch_fits, "epoch", "must be from 10 µs to 10 s")?;
         let interval_fits = !self.archive_interval.is_zero();
-        check(interval_fits, "archive_interval", "more than zero")?;
+        check(interval_fits, "archive_interval", "must be more than zero")?;
         check_file_mode(self.file_mode)?;
         let flushes = self.flushes_in_flight.unwrap_or(1);
         let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
-        check(flushes_fit, "flushes_in_flight", "from 1 to 16")
+        check(flushes_fit, "flushes_in_flight", "must be from 1 to 16")
     }
 }
 
@@ -228,7 +248,7 @@ pub(crate) fn check_file_mode(mode: u32) -> Result<()> {
     if mode & 0o600 == 0o600 && mode & !0o666 == 0 {
         return Ok(());
     }
-    let reason = "0o600, and reading or writing (no executing) for group and others";
+    let reason = "must grant the owner reading and writing (0o600), and no one executing";
     Err(Error::Options {
         option: "file_mode",
         reason: reason.into(),

@@ -181,7 +181,7 @@ impl Source {
     ) -> Result<Attempt> {
         // What is listed now is there: `durable` was announced before.
         let overlay = OverlayDevice::new(self.base.clone());
-        let overlay = overlay.map_err(|e| Error::io("listing the database's files", e))?;
+        let overlay = overlay.map_err(|e| Error::io("cannot list the database's files", e))?;
         Ok(Attempt {
             device: Arc::new(overlay),
             base: self.base.clone(),
@@ -199,7 +199,7 @@ impl Source {
         kept_from: Option<&LogStart>,
         open: &mut impl FnMut(&Attempt) -> Result<T>,
     ) -> Result<Tried<T>> {
-        let failed = |error| Error::io("reading the reader table", error);
+        let failed = |error| Error::io("cannot read the reader table", error);
         let is_claimed = table.is_claimed().map_err(failed)?;
         let before = table.announcement().map_err(failed)?;
         if is_claimed && !before.is_some_and(|before| before.recovered) {
@@ -221,7 +221,7 @@ impl Source {
         };
         let pin = |needs| {
             let pinned = table.pin(checkpoint, needs);
-            pinned.map_err(|e| Error::io(format!("pinning checkpoint {checkpoint}"), e))
+            pinned.map_err(|e| Error::io(format!("cannot pin checkpoint {checkpoint}"), e))
         };
         let (pages, log) = (pin(ReaderNeeds::Pages)?, pin(ReaderNeeds::Log)?);
         let durable = match (is_claimed, before) {
@@ -269,7 +269,7 @@ fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Opti
     let deadline = braid_rt::now() + NOTICE;
     loop {
         let now = table.announcement();
-        let now = now.map_err(|e| Error::io("reading the reader table", e))?;
+        let now = now.map_err(|e| Error::io("cannot read the reader table", e))?;
         match now.filter(|now| now.writer == before.writer) {
             None => return Ok(None),
             Some(now) if now.exact || braid_rt::now() > deadline => return Ok(Some(now.durable)),
@@ -302,7 +302,7 @@ impl View {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
             return Ok(false);
         };
-        let failed = |error| Error::io("reading the reader table", error);
+        let failed = |error| Error::io("cannot read the reader table", error);
         let announced = table.announcement().map_err(failed)?;
         let is_claimed = table.is_claimed().map_err(failed)?;
         let is_same = match (announced, pins.announced) {
@@ -364,18 +364,18 @@ impl Database {
         Ok(Self::from_inner(inner))
     }
 
-    /// Moves a database that was opened [to read from](Builder::open_read_only) to the newest durable state, and
-    /// says whether that is newer than the one before. Each handle moves by itself: snapshots that were taken
-    /// before, and clones of this handle, keep their state, and what they pin. Handles of tables are good for every
-    /// state: each read finds the table in the state that it reads. A handle keeps the memory of the state in
-    /// which it was opened, so a reader that refreshes often opens its tables again now and then.
+    /// Moves a database that was opened [read-only](Builder::open_read_only) to the newest durable
+    /// state, and returns whether that is newer than the previous one. Only this handle moves:
+    /// earlier snapshots, and clones of this handle, keep their state and what they pin. Handles of
+    /// tables are valid in every state. A table handle keeps the memory of the state in which it
+    /// was opened, so a reader that refreshes often should reopen its tables from time to time.
     ///
-    /// While another process writes, the newest durable state holds every transaction that was acknowledged
-    /// before this call, and nothing that could still be lost. It is opened as a new one: the log behind the
-    /// newest checkpoint is replayed, which takes the longer the more of it there is. If nothing happened since,
-    /// this takes microseconds.
+    /// While another process writes, the newest durable state contains every transaction that was
+    /// acknowledged before this call, and none that could still be lost. Moving replays the log
+    /// after the newest checkpoint, which takes time in proportion to its size. If nothing was
+    /// committed since, this takes microseconds.
     ///
-    /// For a database that is open for writing, this does nothing.
+    /// Has no effect on a database that is open for writing.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -39,7 +39,7 @@ struct Kept {
 impl Readers {
     /// Registers the process as the writer of a database. `None` where the device has no place for readers.
     pub(crate) fn claim(device: &dyn Device, background: bool) -> Result<Option<Arc<Self>>> {
-        let failed = |error| Error::io("registering as the writer in the reader table", error);
+        let failed = |error| Error::io("cannot register as the writer in the reader table", error);
         let table = match device.reader_table(true) {
             Ok(table) => table,
             // Without a table, readers keep out while there is a writer. That is no reason to keep it out.

@@ -128,7 +128,7 @@ fn without_a_log_there_is_the_checkpoint() {
     let saved = victim.salvage();
     let losses = saved.losses();
     assert!(
-        losses.len() == 1 && losses[0].contains("log: every transaction behind number"),
+        losses.len() == 1 && losses[0].contains("log: every transaction after sequence number"),
         "{losses:?}"
     );
     assert_eq!(saved.contents, victim.checkpointed);

@@ -160,7 +160,7 @@ pub(super) fn losses(summary: &Summary) -> Markup {
     };
     html! {
         section id="losses" {
-            h2 { "Where Braid is behind" }
+            h2 { "Where Braid is slower" }
             @if losses.is_empty() {
                 p { "Nowhere: in throughput, 99th percentile, processor time and device bytes a transaction no peer's "
                     "median is better." }
@@ -248,7 +248,10 @@ pub(super) fn stages(run: &Run, summary: &Summary) -> Markup {
             "queue: until the log write that makes it durable begins",
         ),
         ("write", "write and flush: this durable write"),
-        ("notify", "notify: from its end until the committer goes on"),
+        (
+            "notify",
+            "notify: from its end until the committer continues",
+        ),
         (
             "commit",
             "commit: all but execute, where the log is not seen",
@@ -281,7 +284,7 @@ pub(super) fn stages(run: &Run, summary: &Summary) -> Markup {
     html! {
         section id="stages" {
             h2 { "Where the time of a commit goes" }
-            p { "Means of sampled commits that wait, at the largest number of threads. The stages behind the call of "
+            p { "Means of sampled commits that wait, at the largest number of threads. The stages after the call of "
                 "commit are seen where the log is Braid's own; for the others there is only the whole." }
             div.key { @for (class, words) in STAGES { span { i class=(class) {} (words) } } }
             @for (workload, threads) in sections {

@@ -112,7 +112,7 @@ impl Feed {
             if count > MAX_BATCH {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "a message is too long",
+                    "the message is too long",
                 ));
             }
             let body = &mut body[..4 * count];
@@ -128,7 +128,7 @@ impl Feed {
             let Some(newest) = state.threads.get_mut(thread as usize) else {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "an unknown thread",
+                    "the message is of an unknown thread",
                 ));
             };
             *newest = sequence.max(*newest);

@@ -119,7 +119,7 @@ impl Bank {
         let last = tx.get_for_update(&self.counters, &thread)?.unwrap_or(0);
         if last + 1 != sequence {
             return Ok(Err(format!(
-                "thread {thread} is at transfer {sequence} but its counter says {last}"
+                "thread {thread} is at transfer {sequence}, but its counter says {last}"
             )));
         }
         let Some(source) = tx.get_for_update(&self.accounts, &draft.from)? else {
@@ -135,7 +135,7 @@ impl Bank {
         let entry = Transfer { amount, ..*draft };
         if !tx.insert_if_absent(&self.ledger, &entry.key(), &entry.value())? {
             return Ok(Err(format!(
-                "transfer {sequence} of thread {thread} is there already"
+                "transfer {sequence} of thread {thread} exists already"
             )));
         }
         tx.insert(&self.counters, &thread, &sequence)?;

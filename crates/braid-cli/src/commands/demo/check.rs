@@ -140,7 +140,7 @@ fn check_balances(
         match wanted.get(account as usize) {
             Some(&right) if right == balance => {}
             Some(&right) => findings.violation(|| {
-                format!("account {account} holds {balance}, its transfers say {right}")
+                format!("account {account} holds {balance}, its transfers add up to {right}")
             }),
             None => findings.violation(|| format!("account {account} was never opened")),
         }
@@ -149,7 +149,7 @@ fn check_balances(
         }
     }
     if seen != wanted.len() {
-        findings.violation(|| format!("{seen} accounts of {} are there", wanted.len()));
+        findings.violation(|| format!("{seen} accounts of {} exist", wanted.len()));
     }
     let right = INITIAL_BALANCE * wanted.len() as i64;
     if sum != right {

@@ -51,7 +51,9 @@ impl Worker {
             .spawn()
             .map_err(|error| Failure::io("cannot start the worker process", &error))?;
         let Some(pipe) = child.stdout.take() else {
-            return Err(Failure::Failed("the worker process has no output".into()));
+            return Err(Failure::Failed(
+                "cannot read from the worker process: it has no pipe".into(),
+            ));
         };
         let sink = Arc::clone(feed);
         let reader = thread::spawn(move || sink.read_all(io::BufReader::new(pipe)));
@@ -71,7 +73,7 @@ impl Worker {
             waited += step;
             if waited >= PATIENCE {
                 return Err(Failure::Failed(
-                    "the worker did not open the database".into(),
+                    "the worker ended before it opened the database".into(),
                 ));
             }
         }
@@ -83,7 +85,7 @@ impl Worker {
         match self.child.try_wait().map_err(|error| waiting(&error))? {
             None => Ok(()),
             Some(status) => Err(Failure::Failed(format!(
-                "the worker ended by itself: {status}"
+                "the worker ended before it was killed: {status}"
             ))),
         }
     }
@@ -105,9 +107,7 @@ impl Worker {
         if status.success() {
             Ok(())
         } else {
-            Err(Failure::Failed(format!(
-                "the worker did not end well: {status}"
-            )))
+            Err(Failure::Failed(format!("the worker failed: {status}")))
         }
     }
 

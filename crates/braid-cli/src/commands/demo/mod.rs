@@ -45,47 +45,49 @@ const RECOVERY_KILL_MS: u64 = 60;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Database directory; must be new or empty [default: a fresh one in TMPDIR or here, removed
+    /// Directory of the database, which must be missing or empty [default: a new one in TMPDIR or here, removed
     /// afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Seconds that the whole demo takes, roughly
-    #[arg(long, value_name = "S", default_value = "30", value_parser = parse_seconds)]
+    /// Approximate duration of the whole demo
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
     seconds: Duration,
 
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn
-    #[arg(long, default_value_t, value_parser = parse::<Protocol>)]
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = parse::<Protocol>)]
     protocol: Protocol,
 
-    /// What to store on: auto, uring or file
-    #[arg(long, default_value = "auto", value_parser = parse_lasting_device)]
+    /// Device to store on: auto, uring or file
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse_lasting_device)]
     device: DeviceChoice,
 
-    /// Threads that move money: every second one waits for each commit, the others keep 64
-    /// outstanding
+    /// Number of threads that move money: every second one waits for each commit, the others keep 64
+    /// in flight
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
 
-    /// Accounts
+    /// Number of accounts
     #[arg(long, value_name = "N", default_value_t = 1_000,
           value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     accounts: u32,
 
-    /// How often the worker process is killed
+    /// Number of times that the worker process is killed
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
 
-    /// Seed of all random choices but the interleaving of threads [default: a new one]
-    #[arg(long)]
+    /// Seed of all random choices except the interleaving of threads [default: random]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
 fn parse_lasting_device(text: &str) -> Result<DeviceChoice, String> {
     match parse(text)? {
-        DeviceChoice::Memory => Err("memory does not outlive the process".into()),
+        DeviceChoice::Memory => {
+            Err("memory does not survive a killed process; choose auto, uring or file".into())
+        }
         device => Ok(device),
     }
 }
@@ -175,7 +177,7 @@ impl<'a> Demo<'a> {
         let bank = Bank::open(&db)?;
         if db.get(&bank.accounts, &0)?.is_some() {
             return Err(Failure::Usage(format!(
-                "{} already holds a demo's database; name a new directory",
+                "cannot create the demo's database in {}: it already contains one; name a new directory",
                 self.dir.display()
             )));
         }

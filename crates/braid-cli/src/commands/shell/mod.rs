@@ -22,15 +22,15 @@ pub(crate) use session::no_table;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShellArgs {
-    /// The database's directory; no other process may have it open, except with --read-only
+    /// Directory of the database; no other process may have it open, except with --read-only
     dir: PathBuf,
-    /// Run these commands, separated by semicolons, and end
+    /// Run these commands, separated by semicolons, and exit
     #[arg(short, long, value_name = "COMMANDS")]
     command: Option<String>,
     /// Create the database if it is missing
     #[arg(long)]
     create: bool,
-    /// Only read, also while another process writes; `refresh` moves on to what is durable then
+    /// Read only, even while another process writes; `refresh` moves to the newest durable state
     #[arg(long, conflicts_with = "create")]
     read_only: bool,
 }
@@ -76,7 +76,7 @@ fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
         // There is none at the first time.
         let _ = editor.load_history(path);
     }
-    output.line_now("Type `help` for the commands, `quit` to end.")?;
+    output.line_now("Type `help` for the commands, `quit` to exit.")?;
     loop {
         editor.set_helper(Some(Completion::new(session.table_names()?)));
         match editor.readline(session.prompt()) {
@@ -96,7 +96,7 @@ fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
         && let Err(error) = editor.save_history(path)
     {
         complain(&format!(
-            "cannot keep the history in {}: {error}",
+            "cannot save the history to {}: {error}",
             path.display()
         ));
     }

@@ -26,14 +26,16 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
                 let is_quoted = matches!(first, '"' | '\'') || tuple.is_some();
                 if !is_quoted && word.contains(['"', '\'']) {
                     return Err(format!(
-                        "{word}: a quote in the midst of a word; quote all of it"
+                        "cannot read {word}: it has a quote inside; quote the whole word"
                     ));
                 }
                 if is_quoted
                     && !behind.starts_with([';', ' ', '\t', '\n', '\r'])
                     && !behind.is_empty()
                 {
-                    return Err(format!("{word}: something follows the quote at once"));
+                    return Err(format!(
+                        "cannot read {word}: put a space or semicolon after the closing quote"
+                    ));
                 }
                 let last = commands.last_mut().expect("there is always one");
                 last.push(word.to_owned());
@@ -79,7 +81,7 @@ fn quoted_len(text: &str, quote: char) -> Result<usize, String> {
             _ => {}
         }
     }
-    Err(format!("{text}: the quote is not closed"))
+    Err(format!("cannot read {text}: the quote is not closed"))
 }
 
 #[cfg(test)]

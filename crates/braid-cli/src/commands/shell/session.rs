@@ -1,9 +1,11 @@
 //! What the commands of the shell do.
 
+use std::fs;
+use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use braid::{Bytes, Database, Readable, Snapshot, Table, Transaction};
+use braid::{Bytes, Database, Error, Readable, Snapshot, Table, Transaction};
 
 use super::parse;
 use crate::commands::{stat, verify};
@@ -25,42 +27,50 @@ const fn command(name: &'static str, words: &'static str, does: &'static str) ->
 }
 
 pub(super) const COMMANDS: &[CommandText] = &[
-    command("help", "[COMMAND]", "this list, or one command"),
-    command("tables", "", "the tables and their types"),
-    command("create", "TABLE KEY-TYPE VALUE-TYPE", "make a table"),
-    command("drop", "TABLE", "remove a table with all it holds"),
-    command("get", "TABLE KEY", "the value of a key"),
+    command("help", "[COMMAND]", "list the commands, or explain one"),
+    command("tables", "", "list the tables and their types"),
+    command("create", "TABLE KEY-TYPE VALUE-TYPE", "create a table"),
+    command("drop", "TABLE", "drop a table with all of its entries"),
+    command("get", "TABLE KEY", "print the value of a key"),
     command("put", "TABLE KEY VALUE", "set the value of a key"),
-    command("add", "TABLE KEY VALUE", "set it if the key is absent"),
+    command(
+        "add",
+        "TABLE KEY VALUE",
+        "insert an entry if the key is absent",
+    ),
     command("delete", "TABLE KEY", "remove a key"),
     command(
         "scan",
         "TABLE [from KEY] [to KEY] [limit N] [reverse]",
-        "entries in order; `to` is not in it",
+        "print entries in key order, from `from` up to but not including `to`",
     ),
-    command(
-        "count",
-        "TABLE [from KEY] [to KEY]",
-        "how many entries there are",
-    ),
+    command("count", "TABLE [from KEY] [to KEY]", "count entries"),
     command(
         "begin",
         "",
-        "collect the commands that follow in one transaction",
+        "begin a transaction for the commands that follow",
     ),
-    command("commit", "", "make that durable"),
-    command("abort", "", "drop it"),
-    command("snapshot", "", "read what is durable now, until `release`"),
+    command("commit", "", "commit the transaction durably"),
+    command("abort", "", "abort the transaction"),
+    command(
+        "snapshot",
+        "",
+        "read the current durable state until `release`",
+    ),
     command("release", "", "read the newest state again"),
     command(
         "refresh",
         "",
-        "with --read-only: move on to what other processes have committed",
+        "with --read-only: move to what other processes have committed",
     ),
-    command("stat", "", "sizes and counters"),
+    command("stat", "", "print sizes and counters"),
     command("checkpoint", "", "write a checkpoint now"),
-    command("verify", "", "close the database, check it, open it again"),
-    command("quit", "", "end; an open transaction is dropped"),
+    command(
+        "verify",
+        "",
+        "close the database, check it, and open it again",
+    ),
+    command("quit", "", "exit; an open transaction is aborted"),
 ];
 
 /// Whether the shell goes on.
@@ -141,8 +151,9 @@ impl Wanted {
                 "to" => wanted.to = Bound::Excluded(literal(&typed.key, operand)?),
                 _ => {
                     let number = operand.parse();
-                    wanted.limit = number
-                        .map_err(|_| Failure::Failed(format!("limit {operand}: not a number")))?;
+                    wanted.limit = number.map_err(|_| {
+                        Failure::Failed(format!("cannot scan with limit {operand}: not a number"))
+                    })?;
                 }
             }
         }
@@ -174,7 +185,14 @@ impl Wanted {
 
 impl Session {
     pub(super) fn open(dir: &Path, create: bool) -> Result<Self, Failure> {
-        let db = Database::builder().create_if_missing(create).open(dir)?;
+        let opened = Database::builder().create_if_missing(create).open(dir);
+        let db = opened.map_err(|error| match error {
+            Error::NotADatabase { .. } if is_missing_or_empty(dir) => Failure::Failed(format!(
+                "cannot open {}: there is no database; check the path, or add --create to create one",
+                dir.display()
+            )),
+            error => error.into(),
+        })?;
         Ok(Self::over(dir, db, false))
     }
 
@@ -196,10 +214,12 @@ impl Session {
     fn refresh(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.tx.is_some() || self.snapshot.is_some() {
             return Err(Failure::Failed(
-                "it keeps its state: commit or abort, and release, first".to_owned(),
+                "cannot refresh while a transaction or snapshot is open; commit or abort, and release, first".to_owned(),
             ));
         }
-        let closed = || Failure::Failed("the database is not open any more".to_owned());
+        let closed = || {
+            Failure::Failed("cannot use the database: it is not open since `verify` failed; start the shell again".to_owned())
+        };
         let db = self.db.as_mut().ok_or_else(closed)?;
         if !db.refresh()? {
             output.line("(nothing newer)")?;
@@ -217,7 +237,7 @@ impl Session {
         match open {
             None => Ok(()),
             Some(()) => Err(Failure::Failed(
-                "the open transaction was dropped: `commit` is missing".to_owned(),
+                "the open transaction was aborted: `commit` is missing".to_owned(),
             )),
         }
     }
@@ -235,7 +255,9 @@ impl Session {
     }
 
     fn db(&self) -> Result<&Database, Failure> {
-        let closed = || Failure::Failed("the database is not open any more".to_owned());
+        let closed = || {
+            Failure::Failed("cannot use the database: it is not open since `verify` failed; start the shell again".to_owned())
+        };
         self.db.as_ref().ok_or_else(closed)
     }
 
@@ -269,8 +291,8 @@ impl Session {
                     output.line(format_args!("  {usage:<54}{}", text.does))?;
                 }
                 output.line(
-                    "Numbers are digits; strings and bytes are quoted, with \\xNN for any byte, or not if \
-                     they have no spaces, quotes or semicolons. A tuple is (PART, PART). # begins a comment.",
+                    "Write numbers as digits, and strings and bytes in quotes, with \\xNN for any byte; leave the quotes out if \
+                     there are no spaces, quotes or semicolons. A tuple is (PART, PART). # begins a comment.",
                 )?;
             }
             ["help", name] => match COMMANDS.iter().find(|text| text.name == name) {
@@ -314,7 +336,7 @@ impl Session {
                 let key = Typed::written(&typed.key, key)?;
                 let value = Typed::written(&typed.value, value)?;
                 if !self.write(|tx| tx.insert_if_absent(&typed.table, &key, &value))? {
-                    output.line("(there already)")?;
+                    output.line("(exists already)")?;
                 }
             }
             ["delete", name, key] => {
@@ -326,7 +348,7 @@ impl Session {
                     Ok(was_there)
                 })?;
                 if !was_there {
-                    output.line("(not there)")?;
+                    output.line("(not found)")?;
                 }
             }
             ["scan", name, ref words @ ..] => {
@@ -347,7 +369,10 @@ impl Session {
             }
             ["begin"] => {
                 if self.tx.is_some() {
-                    return Err(Failure::Failed("a transaction is open already".to_owned()));
+                    return Err(Failure::Failed(
+                        "cannot begin a transaction: one is open; commit or abort it first"
+                            .to_owned(),
+                    ));
                 }
                 self.tx = Some(self.db()?.begin());
             }
@@ -382,7 +407,7 @@ impl Session {
         };
         match found {
             Some(value) => output.line(to_literal(&typed.value, &value)),
-            None => output.line("(not there)"),
+            None => output.line("(not found)"),
         }
     }
 
@@ -413,7 +438,7 @@ impl Session {
     fn verify(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.tx.is_some() || self.snapshot.is_some() {
             return Err(Failure::Failed(
-                "the database is closed for that: commit or abort, and release, first".to_owned(),
+                "cannot verify while a transaction or snapshot is open; commit or abort, and release, first".to_owned(),
             ));
         }
         if let Some(db) = self.db.take() {
@@ -430,6 +455,14 @@ impl Session {
     }
 }
 
+/// Whether a database could be created in a directory.
+fn is_missing_or_empty(dir: &Path) -> bool {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// The error for a missing table, with a suggestion for a misspelt name.
 pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
     let names = db.table_names()?;
@@ -442,11 +475,12 @@ pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
 /// A name that may be quoted.
 fn text(word: &str) -> Result<String, Failure> {
     let bytes = literal(&Column::key("string"), word)?;
-    String::from_utf8(bytes).map_err(|_| Failure::Failed(format!("{word}: not UTF-8")))
+    String::from_utf8(bytes)
+        .map_err(|_| Failure::Failed(format!("cannot read {word}: it is not UTF-8")))
 }
 
 fn no_transaction() -> Failure {
-    Failure::Failed("no transaction is open; `begin` opens one".to_owned())
+    Failure::Failed("no transaction is open; begin one with `begin`".to_owned())
 }
 
 fn unknown(name: &str) -> Failure {
@@ -455,7 +489,7 @@ fn unknown(name: &str) -> Failure {
         None => {
             let meant = suggestion(name, COMMANDS.iter().map(|text| text.name));
             Failure::Failed(format!(
-                "there is no command {name:?}{meant}; `help` lists them"
+                "there is no command {name:?}{meant}; `help` lists the commands"
             ))
         }
     }
