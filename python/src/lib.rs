@@ -1,10 +1,10 @@
 //! `braid._braid`, the compiled part of the Python package `braid`; see docs/python.md.
 //!
-//! Three rules keep it free of deadlocks:
+//! Three rules prevent deadlocks:
 //!
-//! - whatever may wait for another thread is called without the interpreter's lock (`Python::detach`);
-//! - a mutex is waited for without that lock, too (`MutexExt::lock_py_attached`);
-//! - the engine's threads never take that lock: what they have to tell goes through [`notifier`].
+//! - calls that may wait for another thread release the interpreter's lock (`Python::detach`);
+//! - waiting for a mutex releases that lock, too (`MutexExt::lock_py_attached`);
+//! - the engine's threads never acquire that lock: they report through [`notifier`].
 
 mod backup;
 mod batch;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::{AlignedBuf, ReaderTable};
 
-/// Which implementation stands behind a [`Device`].
+/// Kind of implementation of a [`Device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -81,19 +81,19 @@ pub struct WriteOp<'a> {
     pub offset: u64,
 }
 
-/// A flat directory of files on one medium.
+/// Flat directory of files on one medium.
 ///
 /// Names are plain file names (no path separators). All methods may be called from any thread.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// Which implementation this is.
+    /// Returns the kind of implementation.
     fn kind(&self) -> DeviceKind;
 
-    /// The unit in bytes, a power of two and at least 512, that offsets, lengths and buffer addresses
-    /// of every read and write must be multiples of.
+    /// Returns the block size in bytes, a power of two and at least 512: offsets, lengths and
+    /// buffer addresses of all reads and writes must be multiples of it.
     fn block_size(&self) -> usize;
 
-    /// A zeroed buffer of at least `len` bytes, aligned for this device and, where the device has
-    /// registered memory, taken from it so that I/O on it is cheapest.
+    /// Allocates a zeroed buffer of at least `len` bytes, aligned for this device and, if the
+    /// device has registered memory, from that memory, so that I/O on it is cheapest.
     fn allocate(&self, len: usize) -> AlignedBuf;
 
     /// Opens a file.
@@ -114,7 +114,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// `NotFound`, or the medium's error.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// All files, sorted by name.
+    /// Lists all files, sorted by name.
     ///
     /// # Errors
     /// The medium's error.

@@ -11,7 +11,7 @@ use crate::device::end_of;
 use crate::readers::MemoryReaderTable;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
-/// A [`Device`] whose files live in memory. Clones share the same files.
+/// [`Device`] with files in memory. Clones share the same files.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDevice {
     files: Arc<Mutex<BTreeMap<String, Arc<MemoryFile>>>>,
@@ -19,14 +19,17 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// An empty device.
+    /// Creates an empty device.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
 fn missing(name: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("no file {name:?}"))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("there is no file {name:?}"),
+    )
 }
 
 impl Device for MemoryDevice {

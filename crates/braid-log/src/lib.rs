@@ -1,8 +1,8 @@
 //! A parallel write-ahead log with group commit, tickets and pluggable commit protocols.
 //!
-//! The log takes opaque pieces from many threads, gives each a place in one global order, and makes
-//! them durable together. It knows nothing of tables or pages: it suits a storage engine, a broker, a
-//! Raft log or an event store alike. All I/O goes through a [`braid_io::Device`].
+//! The log accepts opaque records from many threads, assigns each a position in one global order,
+//! and makes them durable together. It does not know tables or pages, so it suits a storage engine,
+//! a message broker, a Raft log or an event store. All I/O uses a [`braid_io::Device`].
 //!
 //! # Example
 //!
@@ -31,17 +31,19 @@
 //! # How a transaction is logged
 //!
 //! 1. [`Log::enter`] reserves log space and announces the transaction in its thread's commit slot.
-//! 2. [`InFlight::draw`] gives it consecutive numbers of the global order, one `fetch_add` for all.
-//! 3. [`InFlight::append`] copies its piece into the buffer of the thread's *strand* (or
-//!    [`InFlight::void`] gives the numbers up).
+//! 2. [`InFlight::draw`] assigns it consecutive sequence numbers of the global order with one `fetch_add`.
+//! 3. [`InFlight::append`] copies its record into the buffer of the thread's *strand* (or
+//!    [`InFlight::void`] writes an abort record for the numbers).
 //! 4. The caller applies the transaction, then calls [`InFlight::finish`], and may release its locks
 //!    early where [`ProtocolKind::lock_release`] says so.
-//! 5. The [`Ticket`] tells when the transaction is durable: block, poll, await or register a callback.
+//! 5. The [`Ticket`] resolves when the transaction is durable: block, poll, await or register a
+//!    callback.
 //!
-//! Steps 1 to 4 neither allocate nor call the system. Between 2 and 4 the transaction holds the
-//! *durable horizon* back: the greatest number up to which everything is durable and finished. A ticket
-//! is answered once the horizon has reached its number, so whatever a transaction read or overwrote is
-//! durable when it is acknowledged, and also after a crash (I1 to I4 below).
+//! Steps 1 to 4 neither allocate memory nor make system calls. Between steps 2 and 4 the
+//! transaction holds back the *durable horizon*: the greatest sequence number up to which all
+//! transactions are durable and finished. A ticket resolves when the horizon has reached its
+//! number, so everything that a transaction read or overwrote is durable when it is acknowledged,
+//! and also after a crash (I1 to I4 below).
 //!
 //! # Who writes
 //!

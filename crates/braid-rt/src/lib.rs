@@ -1,12 +1,13 @@
-//! Threads, locks, sleep and time, as Braid's crates use them, and memory asked for ahead.
+//! Threads, locks, sleep, time and prefetching for Braid's crates.
 //!
-//! They are the system's (`parking_lot`, futexes, `std::thread`), until [`simulation::run`] takes their
-//! place: then all threads are tasks of one thread, a seed decides which of them goes on at each step, and
-//! time passes only as the scheduler lets it. So the engine itself, not a model of it, is run through any
-//! interleaving, again and again in the same way.
+//! They are the system's (`parking_lot`, futexes, `std::thread`), unless [`simulation::run`]
+//! replaces them: then all threads are tasks of one thread, a seed decides which task runs at each
+//! step, and the scheduler controls time. So the engine itself, not a model of it, runs through any
+//! interleaving, and every run can be reproduced.
 //!
-//! Without the feature `simulation` nothing of that is compiled. With it, and outside of a simulation, a
-//! lock costs one look at a thread-local more; everything else asks only where it is about to wait.
+//! Without the feature `simulation` none of this is compiled. With it, but outside of a simulation,
+//! a lock costs one additional read of a thread-local; all other functions check only before they
+//! wait.
 
 mod lock;
 mod mutant;

@@ -1,12 +1,12 @@
 //! A B+-tree over a buffer pool, with structurally consistent out-of-place checkpoints.
 //!
-//! A [`Store`] holds [`Tree`]s in one data file. Changes stay in memory until a [`Checkpoint`] writes the
-//! pages as they were at one instant, to free space, and switches to them with one superblock; opening
-//! the store leads to the newest such state. What happened after it is the caller's to repeat, from a
-//! log. Data may be larger than memory: pages that are put out of memory between checkpoints go to free
-//! space, too, where nothing durable refers to them.
+//! A [`Store`] contains [`Tree`]s in one data file. Changes stay in memory until a [`Checkpoint`]
+//! writes the pages as of one instant to free blocks, and switches to them with one superblock;
+//! opening the store finds the newest such state. The caller replays later changes from a log. Data
+//! may be larger than memory: pages that are evicted between checkpoints are written to free
+//! blocks, too, where nothing durable refers to them.
 //!
-//! Each record carries a version number and may be a tombstone; what these mean is the caller's business.
+//! Each record has a version number and may be a tombstone; the caller defines their meaning.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -26,9 +26,9 @@ use crate::table::{Table, type_names};
 use crate::transaction::check_key;
 use crate::types::{AsKey, AsValue, Key, Value};
 
-/// Builds a table from entries in ascending order of their keys; see [`Database::bulk_load`].
+/// Loader of a new table from entries in ascending key order; see [`Database::bulk_load`].
 ///
-/// Dropping it before [`BulkLoader::finish`] leaves nothing behind.
+/// Dropping it before [`BulkLoader::finish`] aborts the load and leaves no trace.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -64,7 +64,7 @@ pub struct BulkLoader<K: Key, V: Value> {
 }
 
 impl<K: Key, V: Value> BulkLoader<K, V> {
-    /// Adds an entry. Its key must be above all before, in the order of the table, that of the encoded keys.
+    /// Adds an entry. Its encoded key must be greater than all previous ones.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -79,9 +79,9 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`], [`Error::KeyTooLong`] or [`Error::ValueTooLong`], after which the loader can be
-    /// used as if the entry had not been offered; [`Error::OutOfSpace`] or [`Error::Io`], after which it
-    /// can only be dropped; [`Error::Closed`].
+    /// [`Error::OutOfOrder`], [`Error::KeyTooLong`] or [`Error::ValueTooLong`], which skip the
+    /// entry, and the loader can still be used; [`Error::OutOfSpace`] or [`Error::Io`], after which
+    /// it can only be dropped; [`Error::Closed`].
     pub fn insert(
         &mut self,
         key: &(impl AsKey<K> + ?Sized),
@@ -129,7 +129,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         }
     }
 
-    /// Adds entries, as [`BulkLoader::insert`] does each.
+    /// Adds entries with [`BulkLoader::insert`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -142,7 +142,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     /// ```
     ///
     /// # Errors
-    /// The first one of [`BulkLoader::insert`]; what came before is added.
+    /// The first error of [`BulkLoader::insert`]; the entries before it are added.
     pub fn extend<Q: AsKey<K>, W: AsValue<V>>(
         &mut self,
         entries: impl IntoIterator<Item = (Q, W)>,
@@ -151,7 +151,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         entries.try_for_each(|(key, value)| self.insert(&key, &value))
     }
 
-    /// How many entries were added.
+    /// Returns the number of entries added.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -165,7 +165,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         self.entries
     }
 
-    /// Whether none was added.
+    /// Returns whether no entry was added.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -178,8 +178,8 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         self.entries == 0
     }
 
-    /// Makes everything durable, with a checkpoint, and then visible, all at once: the table is there when
-    /// this returns, and no snapshot from before sees anything of it.
+    /// Finishes the load: makes all entries durable with a checkpoint, and then visible at once.
+    /// The table exists when this returns; earlier snapshots do not see it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -194,9 +194,9 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`] if a table got the name meanwhile, [`Error::OutOfSpace`], [`Error::Io`],
-    /// [`Error::Poisoned`] or [`Error::Closed`]. There is no table then, unless the error is `Poisoned`:
-    /// that is known only after reopening.
+    /// [`Error::TableExists`] if a table of this name was created meanwhile, [`Error::OutOfSpace`],
+    /// [`Error::Io`], [`Error::Poisoned`] or [`Error::Closed`]. The table does not exist then;
+    /// after `Poisoned`, this is known only after reopening.
     pub fn finish(mut self) -> Result<Table<K, V>> {
         self.check_usable()?;
         let Self {
@@ -241,15 +241,15 @@ impl<K: Key, V: Value> fmt::Debug for BulkLoader<K, V> {
 }
 
 impl Database {
-    /// Begins to load a new table from entries in ascending order of their keys, at about the speed at which
-    /// the medium takes a sequential stream: full pages are written once, and the log sees none of it.
+    /// Begins to load a new table from entries in ascending key order, at about the speed of
+    /// sequential writes to the medium: full pages are written once, and nothing is logged.
     ///
-    /// Since the log sees none of it, who follows the [changes](Database::changes) is told of the
-    /// [loaded](crate::ChangeSet::loaded) table, but not of its entries; and a backup can't be brought up to a point
-    /// behind the load by an archive, so take one after it.
+    /// Because the entries are not logged, readers of [changes](Database::changes) see the
+    /// [loaded](crate::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
+    /// a backup past the load, so make a backup after it.
     ///
-    /// The table does not exist before [`BulkLoader::finish`]; other transactions go on meanwhile. To fill a
-    /// table that is there already, load another one and let them change names
+    /// The table does not exist before [`BulkLoader::finish`]; other transactions continue
+    /// meanwhile. To replace an existing table, load another one and swap their names
     /// ([`Database::rename_table`]).
     ///
     /// ```
@@ -267,13 +267,13 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::TableName`], or what a commit can fail with.
+    /// [`Error::TableExists`], [`Error::TableName`], or those of a commit.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
         self.bulk_load_with(name, TableOptions::default())
     }
 
-    /// Begins to load a new table with options, as [`Database::bulk_load`]. All entries are written at the
-    /// time of this call.
+    /// Begins to load a new table with options, as [`Database::bulk_load`]. A time to live counts
+    /// from this call.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -317,8 +317,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::bulk_load_with`]. What is added is not checked: bytes that are no valid key or value of the
-    /// types fail with [`Error::Decode`] where they are read through a typed handle.
+    /// As [`Database::bulk_load_with`]. Entries are not checked: bytes that are not a valid key or
+    /// value of the types fail with [`Error::Decode`] when they are read through a typed handle.
     pub fn bulk_load_untyped(
         &self,
         name: &str,

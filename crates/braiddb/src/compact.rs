@@ -14,26 +14,26 @@ const PAGES_PER_STEP: usize = 3;
 /// Checkpoints that a compaction makes at most: what one replaces is free only for the next.
 const ROUNDS_MAX: u32 = 16;
 
-/// What [`Database::compact`] did.
+/// Result of [`Database::compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactReport {
-    /// The data file's length before, in bytes.
+    /// Length of the data file before, in bytes.
     pub bytes_before: u64,
-    /// Its length now.
+    /// Length of the data file afterwards, in bytes.
     pub bytes_after: u64,
-    /// How many checkpoints that took.
+    /// Number of checkpoints written.
     pub checkpoints: u32,
 }
 
 impl Database {
-    /// Fills pages that are partly empty, moves those at the end of the data file into free space before them, and
-    /// cuts the file.
+    /// Shrinks the data file: fills partly empty pages, moves pages from the end of the file into
+    /// free blocks, and truncates the file.
     ///
-    /// Checkpoints write to free space and switch to it at once, so a crash at any moment leaves the state before or
-    /// after one of them. Transactions, snapshots and scans continue meanwhile. Filling pages needs space for those
-    /// that change until the next checkpoint; if the device is full, they stay partly empty. The rest needs room for one
-    /// checkpoint's page map beyond what the file holds.
+    /// Checkpoints write to free blocks and switch atomically, so a crash at any moment leaves the
+    /// state before or after one of them. Transactions, snapshots and scans continue meanwhile.
+    /// Filling pages needs space for the changed pages until the next checkpoint; if the device is
+    /// full, pages stay partly empty. The rest needs free space for the page map of one checkpoint.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -50,7 +50,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::checkpoint`]; the checkpoint before stays good.
+    /// As [`Database::checkpoint`]; the previous checkpoint stays valid.
     pub fn compact(&self) -> Result<CompactReport> {
         let inner = self.inner();
         inner.check_writable()?;

@@ -11,10 +11,10 @@ impl Database {
     /// Estimates the number of entries in a range of a table, and the bytes of their keys and values, from about ten
     /// descents of the table's tree: enough to choose a plan or to divide work, whatever the table's size.
     ///
-    /// Exact for a range of a few hundred small entries while nothing changes; otherwise usually within some ten
-    /// per cent if the sizes of entries do not vary much. It counts what is committed now, durable or not, with entries
-    /// whose [time to live](crate::TableOptions) is over until they are removed. Bytes are those that are stored:
-    /// after compression in a table that has it.
+    /// Exact for a range of a few hundred small entries while nothing changes; otherwise usually
+    /// within about ten percent if the sizes of entries do not vary much. Counts committed entries,
+    /// durable or not, including those whose [time to live](crate::TableOptions) has ended until
+    /// they are removed. Bytes are those stored, after compression.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

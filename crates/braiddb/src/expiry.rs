@@ -161,10 +161,10 @@ impl Inner {
 }
 
 impl Database {
-    /// Removes all entries whose time is over, from all tables, and says how many; see
-    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread does so
-    /// little by little, for the tables that were asked for since the database was opened. Both leave keys
-    /// alone that a transaction has locked.
+    /// Removes all expired entries of all tables and returns their number; see
+    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread
+    /// does this gradually, for tables that were opened since the database was opened. Both skip
+    /// keys that a transaction has locked.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -175,7 +175,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// What reading or a commit can fail with.
+    /// Those of reading and of a commit.
     pub fn remove_expired(&self) -> Result<u64> {
         let inner = self.inner();
         inner.check_writable()?;

@@ -61,11 +61,12 @@ impl Database {
     /// Adds entries in ascending order of their encoded keys to a table, which may have others: all of them or none, in
     /// one durable transaction. An entry whose key exists gets the new value.
     ///
-    /// The iterator runs to its end before the transaction begins, so an error in its order changes nothing and no
-    /// lock is held for it. The transaction is logged like any other: change feeds and archives see its
-    /// entries. So it needs memory for all of them, and their number is limited by
-    /// [`Builder::transaction_bytes_max`](crate::Builder::transaction_bytes_max); load more in several calls, or load a
-    /// new table with [`Database::bulk_load`], which is not logged.
+    /// The iterator runs to its end before the transaction begins, so an error in the order changes
+    /// nothing, and no lock is held meanwhile. The transaction is logged like any other: change
+    /// feeds and archives include its entries. It needs memory for all of them, and their total
+    /// size is limited by
+    /// [`Builder::transaction_bytes_max`](crate::Builder::transaction_bytes_max); load more in
+    /// several calls, or load a new table with [`Database::bulk_load`], which is not logged.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -1,8 +1,8 @@
 //! **Braid**: an embeddable transactional storage engine whose commits scale.
 //!
-//! Every committing thread writes to a log buffer near it, a *strand*; the strands are woven into one
-//! recoverable order. Several threads commit serializable transactions at once, each durable when
-//! `commit` returns, or when its [`Ticket`] says so.
+//! Committing threads append to separate log buffers, called *strands*, and recovery merges the
+//! strands into one serial order. Several threads can commit serializable transactions at the same
+//! time; each is durable when `commit` returns, or when its [`Ticket`] resolves.
 //!
 //! ```
 //! use braid::{Database, Readable, Table};
@@ -28,49 +28,52 @@
 //! # }
 //! ```
 //!
-//! # Finding one's way
+//! # Overview
 //!
-//! | for | there is |
+//! | task | items |
 //! |---|---|
 //! | opening, creating, options | [`Database::open`], [`Database::open_read_only`], [`Builder`] |
-//! | an ordered map of typed keys and values | [`Table`], from [`Database::table`]; [`Key`] and [`Value`] for types of one's own |
-//! | several writes at once, or none | [`Transaction`], from [`Database::begin`] or [`Database::transact`], which runs conflicts again |
-//! | reading what does not change meanwhile | [`Snapshot`], from [`Database::snapshot`]; by name, [`Database::create_snapshot`] |
+//! | an ordered map of typed keys and values | [`Table`], from [`Database::table`]; [`Key`] and [`Value`] for your own types |
+//! | atomic writes | [`Transaction`], from [`Database::begin`] or [`Database::transact`], which retries after conflicts |
+//! | reading a consistent state | [`Snapshot`], from [`Database::snapshot`]; by name, [`Database::create_snapshot`] |
 //! | reading one key | [`Database::get`]; without an allocation, [`Database::get_with`] |
-//! | what transactions and snapshots can read | [`Readable`]: `get`, `range`, `prefix`, `first`, `last`, `len`, … |
-//! | read, decide, write | [`fetch_update`](Transaction::fetch_update), [`compare_and_set`](Transaction::compare_and_set), [`insert_if_absent`](Transaction::insert_if_absent), [`get_for_update`](Transaction::get_for_update) |
-//! | many at once | [`remove_range`](Transaction::remove_range), [`retain`](Transaction::retain); from an end, [`pop_first`](Transaction::pop_first), [`pop_last`](Transaction::pop_last) |
-//! | taking back a part of a transaction | [`Transaction::savepoint`] |
-//! | not waiting for the device | [`Transaction::commit_async`] and its [`Ticket`], which is also a future; [`Durability`] |
-//! | a lot of sorted data | [`Database::bulk_load`] |
-//! | compressed values, entries that end | [`TableOptions`], with [`Database::table_with`] |
-//! | how it does | [`Database::stats`], [`Database::health`], [`Builder::on_health_change`] |
-//! | a directory that nobody has open | [`verify`], [`dump`] |
+//! | reads of transactions and snapshots | [`Readable`]: `get`, `range`, `prefix`, `first`, `last`, `len`, … |
+//! | read-modify-write | [`fetch_update`](Transaction::fetch_update), [`compare_and_set`](Transaction::compare_and_set), [`insert_if_absent`](Transaction::insert_if_absent), [`get_for_update`](Transaction::get_for_update) |
+//! | removing many entries | [`remove_range`](Transaction::remove_range), [`retain`](Transaction::retain); from an end, [`pop_first`](Transaction::pop_first), [`pop_last`](Transaction::pop_last) |
+//! | rolling back a part of a transaction | [`Transaction::savepoint`] |
+//! | committing without waiting for the device | [`Transaction::commit_async`] and its [`Ticket`], which is also a future; [`Durability`] |
+//! | loading sorted data | [`Database::bulk_load`], [`Database::ingest`] |
+//! | compressed values, entries with a time to live (TTL) | [`TableOptions`], with [`Database::table_with`] |
+//! | monitoring | [`Database::stats`], [`Database::health`], [`Builder::on_health_change`] |
+//! | following committed changes | [`Database::changes`], [`Feed`] |
+//! | backups and the archive of the log | [`Database::backup`], [`restore()`], [`Builder::archive`] |
+//! | checking and repairing | [`verify`], [`dump`], [`salvage`], [`upgrade`] |
 //!
-//! Handles ([`Database`], [`Table`]) are cheap to clone, go to any thread, and borrow nothing; only a [`Range`]
-//! borrows the transaction or snapshot that it reads, and may go to another thread, too. A transaction belongs to
-//! one thread at a time.
+//! Handles ([`Database`], [`Table`]) are cheap to clone, can be sent to any thread, and borrow
+//! nothing; only a [`Range`] borrows the transaction or snapshot that it reads. A transaction is
+//! used by one thread at a time.
 //!
-//! The repository's `crates/braiddb/examples` have a bank, a queue, a secondary index, a time series, and commits
-//! that are awaited.
+//! The examples in the repository's `crates/braiddb/examples` are a bank, a queue, a secondary
+//! index, a time series, and asynchronous commits.
 //!
-//! # What a transaction promises
+//! # Guarantees of a transaction
 //!
-//! It is there as a whole or not at all. Serializable transactions (the default) behave as if they had run
-//! one after the other; one that can't, fails with [`Error::Conflict`] and leaves nothing. When
-//! [`commit`](Transaction::commit) returns, or the ticket says so, it is on the device, and so is everything
-//! that it has read or that came before it; see [`Durability`] for less. After a failed write or sync
-//! nothing more is written ([`Error::Poisoned`]), reads go on, and opening the database again finds everything
-//! that was acknowledged.
+//! A transaction is atomic. Serializable transactions (the default) behave as if they had run one
+//! after the other; a transaction that cannot be serialized fails with [`Error::Conflict`] and
+//! leaves no trace. When [`commit`](Transaction::commit) returns, or the ticket resolves, the
+//! transaction is on the device, and so is everything that it has read and all transactions before
+//! it; weaker levels are opt-in, see [`Durability`]. After a failed write or sync nothing more is
+//! written ([`Error::Poisoned`]), reads continue, and reopening the database recovers every
+//! acknowledged transaction.
 //!
-//! Keys have an order, that of their encoded bytes: numbers by value, strings by their UTF-8, tuples by one
-//! part after the other.
+//! Keys are ordered by their encoded bytes: numbers by value, strings by their UTF-8 bytes, tuples
+//! part by part.
 //!
 //! # Errors
 //!
-//! One type, [`Error`], for all operations. Bad input is an error of its own before anything is written
-//! ([`Error::KeyTooLong`], [`Error::TableType`], …); [`Error::is_retryable`] says whether running the
-//! same again can help.
+//! All operations fail with one type, [`Error`]. Invalid input is detected before anything is
+//! written ([`Error::KeyTooLong`], [`Error::TableType`], …); [`Error::is_retryable`] returns
+//! whether a retry can succeed.
 //!
 //! # Limits and defaults
 //!
@@ -96,7 +99,7 @@
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
 //! | durability | Immediate | [`TransactionOptions::durability`] |
 //!
-//! Sizes of tables, and of the database, are the medium's matter.
+//! Only the medium limits the sizes of tables and of the database.
 
 #![cfg_attr(
     not(test),
@@ -209,11 +212,12 @@ pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use verify::{VerifyReport, dump, verify};
 
-/// A struct's key from those of its fields: encoded, and ordered, as the tuple of the fields in their order. Each field's
-/// type must be a [`Key`].
+/// Derives [`Key`](trait@crate::Key) for a struct: encoded and ordered as the tuple of its fields in their order.
+/// Each field's type must be a [`Key`].
 ///
-/// The table's key type is called as that of the tuple, `(u8, u16)` for the example, so programs that use the tuple,
-/// the command line and Python open the table, too. `#[braid(name = "...")]` gives the type another name.
+/// The name of the key type is that of the tuple, `(u8, u16)` in the example, so programs that use
+/// the tuple, the command line and Python can open the table, too. `#[braid(name = "...")]` sets
+/// another name.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -240,9 +244,9 @@ pub use verify::{VerifyReport, dump, verify};
 #[cfg(feature = "derive")]
 pub use braiddb_derive::Key;
 
-/// A value of a type that serde serializes, in the format of [`Serde`], which says what may change in the type. The
-/// table's value type is called as the Rust type, or as `#[braid(name = "...")]` says; opening the table with another
-/// one is an error.
+/// Derives [`Value`](trait@crate::Value) for a type that serde serializes, in the format of [`Serde`], whose
+/// description lists the permitted changes of the type. The name of the value type is that of the
+/// Rust type, or set by `#[braid(name = "...")]`; opening the table with another type is an error.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

@@ -12,8 +12,9 @@ use crate::transaction::Transaction;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value};
 
 impl Transaction {
-    /// The value of a key, locked against other writers until this transaction ends: for a value that
-    /// is about to be written, so that hot keys queue instead of conflicting.
+    /// Returns the value of a key, and locks the key against other writers until this transaction
+    /// ends: for a value that will be written, so that transactions on hot keys queue instead of
+    /// conflicting.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -40,8 +41,8 @@ impl Transaction {
         found.map(V::from_value_bytes).transpose()
     }
 
-    /// Locks a key as [`Transaction::get_for_update`] does, and shows its value's bytes to `f` where they are, without
-    /// memory of their own: for what is looked at and written anew.
+    /// Locks a key as [`Transaction::get_for_update`] does, and calls `f` with the encoded value
+    /// without allocating: for a value that is inspected and rewritten.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -72,7 +73,7 @@ impl Transaction {
         self.lend(core, read, f)
     }
 
-    /// Sets the value of a key and returns the one before.
+    /// Sets the value of a key and returns the previous one.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -99,7 +100,7 @@ impl Transaction {
         Ok(before)
     }
 
-    /// Sets the value of a key that is not there; says whether it did.
+    /// Inserts an entry if the key does not exist; returns whether it did.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -130,7 +131,7 @@ impl Transaction {
         })
     }
 
-    /// Removes a key; says whether it was there.
+    /// Removes a key; returns whether it existed.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -160,9 +161,9 @@ impl Transaction {
         })
     }
 
-    /// Removes all keys of a range; says how many there were. Other transactions that put a key into the range
-    /// meanwhile conflict with this one. The keys are gathered in memory; for a whole table,
-    /// [`Database::drop_table`](crate::Database::drop_table) costs less.
+    /// Removes all keys of a range and returns their number. Concurrent transactions that insert a
+    /// key into the range conflict with this one. The keys are collected in memory; for a whole
+    /// table, [`Database::drop_table`](crate::Database::drop_table) costs less.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -188,8 +189,8 @@ impl Transaction {
         self.remove_where(&table.core, range.into_key_bounds(), |_, _| Ok(true))
     }
 
-    /// Removes the entries of a range that `keep` says no to; says how many there were. As
-    /// [`Transaction::remove_range`] otherwise.
+    /// Removes the entries of a range for which `keep` returns false, and returns their number;
+    /// otherwise as [`Transaction::remove_range`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -207,8 +208,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`Transaction::insert`] and [`crate::Readable::range`]. After one that is found while reading
-    /// ([`crate::Error::Decode`], say) nothing is removed.
+    /// As [`Transaction::insert`] and [`crate::Readable::range`]. After an error of reading, such
+    /// as [`crate::Error::Decode`], nothing is removed.
     pub fn retain<K: Key, V: Value>(
         &mut self,
         table: &Table<K, V>,
@@ -243,11 +244,12 @@ impl Transaction {
         Ok(keys.len() as u64)
     }
 
-    /// Removes the entry with the smallest key and returns it. Of several transactions that do so at once one
-    /// commits, and the others conflict: [`Database::transact`](crate::Database::transact) runs them again.
+    /// Removes the entry with the smallest key and returns it. If several transactions do this
+    /// concurrently, one commits and the others conflict;
+    /// [`Database::transact`](crate::Database::transact) retries them.
     ///
-    /// What is left of removed keys until no snapshot needs it is passed over each time. A queue that is long in
-    /// use rather remembers how far it has come, and takes the first of a range from there: see the
+    /// Each call skips the tombstones of removed keys until no snapshot needs them. A long-lived
+    /// queue should store its position and take the first entry of a range from there: see the
     /// repository's `crates/braiddb/examples/queue.rs`.
     ///
     /// ```
@@ -341,8 +343,8 @@ impl Transaction {
         })
     }
 
-    /// Sets (`Some`) or removes (`None`) a key if its present value is `expected` (`None`: it is not
-    /// there); says whether it did.
+    /// Sets (`Some`) or removes (`None`) a key if its current value is `expected` (`None`: it does
+    /// not exist); returns whether it did.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -386,8 +388,8 @@ impl Transaction {
         })
     }
 
-    /// Replaces the value of a key by what `update` makes of it (`None`: not there) and returns the value
-    /// before.
+    /// Replaces the value of a key by the result of `update` (`None`: the key does not exist), and
+    /// returns the previous value.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -42,11 +42,11 @@ impl Drop for NamedHold {
 pub(crate) struct NamedSnapshots(Mutex<BTreeMap<String, Arc<NamedHold>>>);
 
 impl Database {
-    /// Takes a snapshot, as [`Database::snapshot`] does, and keeps it under a name until
-    /// [`Database::drop_snapshot`], so that other threads find it.
+    /// Takes a snapshot as [`Database::snapshot`] does, and keeps it under a name until
+    /// [`Database::drop_snapshot`], so that other threads can open it.
     ///
-    /// It does not outlive the opened database: what it sees of the past is kept in memory. For a state
-    /// that lasts, make a backup.
+    /// A named snapshot ends when the database is closed, because old versions are kept in memory.
+    /// For a lasting copy of a state, make a backup.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -87,7 +87,7 @@ impl Database {
         }
     }
 
-    /// The snapshot of a name, as it was when it was created.
+    /// Opens a named snapshot, which sees the state at its creation.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -101,7 +101,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SnapshotMissing`] if there is none, also after the database was opened anew.
+    /// [`Error::SnapshotMissing`] if there is none, also after the database was reopened.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         let inner = self.inner();
         inner.check_open()?;
@@ -112,7 +112,7 @@ impl Database {
         Ok(self.keep_open(Snapshot::named(inner.clone(), hold)))
     }
 
-    /// The names of all named snapshots, sorted.
+    /// Returns the names of all named snapshots, sorted.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -130,7 +130,7 @@ impl Database {
         inner.named.0.lock().keys().cloned().collect()
     }
 
-    /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
+    /// Drops a named snapshot; returns whether it existed. Handles that are open keep the snapshot.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -8,9 +8,9 @@ use braid_rt::narrow;
 use crate::error::{Error, Result};
 use crate::transaction::Transaction;
 
-/// A point in a transaction; see [`Transaction::savepoint`].
+/// Point in a transaction to which it can be rolled back; see [`Transaction::savepoint`].
 ///
-/// It is a token, and needs no care: a transaction ends whether or not its savepoints are used.
+/// A savepoint needs no release: a transaction can end whether or not its savepoints were used.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -28,12 +28,13 @@ use crate::transaction::Transaction;
 pub struct Savepoint(u64);
 
 impl Savepoint {
-    /// The savepoint as a number, for who can only keep that: bindings to other languages.
+    /// Converts the savepoint to a number, for bindings to other languages.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The savepoint of [`Savepoint::to_bits`]. To return to what never was one is [`Error::SavepointGone`].
+    /// Converts the number of [`Savepoint::to_bits`] to a savepoint. Rolling back to an invalid one
+    /// fails with [`Error::SavepointGone`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -117,8 +118,8 @@ impl Savepoints {
 }
 
 impl Transaction {
-    /// Marks the present point, to which [`Transaction::rollback_to`] returns. Savepoints nest, and cost
-    /// nothing where none is made.
+    /// Sets a savepoint, to which [`Transaction::rollback_to`] can return. Savepoints nest, and
+    /// cost nothing when unused.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -141,12 +142,12 @@ impl Transaction {
         Savepoint(self.state().borrow_mut().writes.savepoint())
     }
 
-    /// Takes back all writes made since a savepoint, and forgets the savepoints made since. The savepoint
-    /// itself stands, and can be returned to again.
+    /// Rolls back all writes since a savepoint, and removes later savepoints. The savepoint itself
+    /// stays valid.
     ///
-    /// What was *read* since stays read: the commit still fails with a conflict if it was overwritten,
-    /// because the decision to return may rest on it. Locks of keys that were written, or read for
-    /// update, stay held until the transaction ends.
+    /// *Reads* since the savepoint are still validated: the commit fails with a conflict if they
+    /// were overwritten, because the decision to roll back may depend on them. Locks of keys that
+    /// were written, or read for update, are held until the transaction ends.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -165,8 +166,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SavepointGone`] if it is another transaction's, or the transaction returned to a point
-    /// before it. Nothing changes then.
+    /// [`Error::SavepointGone`] if the savepoint belongs to another transaction, or the transaction
+    /// was rolled back to an earlier point. Nothing changes then.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         match self.state().borrow_mut().writes.rollback_to(savepoint.0) {
             true => Ok(()),

@@ -495,13 +495,13 @@ fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     }
 }
 
-/// An iterator over a range of a table, from both ends; see [`crate::Readable::range`].
+/// Iterator over a range of a table, from both ends; see [`crate::Readable::range`].
 ///
 /// After an error it ends.
 ///
-/// Keys and values that are [`Bytes`] are not copied one by one: those that were read from a page together
-/// share memory, up to some ten KiB, which lasts as long as one of them does. Copy the few of many that are to
-/// be kept for long.
+/// Keys and values of type [`Bytes`] are not copied one by one: those read from a page together
+/// share memory, up to some ten KiB, which is freed with the last of them. Copy entries to keep a
+/// few of many for long.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -552,15 +552,15 @@ impl<'a, K: Key, V: Value> Range<'a, K, V> {
 }
 
 impl Range<'_, Bytes, Bytes> {
-    /// The next entry, where it lies in memory until the next one is asked for, from either end: for bindings, which
-    /// copy it or show it to others.
+    /// Returns the next entry in place, valid until the next call at either end. For bindings to
+    /// other languages, which copy it.
     #[doc(hidden)]
     #[inline]
     pub fn next_in_place(&mut self) -> Option<Result<(&[u8], &[u8])>> {
         self.raw.next_in_place(Direction::Forward)
     }
 
-    /// The same from the other end.
+    /// Returns the next entry from the other end in place, as [`Range::next_in_place`].
     #[doc(hidden)]
     #[inline]
     pub fn next_back_in_place(&mut self) -> Option<Result<(&[u8], &[u8])>> {

@@ -17,7 +17,7 @@ use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
 use crate::versions::OldValue;
 
-/// Reading tables: what [`crate::Transaction`] and [`Snapshot`] have in common.
+/// Reads of tables, common to [`crate::Transaction`] and [`Snapshot`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -33,7 +33,7 @@ use crate::versions::OldValue;
 /// # }
 /// ```
 pub trait Readable {
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -47,21 +47,21 @@ pub trait Readable {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or what
-    /// reading a page can fail with.
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or
+    /// those of reading a page.
     fn get<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>>;
 
-    /// Calls `f` with the encoded value of a key, without making a value of it.
+    /// Calls `f` with the encoded value of a key, without decoding it.
     ///
-    /// [`Readable::get`] makes one allocation, for the value's bytes, which the value may then share
-    /// ([`Bytes`]) or copy once more. This makes none: the bytes lie in a buffer of the thread's, which is
-    /// used again. (Values above 2,000 bytes, which lie in pages of their own, and those of a table with
-    /// [`TableOptions`](crate::TableOptions) are put together first, which does allocate.) Pages are never
-    /// looked at in place: others may be changing them.
+    /// [`Readable::get`] makes one allocation, for the value's bytes, which the value may share
+    /// ([`Bytes`]) or copy again. This makes none: it copies the bytes to a reused buffer of the
+    /// thread. (Values above 2,000 bytes, which have pages of their own, and those of a table with
+    /// [`TableOptions`](crate::TableOptions) are assembled first, with an allocation.) Pages are
+    /// never read in place, because concurrent writers may change them.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -85,7 +85,7 @@ pub trait Readable {
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R>;
 
-    /// Whether a key is there.
+    /// Returns whether a key exists.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -108,10 +108,10 @@ pub trait Readable {
         self.get_with(table, key, |value| value.is_some())
     }
 
-    /// The values of several keys, in the order of the keys.
+    /// Returns the values of several keys, in the order of the keys.
     ///
-    /// Faster than one [`Readable::get`] after the other: what the keys need is fetched at the same time, from the
-    /// device as from memory (see [`Readable::prefetch`]).
+    /// Faster than a [`Readable::get`] for each key: device reads and cache misses of the keys
+    /// overlap (see [`Readable::prefetch`]).
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -144,13 +144,14 @@ pub trait Readable {
         Ok(values)
     }
 
-    /// Asks for what reading or writing these keys will need, all at once, before it is needed: pages that are not in
-    /// memory are read together, 16 at a time, and of those that are, what a search looks at comes into the
+    /// Loads pages that reading or writing these keys will need: pages that are not in memory are
+    /// read in batches of 16; of the others, the parts that a search needs are prefetched into the
     /// processor's caches.
     ///
-    /// A hint: it changes nothing, is no read for a transaction's validation, and what it cannot fetch is left to the
-    /// operation that needs it. It pays for keys that are apart from each other in a table that is larger than the
-    /// caches, and all the more in one that is larger than the pool. Elsewhere it costs about as much as reading the keys.
+    /// A hint: it changes nothing, is not validated as a read of the transaction, and leaves pages
+    /// that it cannot load to the operation that needs them. Useful for distant keys in a table
+    /// that is larger than the caches, and even more in one that is larger than the pool. Otherwise
+    /// it costs about as much as reading the keys.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -179,7 +180,7 @@ pub trait Readable {
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()>;
 
-    /// The entries of a range of keys, in order, from both ends.
+    /// Returns an iterator over the entries of a range of keys, in key order, from both ends.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -197,15 +198,16 @@ pub trait Readable {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::TableDropped`] or [`crate::Error::ForeignTable`]; the iterator's items carry what
-    /// reading can fail with.
+    /// [`crate::Error::TableDropped`] or [`crate::Error::ForeignTable`]; the iterator's items carry
+    /// errors of reading.
     fn range<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
         range: impl KeyRange<K>,
     ) -> Result<Range<'_, K, V>>;
 
-    /// The entries whose encoded keys begin with `prefix`; for a tuple, those with these first parts.
+    /// Returns an iterator over the entries whose encoded keys begin with `prefix`; for a tuple,
+    /// those with these first parts.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -229,7 +231,7 @@ pub trait Readable {
         prefix: &(impl KeyPrefix<K> + ?Sized),
     ) -> Result<Range<'_, K, V>>;
 
-    /// All entries of a table.
+    /// Returns an iterator over all entries of a table, in key order.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -248,7 +250,7 @@ pub trait Readable {
         self.range(table, ..)
     }
 
-    /// The entry with the smallest key.
+    /// Returns the entry with the smallest key.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -267,7 +269,7 @@ pub trait Readable {
         self.iter(table)?.next().transpose()
     }
 
-    /// The entry with the largest key.
+    /// Returns the entry with the largest key.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -286,8 +288,8 @@ pub trait Readable {
         self.iter(table)?.next_back().transpose()
     }
 
-    /// How many entries a table has. They are counted one by one, which takes as long as reading all of
-    /// them; a transaction that does so conflicts with everybody who adds or removes one.
+    /// Counts the entries of a table one by one, which takes as long as reading all of them; a
+    /// transaction that does so conflicts with every concurrent insertion and removal.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -306,7 +308,7 @@ pub trait Readable {
         self.iter(table)?.count_entries()
     }
 
-    /// Whether a table has no entry.
+    /// Returns whether a table is empty.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -325,11 +327,12 @@ pub trait Readable {
     }
 }
 
-/// A consistent, read-only view of the database: exactly the transactions that were durable when it was
-/// taken, in their serial order (I4).
+/// Consistent, read-only view of the database: exactly the transactions that were durable when it
+/// was taken, in their serial order (I4).
 ///
-/// It never blocks a writer, is never blocked by one, and never fails with a conflict. While it lives,
-/// values that are overwritten stay in memory for it; those above 2,000 bytes in pages, which the data file may take.
+/// A snapshot never blocks a writer, is never blocked by one, and never fails with a conflict.
+/// While it exists, overwritten values stay in memory; those above 2,000 bytes stay in pages, so
+/// the data file may grow.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -383,7 +386,7 @@ impl Snapshot {
         this
     }
 
-    /// The number of the newest transaction that it sees.
+    /// Returns the sequence number of the newest visible transaction.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -55,7 +55,7 @@ impl Counters {
     }
 }
 
-/// Counts since the database was opened, and present sizes; see [`crate::Database::stats`].
+/// Counters since the database was opened, and current sizes; see [`crate::Database::stats`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -70,7 +70,7 @@ impl Counters {
 pub struct Stats {
     /// The commit protocol in use.
     pub protocol: ProtocolKind,
-    /// Committed transactions, those without writes included.
+    /// Committed transactions, including those without writes.
     pub commits: u64,
     /// Transactions that failed with a conflict.
     pub conflicts: u64,
@@ -78,31 +78,32 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Open snapshots.
     pub snapshots: usize,
-    /// The number of the oldest open snapshot.
+    /// Sequence number of the oldest open snapshot.
     pub oldest_snapshot: Option<u64>,
-    /// Old versions and tombstones that wait to be collected.
+    /// Old versions and tombstones that await collection.
     pub garbage: usize,
-    /// Entries removed because their time to live was over.
+    /// Entries removed because their time to live had ended.
     pub expired: u64,
-    /// The number up to which all transactions are durable.
+    /// Sequence number up to which all transactions are durable.
     pub durable_horizon: u64,
-    /// Bytes of log behind the newest checkpoint, which a recovery would read.
+    /// Bytes of log after the newest checkpoint, which a recovery would read.
     pub log_bytes_to_recover: u64,
     /// Whether the last checkpoint failed; [`Health`] says why.
     pub checkpoint_failing: bool,
-    /// Whether nothing can be written any more because a write or sync failed; [`Health`] says which.
+    /// Whether a failed write or sync has made the database read-only; [`Health`] says which.
     pub poisoned: bool,
     /// The log's counters.
     pub log: LogStats,
     /// The store's counters.
     pub store: StoreStats,
-    /// The number up to which the log is archived, if it is: see [`crate::Builder::archive`].
+    /// Sequence number up to which the log is archived, if there is an archive; see
+    /// [`crate::Builder::archive`].
     pub archived: Option<u64>,
-    /// The number behind which all changes can still be read.
+    /// Sequence number after which all changes can still be read.
     pub changes_kept_from: u64,
 }
 
-/// Whether a database can be written to; see [`crate::Database::health`].
+/// State of a database, whether it can be written to; see [`crate::Database::health`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -116,33 +117,36 @@ pub struct Stats {
 pub enum Health {
     /// Everything works.
     Good,
-    /// The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
+    /// The last checkpoint failed. Commits continue while there is log space; checkpoints are
+    /// retried.
     CheckpointFailing {
         /// Why it failed.
         error: Error,
     },
-    /// The last commit found no room in the log. Others that need less may succeed; a checkpoint, or
-    /// freeing space on the medium, makes room.
+    /// The last commit found no space in the log. Smaller ones may succeed; a checkpoint or free
+    /// space on the medium helps.
     OutOfSpace {
         /// What needed the space.
         what: String,
     },
-    /// The archive can't be written, and commits go on while the log, which is kept for it, has room; it is tried
-    /// again. Or the archive lacks transactions that no backup has, see [`crate::Database::archive_now`].
+    /// Writing the archive fails and is retried; commits continue while the log, which is kept for
+    /// the archive, has space. Or the archive lacks transactions that no backup contains, see
+    /// [`crate::Database::archive_now`].
     ArchiveFailing {
         /// Why it failed.
         error: Error,
     },
-    /// A write or sync failed: reads go on, writes fail until the database is reopened.
+    /// A write or sync failed: reads continue, writes fail until the database is reopened.
     Poisoned {
         /// The first failure.
         cause: String,
     },
-    /// Pages are damaged that recovery had to change, or that say what the database holds. It was opened read-only:
-    /// what is not named can be read, and nothing is written, so the log keeps what the damaged pages lack. Save it
-    /// into a new database with [`crate::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
+    /// Pages that recovery must change, or that describe the database's contents, are damaged. The
+    /// database was opened read-only: everything not named can be read, and nothing is written, so
+    /// the log keeps the data for the damaged pages. Salvage it into a new database with
+    /// [`crate::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
     Damaged {
-        /// The tables and ranges of keys that can't be read, and why.
+        /// Tables and ranges of keys that cannot be read, and why.
         what: String,
     },
     /// The database was closed.

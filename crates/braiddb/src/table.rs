@@ -252,11 +252,11 @@ impl TableCore {
     }
 }
 
-/// A handle to a table of ordered keys `K` with values `V`.
+/// Handle to a table of ordered keys `K` with values `V`.
 ///
-/// Handles come from [`crate::Database::table`], are cheap to clone, and can be used in any transaction
-/// or snapshot of the same database, from any thread. A handle of a database that is only read is good for
-/// every state that [`crate::Database::refresh`] leads to.
+/// Handles come from [`crate::Database::table`], are cheap to clone, and can be used in any
+/// transaction or snapshot of the same database, from any thread. A handle of a read-only database
+/// stays valid after [`crate::Database::refresh`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -285,14 +285,14 @@ impl<K: Key, V: Value> Table<K, V> {
         type_names(&K::type_name(), &V::type_name())
     }
 
-    /// The names of the types that the table was created with: its keys' and its values'. They are those of
-    /// `K` and `V` unless the handle is from [`crate::Database::untyped_table`].
+    /// Returns the names of the key type and the value type that the table was created with: those
+    /// of `K` and `V`, unless the handle is from [`crate::Database::untyped_table`].
     pub fn type_names(&self) -> (&str, &str) {
         let types = &self.core.types;
         types.split_once(ARROW).unwrap_or((types, ""))
     }
 
-    /// What the table was created with.
+    /// Returns the options that the table was created with.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -306,7 +306,7 @@ impl<K: Key, V: Value> Table<K, V> {
         self.core.options
     }
 
-    /// The table's present name.
+    /// Returns the table's current name.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -24,12 +24,13 @@ use crate::table::{Table, TableCore};
 use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
-/// A read-write transaction; see [`crate::Database::begin`].
+/// Read-write transaction; see [`crate::Database::begin`].
 ///
-/// Writes stay private until the commit and are seen by the transaction's own reads. A write locks its
-/// key at once, so two transactions that write the same key follow each other; plain reads lock nothing
-/// and are validated at commit. A transaction of more than 64 writes locks what it writes only for its commit, unless it
-/// reads under a lock before ([`Transaction::get_for_update`] and what is built on it). Dropping a transaction aborts it.
+/// Writes are private until the commit and visible to the transaction's own reads. A write locks
+/// its key at once, so two transactions that write the same key run one after the other; plain
+/// reads acquire no locks and are validated at commit. A transaction with more than 64 writes
+/// acquires its locks only during its commit, unless it reads under a lock first
+/// ([`Transaction::get_for_update`] and functions that use it). Dropping a transaction aborts it.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -79,7 +80,7 @@ impl Transaction {
         &self.context().state
     }
 
-    /// Sets when the commit is safe; see [`Durability`].
+    /// Sets the durability of the commit; see [`Durability`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -171,9 +172,9 @@ impl Transaction {
         Ok(value)
     }
 
-    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
-    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
-    /// own for a value.
+    /// Calls `take` with a key's encoded value in place, and returns its result. If a concurrent
+    /// write changes the bytes during the call, `take` is called again, and only its last result
+    /// counts. For bindings to other languages, which copy the value to memory of their own.
     #[doc(hidden)]
     #[inline(always)]
     pub fn get_by<K: Key, V: Value, R>(
@@ -292,7 +293,7 @@ impl Transaction {
         *state.time.get_or_insert_with(|| self.inner().clock.now())
     }
 
-    /// Sets the value of a key, whether it was there or not. Reads nothing.
+    /// Sets the value of a key, whether the key exists or not. Reads nothing.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -330,8 +331,9 @@ impl Transaction {
             .expect("only the transaction's end takes its context")
     }
 
-    /// Makes the writes visible and durable, together or not at all. What it returns says that they are
-    /// on the device, or, with [`Durability::Buffered`] or [`Durability::None`], that they are visible.
+    /// Commits the transaction: makes all its writes visible and durable, or none. When this
+    /// returns, the writes are on the device or, with [`Durability::Buffered`] or
+    /// [`Durability::None`], visible.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -346,15 +348,16 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Conflict`], after which nothing of the transaction remains; [`Error::OutOfSpace`], the
-    /// same; [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
+    /// [`Error::Conflict`] and [`Error::OutOfSpace`], which leave no trace of the transaction;
+    /// [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
     /// after reopening.
     pub fn commit(self) -> Result<Commit> {
         let options = self.options;
         self.into_context().commit(options)
     }
 
-    /// Makes the writes visible and returns a ticket that tells when they are durable.
+    /// Commits without waiting for the device: makes the writes visible and returns a ticket for
+    /// their durability.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -369,13 +372,13 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`Transaction::commit`]; a failure to become durable is the ticket's.
+    /// As [`Transaction::commit`]; the ticket reports a failure to become durable.
     pub fn commit_async(self) -> Result<Ticket> {
         let options = self.options;
         self.into_context().commit_async(options)
     }
 
-    /// Ends the transaction without a trace; the same as dropping it.
+    /// Aborts the transaction, as dropping it does.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

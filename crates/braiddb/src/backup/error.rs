@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Why a backup can't be made or restored, beyond what a medium fails with; in [`crate::Error::Backup`].
+/// Reason why a backup or archive cannot be made or used, other than a failing medium; in
+/// [`crate::Error::Backup`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// It is no backup at all.
+    /// The file is not a backup.
     #[error("cannot read backup {backup}: it is not a backup of a Braid database; check the path")]
     NotABackup {
         /// The backup's name.
         backup: String,
     },
-    /// It ends before its end: making it, or copying it, was interrupted.
+    /// The backup is truncated: writing or copying it was interrupted.
     #[error(
         "cannot read backup {backup}: its end is missing; copy it again, or use another backup"
     )]
@@ -21,17 +22,17 @@ pub enum BackupError {
         /// The backup's name.
         backup: String,
     },
-    /// Its bytes are not those that were written.
+    /// The backup's bytes differ from those that were written.
     #[error(
         "cannot read backup {backup}: it is damaged: {what}; use another copy or another backup"
     )]
     Damaged {
         /// The backup's name.
         backup: String,
-        /// What does not fit.
+        /// What is damaged.
         what: String,
     },
-    /// It was written by a newer version.
+    /// The backup was written by a newer version.
     #[error(
         "cannot read backup {backup}: it has format {format}, this build reads {known}; use a matching version"
     )]
@@ -43,8 +44,8 @@ pub enum BackupError {
         /// The format that this build reads.
         known: u32,
     },
-    /// It is of another database than the one or ones before, or than the one that is open. A database that
-    /// was restored counts as another one: begin with a full backup of it.
+    /// The backup belongs to another database than the preceding backups or the open database. A
+    /// restored database counts as another one: begin with a full backup of it.
     #[error(
         "cannot combine backup {backup} with this database: it belongs to another one; begin with a full backup"
     )]
@@ -59,7 +60,7 @@ pub enum BackupError {
     NotFull {
         /// The backup's name.
         backup: String,
-        /// The number of the backup that it builds on.
+        /// Sequence number of the backup that it builds on.
         parent: u64,
     },
     /// A backup does not build on the one given before it.
@@ -69,9 +70,9 @@ pub enum BackupError {
     BrokenChain {
         /// The backup's name.
         backup: String,
-        /// The number of the backup that it builds on.
+        /// Sequence number of the backup that it builds on.
         needs: u64,
-        /// The number of the one that was given before it.
+        /// Sequence number of the preceding backup.
         found: u64,
     },
     /// No backup was given.
@@ -85,47 +86,48 @@ pub enum BackupError {
         /// The parent's number.
         parent: u64,
     },
-    /// The parent of an incremental backup was made by a process that only read the database, or this process
-    /// only reads it. Which pages changed since is known to the process that writes.
+    /// This process has the database open read-only, or such a process made the parent. Only the
+    /// process that writes knows which pages changed.
     #[error(
         "cannot make an incremental backup here: only the process that writes the database makes one, on top of a backup that it made; make a full backup"
     )]
     MadeByReader,
-    /// The place for a backup or a restored database is taken.
+    /// The destination of a backup or of a restored database is not empty.
     #[error("cannot write to {}: it holds {found:?}; choose an empty or new place", path.display())]
     DestinationInUse {
-        /// The place.
+        /// The destination.
         path: PathBuf,
-        /// What is there.
+        /// What was found there.
         found: String,
     },
-    /// A backup or an archive would lie in the database's own directory, and be lost with it.
+    /// The backup or archive would be in the database's own directory, and be lost with it.
     #[error(
         "cannot write to {}: it lies inside the database {}; choose a place outside of it",
         path.display(),
         database.display()
     )]
     InsideDatabase {
-        /// The place asked for.
+        /// The destination.
         path: PathBuf,
         /// The database's directory.
         database: PathBuf,
     },
-    /// Transactions are missing in the archive.
+    /// The archive lacks transactions.
     #[error(
         "the archive lacks the transactions from number {from} to {to}{}; restore up to {}, or give a backup that goes up to {to} or more",
         Since(*since),
         from - 1
     )]
     Hole {
-        /// The first number that is missing.
+        /// First missing sequence number.
         from: u64,
-        /// The last number that is missing.
+        /// Last missing sequence number.
         to: u64,
-        /// What is missing was committed after this time, if the archive tells.
+        /// The missing transactions were committed after this time, if the archive records it.
         since: Option<SystemTime>,
     },
-    /// The archive holds no transactions and does not say where it begins: it can't tell whether anything is missing.
+    /// The archive contains no transactions and does not record where it begins, so it is unknown
+    /// whether any are missing.
     #[error(
         "cannot restore from archive {archive}: it holds no transactions; give the directory that the database archives to, or restore without an archive"
     )]
@@ -133,8 +135,8 @@ pub enum BackupError {
         /// The archive's name.
         archive: String,
     },
-    /// The log had released transactions before they were archived, and no backup has them. What came later is
-    /// archived.
+    /// The log released transactions before they were archived, and no backup contains them. Later
+    /// transactions are archived.
     #[error(
         "the archive {archive} lacks the transactions from number {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to number {archived})",
         Since(*since)
@@ -142,16 +144,16 @@ pub enum BackupError {
     ArchiveGap {
         /// The archive's name.
         archive: String,
-        /// The first number that is missing.
+        /// First missing sequence number.
         from: u64,
-        /// The last number that is missing.
+        /// Last missing sequence number.
         to: u64,
-        /// What is missing was committed after this time, if the archive tells.
+        /// The missing transactions were committed after this time, if the archive records it.
         since: Option<SystemTime>,
         /// The archive is complete from `to` to this number.
         archived: u64,
     },
-    /// Another copy of this database writes the archive.
+    /// Another copy of this database writes to the archive.
     #[error(
         "cannot archive to {archive}: it belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
     )]
@@ -159,7 +161,7 @@ pub enum BackupError {
         /// The archive's name.
         archive: String,
     },
-    /// A table was loaded past the log, so its entries are not in the archive.
+    /// A table was bulk-loaded without the log, so the archive lacks its entries.
     #[error(
         "cannot restore table {table:?}: transaction {number} loaded it past the log, after the backup; restore up to number {}, or give a backup that goes further",
         number - 1
@@ -167,10 +169,10 @@ pub enum BackupError {
     LoadedTable {
         /// The table's name.
         table: String,
-        /// The transaction that made it visible.
+        /// Sequence number of the transaction that made it visible.
         number: u64,
     },
-    /// The archive is of another database.
+    /// The archive belongs to another database.
     #[error(
         "cannot use archive {archive}: it belongs to another database; give the archive of the database that was backed up"
     )]
@@ -178,39 +180,39 @@ pub enum BackupError {
         /// The archive's name.
         archive: String,
     },
-    /// The archive has transactions that the database has not: the database's files were set back, or it was
-    /// archived elsewhere.
+    /// The archive contains transactions that the database lacks: the database's files were
+    /// replaced by older ones, or another database was archived there.
     #[error(
         "cannot archive to {archive}: it goes up to number {archived}, the database only to {database}; archive to a new place, beginning with a full backup"
     )]
     ArchiveAhead {
         /// The archive's name.
         archive: String,
-        /// The last number in the archive.
+        /// Last sequence number in the archive.
         archived: u64,
-        /// The database's last number.
+        /// Last sequence number of the database.
         database: u64,
     },
-    /// The clock showed the time that was asked for more than once, since it was set back in between.
+    /// The requested time is ambiguous, because the clock was set back.
     #[error(
         "cannot tell what this time means: the clock was set back, and it came after number {earliest} and after {latest}; restore up to a number, one of these or between them"
     )]
     ClockSetBack {
-        /// What was durable when the time came first.
+        /// Durable sequence number when the clock first showed the time.
         earliest: u64,
-        /// What was durable when the time came last.
+        /// Durable sequence number when the clock last showed the time.
         latest: u64,
     },
-    /// A point in time that neither the backups nor the archive reach.
+    /// The requested point is outside of what the backups and the archive cover.
     #[error(
         "cannot restore up to {asked}: the backups and the archive go from number {from} to {to}; choose a point between them, or give further backups"
     )]
     OutOfReach {
-        /// What was asked for.
+        /// The requested point.
         asked: String,
-        /// The least number that can be restored to.
+        /// Least sequence number that can be restored to.
         from: u64,
-        /// The greatest number that can be restored to.
+        /// Greatest sequence number that can be restored to.
         to: u64,
     },
 }

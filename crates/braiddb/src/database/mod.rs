@@ -21,16 +21,17 @@ use crate::types::{AsKey, Key, Value};
 
 pub(crate) use self::inner::{Closer, Inner, Parts, PooledContext};
 
-/// A transactional database of ordered tables.
+/// Transactional database of ordered tables.
 ///
 /// A handle is cheap to clone and can be used from any thread. The database closes when the last handle
 /// is dropped, or with [`Database::close`].
 ///
-/// A child process made by `fork` cannot use what it inherits, a database as little as what was made from it: each use
-/// fails with [`Error::Forked`](crate::Error::Forked), and dropping it leaves the files, the lock and the parent alone. (What
-/// cannot fail, such as [`Database::stats`], should not be called there: it may wait for a thread of the parent.) The child
-/// may open another database, or call `exec`. While it lives and has not done that, the database stays locked even if
-/// the parent is killed.
+/// A child process made by `fork` cannot use an inherited database or anything made from it: each
+/// use fails with [`Error::Forked`](crate::Error::Forked), and dropping it does not touch the
+/// files, the lock or the parent. Do not call functions there that cannot fail, such as
+/// [`Database::stats`]: they may wait for a thread of the parent. The child may open another
+/// database, or call `exec`. Until it exits or calls `exec`, the database stays locked even if the
+/// parent is killed.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -78,7 +79,7 @@ impl Database {
         &self.inner
     }
 
-    /// Opens the database in a directory, which is created if it is missing.
+    /// Opens the database in a directory, and creates it if it is missing.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -96,7 +97,7 @@ impl Database {
         Self::builder().open(path)
     }
 
-    /// Opens the database in a directory to read from it; see [`Builder::open_read_only`].
+    /// Opens the database in a directory read-only; see [`Builder::open_read_only`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -123,7 +124,7 @@ impl Database {
         Self::builder().open_read_only(path)
     }
 
-    /// A database in memory, gone with its last handle.
+    /// Creates a database in memory, which is freed with its last handle.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -139,7 +140,7 @@ impl Database {
         Self::builder().open_on(Arc::new(braid_io::MemoryDevice::new()))
     }
 
-    /// Options for opening a database.
+    /// Returns options for opening a database.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -191,7 +192,7 @@ impl Database {
         self.inner.begin(options)
     }
 
-    /// A read-only view of what is durable now.
+    /// Takes a read-only view of the current durable state.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -218,7 +219,8 @@ impl Database {
         }
     }
 
-    /// Reads one key as a [`Database::snapshot`] of its own would, at less cost.
+    /// Reads one key from the current durable state: the same as with a new [`Database::snapshot`],
+    /// at less cost.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -247,8 +249,9 @@ impl Database {
         found.map(V::from_value_bytes).transpose()
     }
 
-    /// Looks at one key's encoded value, as a [`Database::snapshot`] of its own would with
-    /// [`Readable::get_with`](crate::Readable::get_with), at less cost: the cheapest read there is.
+    /// Calls a function with one key's encoded value, as
+    /// [`Readable::get_with`](crate::Readable::get_with) of a new [`Database::snapshot`] does, at
+    /// less cost: the cheapest read.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -278,9 +281,9 @@ impl Database {
         core.with_value(read, || inner.clock.now(), f)
     }
 
-    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
-    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
-    /// own for a value.
+    /// Calls `take` with a key's encoded value in place, and returns its result. If a concurrent
+    /// write changes the bytes during the call, `take` is called again, and only its last result
+    /// counts. For bindings to other languages, which copy the value to memory of their own.
     #[doc(hidden)]
     #[inline(always)]
     pub fn get_by<K: Key, V: Value, R>(
@@ -323,10 +326,12 @@ impl Database {
         Ok(self.inner.log.sync()?)
     }
 
-    /// Blocks until the transaction of this [number](crate::Ticket::into_number), and all before it, are durable.
+    /// Blocks until the transaction with this [sequence number](crate::Ticket::into_number), and
+    /// all before it, are durable.
     ///
-    /// A [`Ticket`](crate::Ticket) waits for its transaction's own flush, and with the protocol `gsn` not for those of
-    /// other lanes; this is for those who would rather keep numbers than tickets.
+    /// A [`Ticket`](crate::Ticket) waits for the flush of its own transaction, and with the
+    /// protocol `gsn` not for flushes of other lanes. Use this function to keep sequence numbers
+    /// instead of tickets.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -346,7 +351,8 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the log failed before;
-    /// [`Error::NumberMissing`](crate::Error::NumberMissing) if no transaction has the number yet.
+    /// [`Error::NumberMissing`](crate::Error::NumberMissing) if no transaction has this sequence
+    /// number yet.
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
         let log = &self.inner.log;
@@ -361,7 +367,7 @@ impl Database {
         Ok(log.ticket(number).wait()?)
     }
 
-    /// The number up to which all transactions are durable.
+    /// Returns the sequence number up to which all transactions are durable.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -378,7 +384,7 @@ impl Database {
         self.inner.log.horizon()
     }
 
-    /// Writes a checkpoint now: the log before it is no longer needed, and its space is reused.
+    /// Writes a checkpoint: the log before it is no longer needed, and its space is reused.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -392,7 +398,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::OutOfSpace`], [`crate::Error::Io`] or [`crate::Error::Poisoned`]; the checkpoint before stays good.
+    /// [`crate::Error::OutOfSpace`], [`crate::Error::Io`] or [`crate::Error::Poisoned`]; the
+    /// previous checkpoint stays valid.
     pub fn checkpoint(&self) -> Result<()> {
         // On a poisoned database the checkpoint itself fails, so that the failure is an event.
         if !self.inner.log.is_poisoned() {
@@ -402,23 +409,27 @@ impl Database {
         outcome.inspect_err(|error| self.inner.note_failure(error))
     }
 
-    /// Brings the archive of the log up to all that is durable now, durably; returns the number up to which it
-    /// goes. Without this it follows at intervals, or, without background threads, at checkpoints. `None` if
-    /// there is no archive, see [`Builder::archive`]. The newest backup and the archive then lead to every number
-    /// from the backup's to this one; without a backup, the archive has everything since the database was created.
+    /// Copies all durable transactions to the archive of the log, durably, and returns the last
+    /// sequence number in the archive; `None` if there is no archive, see [`Builder::archive`].
+    /// Otherwise the archive is updated at intervals or, without background threads, at
+    /// checkpoints. The newest backup and the archive then cover every sequence number from the
+    /// backup's to the returned one; without a backup, the archive contains everything since the
+    /// database was created.
     ///
     /// # Errors
-    /// What the archive's medium fails with; the log is kept then, and the next attempt goes on.
-    /// [`BackupError::ArchiveGap`](crate::BackupError::ArchiveGap) if there are transactions that neither the archive
-    /// nor a backup has, because the log had released them: make a backup. Everything else is archived then.
+    /// Those of the archive's medium; the log is kept then, and the next attempt resumes.
+    /// [`BackupError::ArchiveGap`](crate::BackupError::ArchiveGap) if neither the archive nor a
+    /// backup contains some transactions, because the log released them: make a backup. Everything
+    /// else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {
         self.inner.check_open()?;
         self.inner.run_archiver()?;
         Ok(self.inner.archiver.as_ref().map(Archiver::archived))
     }
 
-    /// Stops keeping log for the archive that the database had: the next opening with [`Builder::archive`] begins
-    /// with a gap, and asks for a new backup. Does nothing if the database was opened with the archive.
+    /// Stops keeping log for the database's archive: the next opening with [`Builder::archive`]
+    /// finds a gap and requires a new backup. Has no effect if the database was opened with the
+    /// archive.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::OpenedReadOnly`], [`crate::Error::Closed`].
@@ -431,7 +442,7 @@ impl Database {
         Ok(())
     }
 
-    /// Counters and sizes.
+    /// Returns counters and sizes.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -446,14 +457,14 @@ impl Database {
         self.inner.stats()
     }
 
-    /// Publishes the statistics through the facade `metrics` now, with a label `database` of this value;
-    /// [`Builder::metrics`] does it once a second.
+    /// Publishes the statistics through the facade `metrics`, with a label `database` of this
+    /// value; [`Builder::metrics`] does it once a second.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self, database: &str) {
         self.stats().publish(database);
     }
 
-    /// Whether the database can be written to, and why not.
+    /// Returns whether the database can be written to, and if not, why.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -471,7 +482,7 @@ impl Database {
         self.inner.health()
     }
 
-    /// What opening the database had to recover.
+    /// Returns what opening the database recovered.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -486,11 +497,12 @@ impl Database {
         &self.inner.recovery
     }
 
-    /// Closes the database: waits for what is committed, writes a last checkpoint, stops the threads and
-    /// unlocks the directory. Other handles fail with [`crate::Error::Closed`] from then on: nothing of the database reads or
-    /// writes a file after this has returned, so it can be opened again at once. Commits in flight are waited for and made
-    /// durable, whatever their [`crate::Durability`]; a commit that fails with `Closed` wrote nothing. Returns at once if
-    /// another thread has closed the database, or is closing it.
+    /// Closes the database: makes all committed transactions durable, writes a last checkpoint,
+    /// stops the threads and unlocks the directory. Other handles fail with
+    /// [`crate::Error::Closed`] from then on. After this has returned, the database reads and
+    /// writes no file, so it can be opened again at once. Commits in flight become durable,
+    /// whatever their [`crate::Durability`]; a commit that fails with `Closed` wrote nothing.
+    /// Returns at once if another thread has closed the database or is closing it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -504,7 +516,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Poisoned`], or what a checkpoint can fail with; what was acknowledged is safe even so.
+    /// [`crate::Error::Poisoned`], or those of a checkpoint; acknowledged transactions are safe
+    /// even then.
     pub fn close(self) -> Result<()> {
         self.inner.shutdown()
     }

@@ -12,7 +12,7 @@ use crate::transaction::Transaction;
 const RETRIES_MAX: u32 = 1_000;
 
 impl Database {
-    /// Runs `body` in a transaction and commits it, again and again while that fails with a conflict.
+    /// Runs `body` in a transaction and commits it; retries after conflicts.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -30,7 +30,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// The first error that a repetition does not help against, or the last conflict after 1,000 tries.
+    /// The first error that is not retryable, or the last conflict after 1,000 attempts.
     pub fn transact<R>(&self, body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
         self.transact_with(TransactionOptions::default(), body)
     }
@@ -68,8 +68,8 @@ impl Database {
         })
     }
 
-    /// Runs `body` with a new transaction, which it commits itself, again and again while it fails with a
-    /// conflict: for bodies that end their transaction in another way than [`Database::transact`] does.
+    /// Runs `body` with a new transaction, which `body` itself commits; retries after conflicts.
+    /// For bodies that end their transaction in another way than [`Database::transact`] does.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -99,8 +99,9 @@ impl Database {
     /// the executor's other tasks run first. With [`Durability::Buffered`] or [`Durability::None`] the future
     /// completes once the writes are visible.
     ///
-    /// The future owns a handle of the database and can be spawned. Dropping it before it is polled leaves nothing;
-    /// dropping it later leaves a transaction that commits as if its ticket had been dropped.
+    /// The future owns a handle of the database and can be spawned. Dropping the future before it
+    /// is polled has no effect; dropping it later lets the transaction commit as if its ticket had
+    /// been dropped.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -16,8 +16,8 @@ type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 
 /// Options for opening a database, from [`crate::Database::builder`].
 ///
-/// Defaults and ranges are in the crate's [table](crate#limits-and-defaults). An option out of its range is
-/// [`crate::Error::Options`] when the database is opened.
+/// The crate's [table](crate#limits-and-defaults) lists defaults and ranges. Opening the database
+/// with an option out of its range fails with [`crate::Error::Options`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -113,9 +113,9 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing one keeps its
-    /// own unless another is asked for, which it is then switched to by a checkpoint while opening. A
-    /// protocol of one strand needs a database of one lane.
+    /// Sets the commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing
+    /// one keeps its own. If another one is requested, opening switches to it with a checkpoint. A
+    /// protocol with one strand needs a database with one lane.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -131,7 +131,7 @@ impl Builder {
         self
     }
 
-    /// How many strands (log buffers) committing threads are spread over.
+    /// Sets the number of strands (log buffers) that committing threads are spread over.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -146,8 +146,8 @@ impl Builder {
         self
     }
 
-    /// How many files the log is written to at a time. With one, all strands share each flush, which is
-    /// fastest where they share a device.
+    /// Sets the number of files that the log is written to at the same time. With one, all strands
+    /// share each flush, which is fastest on a single device.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -162,7 +162,7 @@ impl Builder {
         self
     }
 
-    /// How long an epoch of the `epoch` protocol lasts: commits are acknowledged at its end.
+    /// Sets the duration of an epoch of the `epoch` protocol: commits are acknowledged at its end.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -177,7 +177,7 @@ impl Builder {
         self
     }
 
-    /// How the medium is accessed.
+    /// Sets how the medium is accessed.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -193,16 +193,16 @@ impl Builder {
         self
     }
 
-    /// The permissions of the files that are created: those of the database, its archive, its backups and its
-    /// statistics. They are given as in `chmod(2)` and independent of the umask. Directories that are created can be
-    /// searched by whoever may read the files. Existing files keep their permissions. Default: `0o600`, for the owner
-    /// only. Without effect on Windows.
+    /// Sets the permissions of created files: those of the database, its archive, its backups and
+    /// its statistics, as in `chmod(2)` and independent of the umask. Created directories can be
+    /// searched by every user who can read the files. Existing files keep their permissions.
+    /// Default: `0o600`, the owner only. Has no effect on Windows.
     pub fn file_mode(mut self, mode: u32) -> Self {
         self.file_mode = mode;
         self
     }
 
-    /// Memory for pages, in bytes.
+    /// Sets the memory for pages, in bytes.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -217,8 +217,8 @@ impl Builder {
         self
     }
 
-    /// The size of a log file, in bytes. With one lane, the first has 64 KiB, and each further one as many bytes as the
-    /// log that is kept, up to this size.
+    /// Sets the size of a log file, in bytes. With one lane, the first has 64 KiB, and each further
+    /// one as many bytes as the log that is kept, up to this size.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -233,7 +233,8 @@ impl Builder {
         self
     }
 
-    /// A checkpoint begins when this much log was written since the last: a bound on recovery time.
+    /// Sets the amount of log, in bytes, after which a checkpoint begins: a bound on the time of
+    /// recovery.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -248,8 +249,8 @@ impl Builder {
         self
     }
 
-    /// The most that the log may occupy, in bytes; 0 for no limit. Commits beyond it fail with
-    /// [`crate::Error::OutOfSpace`] until a checkpoint made room.
+    /// Sets the maximum size of the log, in bytes; 0 for no limit. Commits beyond it fail with
+    /// [`crate::Error::OutOfSpace`] until a checkpoint releases log.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -264,13 +265,14 @@ impl Builder {
         self
     }
 
-    /// Log files that opening makes ahead, and that stay, in bytes; at most [`Builder::max_log_bytes`]. A new log file
-    /// is filled with zeroes first, so that commits write in place; as long as the log grows to the size that it
-    /// keeps, that is as much written again as is logged. Default 0: each file is made when the one before is used.
+    /// Sets the amount of log files, in bytes, that opening creates in advance and that are kept;
+    /// at most [`Builder::max_log_bytes`]. A new log file is first filled with zeroes, so that
+    /// commits write in place; while the log grows to its final size, this doubles the bytes
+    /// written. Default 0: each file is created when the previous one is used.
     ///
-    /// Opening takes the time to write so much, the first time. If the medium has no room for it, opening fails with
-    /// [`crate::Error::OutOfSpace`] and leaves none of it. With [`Builder::discard`], released files are given back all
-    /// the same.
+    /// The first opening takes the time to write these bytes. If the medium is too small, opening
+    /// fails with [`crate::Error::OutOfSpace`] and removes the files. With [`Builder::discard`],
+    /// released files are deleted even then.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -285,7 +287,7 @@ impl Builder {
         self
     }
 
-    /// The most that one transaction may write, in bytes.
+    /// Sets the maximum size of the writes of one transaction, in bytes.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -304,7 +306,7 @@ impl Builder {
         self
     }
 
-    /// How many log flushes of a lane may be in flight at once.
+    /// Sets the maximum number of flushes in flight in each lane.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -319,8 +321,9 @@ impl Builder {
         self
     }
 
-    /// P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a thread go to the
-    /// device together; see [`LogOptions::group_size`]. Default 0: a flush begins when none is under way.
+    /// Sets P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a
+    /// thread are flushed together; see [`LogOptions::group_size`]. Default 0: a flush begins when
+    /// none is in flight.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -335,7 +338,7 @@ impl Builder {
         self
     }
 
-    /// Whether a missing database is created (the default) or an error.
+    /// Sets whether a missing database is created (the default) or an error.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -352,9 +355,9 @@ impl Builder {
         self
     }
 
-    /// Whether threads of the database's own flush and make checkpoints (the default). Without them
-    /// the callers' threads do all work: waiting for a ticket flushes, and checkpoints are made only by
-    /// [`crate::Database::checkpoint`]. A deterministic simulation needs that.
+    /// Sets whether background threads flush and write checkpoints (the default). Without them the
+    /// callers' threads do all work: waiting for a ticket flushes, and only
+    /// [`crate::Database::checkpoint`] writes checkpoints. A deterministic simulation needs this.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -370,8 +373,8 @@ impl Builder {
         self
     }
 
-    /// Whether the space of log that is no longer needed is given back to the medium at once (hole
-    /// punching) instead of being kept for reuse.
+    /// Sets whether space of released log is returned to the medium at once (hole punching) instead
+    /// of being kept for reuse.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -386,44 +389,48 @@ impl Builder {
         self
     }
 
-    /// The most log, in bytes, that is kept for [feeds](crate::Feed) and open [readers](crate::Changes) of changes
-    /// beyond what recovery needs; with [`Builder::max_log_bytes`], no more than a quarter of that. One that is
-    /// further behind is left behind: it gets [`crate::Error::PositionLost`], and commits go on.
+    /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::Feed) and open
+    /// [readers](crate::Changes) of changes beyond what recovery needs; with
+    /// [`Builder::max_log_bytes`], at most a quarter of that. A consumer that falls further behind
+    /// loses its position ([`crate::Error::PositionLost`]); commits continue.
     pub fn feed_log_bytes(mut self, bytes: u64) -> Self {
         self.feed_log_bytes = bytes;
         self
     }
 
-    /// A directory, created if it is missing, to which every durable transaction is copied, so that a backup can
-    /// be restored [up to any later point](crate::Restore::archive). It should lie on another medium.
+    /// Sets the directory of the archive, created if it is missing: every durable transaction is
+    /// copied to it, so that a backup can be restored [up to any later
+    /// point](crate::Restore::archive). It should be on another medium.
     ///
-    /// Log that is not archived yet is kept. So if the archive's medium fails, commits go on until the log is
-    /// full (see [`Builder::max_log_bytes`]) or its medium is, and then fail with [`crate::Error::OutOfSpace`];
-    /// [`crate::Database::health`] tells meanwhile. An opening without this option keeps log for the archive as for
-    /// a feed, up to [`Builder::feed_log_bytes`]; [`crate::Database::end_archive`] ends that. If more is written, the
-    /// archive lacks transactions, which [`crate::Database::archive_now`] and restoring name.
+    /// Log that is not archived yet is kept. If the archive's medium fails, commits continue until
+    /// the log (see [`Builder::max_log_bytes`]) or its medium is full, and then fail with
+    /// [`crate::Error::OutOfSpace`]; [`crate::Database::health`] reports the failure. An opening
+    /// without this option keeps log for the archive as for a feed, up to
+    /// [`Builder::feed_log_bytes`]; [`crate::Database::end_archive`] ends that. If more is written,
+    /// the archive lacks transactions, which [`crate::Database::archive_now`] and a restore report.
     ///
-    /// One database writes an archive. A copy of its files has to archive elsewhere: it is refused with
+    /// Only one database can write to an archive. A copy of the database's files must archive
+    /// elsewhere: opening it with the same archive fails with
     /// [`BackupError::ArchiveOwned`](crate::BackupError::ArchiveOwned).
     pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
         self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
         self
     }
 
-    /// As [`Builder::archive`], to a device.
+    /// Sets the device of the archive; otherwise as [`Builder::archive`].
     pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
         self.archive = Some(ArchivePlace::Device(Arc::new(CatchingDevice::new(device))));
         self
     }
 
-    /// How often the archive is brought up to date, and so how much can be missing from it, and how exactly times
-    /// can be told apart in it.
+    /// Sets the interval between updates of the archive. It bounds how much the archive lacks after
+    /// a loss of the database, and is the resolution of [`Until::Time`](crate::Until::Time).
     pub fn archive_interval(mut self, interval: Duration) -> Self {
         self.archive_interval = interval;
         self
     }
 
-    /// Is told how recovery gets on, from the recovering threads.
+    /// Sets a callback for the progress of recovery, called from the recovering threads.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -444,9 +451,9 @@ impl Builder {
         self
     }
 
-    /// The clock that says when entries of tables with a
-    /// [time to live](crate::TableOptions::time_to_live) are written and over. Default: the system's. For
-    /// tests, which can set it forward. After a panic of the clock on the maintenance thread, that thread removes no more
+    /// Sets the clock for entries of tables with a [time to
+    /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can set their
+    /// own forward. If the clock panics on the maintenance thread, that thread removes no more
     /// entries until the database is reopened.
     ///
     /// ```
@@ -479,10 +486,11 @@ impl Builder {
         self
     }
 
-    /// Is told when the database's [`Health`] becomes another: once when a failure poisons it, when a commit
-    /// or a checkpoint finds no space, when that is over, and when it is closed. It is called on the thread that
-    /// notices, at the latest within the maintenance thread's 50 ms, and should be short. If it panics, the process's panic
-    /// hook reports that, and the database goes on.
+    /// Sets a callback for changes of the database's [`Health`]: when a failure poisons the
+    /// database, when a commit or a checkpoint finds no space, when there is space again, and when
+    /// the database is closed. It is called on the thread that detects the change, at most about 50
+    /// ms later by the maintenance thread, and should be short. If it panics, the process's panic
+    /// hook reports the panic, and the database continues.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -504,10 +512,11 @@ impl Builder {
         self
     }
 
-    /// Whether the file `STATS` in the database's directory tells others how the database does while it is
-    /// open: once a second it is replaced by what [`crate::Stats::to_prometheus`] says, and it goes when the
-    /// database is closed. `braid stat --watch` reads it, as can the textfile collector of Prometheus' node
-    /// exporter. Needs the background threads; has no effect with [`Builder::open_on`].
+    /// Sets whether the open database publishes its statistics in the file `STATS` of its
+    /// directory: once a second it is replaced by the text of [`crate::Stats::to_prometheus`];
+    /// closing the database removes it. `braid stat --watch` and the textfile collector of
+    /// Prometheus' node exporter can read it. Needs the background threads; has no effect with
+    /// [`Builder::open_on`].
     pub fn stats_file(mut self, stats_file: bool) -> Self {
         self.stats_file = stats_file;
         self

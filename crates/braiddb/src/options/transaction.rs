@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// When a commit is safe from a crash of the system.
+/// Point at which a commit survives a crash of the system.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -20,18 +20,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Before `commit` returns, or the ticket resolves.
+    /// Before `commit` returns or the ticket resolves.
     #[default]
     Immediate,
-    /// Within this time after `commit` returns. A crash may lose it, but never a part of it, and nothing
-    /// that a later durable transaction builds on.
+    /// Within this time after `commit` returns. A crash may lose the whole transaction, but never a
+    /// part of it, and never one that a durable transaction depends on.
     Buffered(Duration),
-    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `Buffered`. (Soon, under a
-    /// protocol that holds locks until the flush.)
+    /// With the next durable transaction or checkpoint, without a bound on the time; otherwise like
+    /// `Buffered`. (Soon, with a protocol that holds locks until the flush.)
     None,
 }
 
-/// What concurrent transactions see of each other.
+/// Isolation of concurrent transactions.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -48,15 +48,17 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// As if the transactions ran one after the other. Reads see the newest state and are validated at
-    /// commit; until then two reads may disagree, and then the commit fails with a conflict.
+    /// As if the transactions ran one after the other. Reads see the newest state and are validated
+    /// at commit; until then two reads may be inconsistent, and then the commit fails with a
+    /// conflict.
     #[default]
     Serializable,
-    /// Reads see the state at the beginning; the first of two writers of a key wins. Allows write skew.
+    /// Reads see the state at the begin of the transaction; of two concurrent writers of a key, the
+    /// first wins. Allows write skew.
     Snapshot,
 }
 
-/// How a transaction behaves; see [`Database::begin_with`](crate::Database::begin_with).
+/// Options of a transaction; see [`Database::begin_with`](crate::Database::begin_with).
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -72,8 +74,8 @@ pub enum Isolation {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
-    /// What it sees of others.
+    /// Isolation from concurrent transactions.
     pub isolation: Isolation,
-    /// When its commit is safe.
+    /// Durability of the commit.
     pub durability: Durability,
 }
