@@ -17,11 +17,15 @@
 //! # Concurrency
 //!
 //! The latch of a *home leaf* guards a long key: of the leaf in the table's own tree to which the key would belong
-//! if that leaf could hold it. A change holds this latch and gives the leaf a new version, so whoever read the leaf
-//! finds out: readers validate it after they looked at the layers, and a leaf's [`Stamp`](super::Stamp) covers the long
-//! keys in its range, those that will be inserted included. All keys that share their first chunk have the same
-//! home leaf, since no key of the table's own tree, and so no fence, lies between them. Hence whoever holds the latch
-//! is alone with the whole path of a key, and may create and remove layers. The number of a layer is never reused.
+//! if that leaf could hold it. A change holds this latch and gives the leaf a new version. All keys that share their
+//! first chunk have the same home leaf, since no key of the table's own tree, and so no fence, lies between them. Hence
+//! a change is alone with the whole path of a key, and may create and remove layers. The number of a layer is never
+//! reused.
+//!
+//! Readers latch and validate no home leaf. A record that a reader finds is the key's, and a key that it does not find
+//! was missing at some moment of the search: only empty layers are removed. A scan reads the layers after the home leaf,
+//! so a change that it sees in the layers only gives the leaf a later version than the scan's
+//! [`Stamp`](super::Stamp). Hence a stamp covers the long keys in the leaf's range, those that will be inserted included.
 //!
 //! Latches are taken in this order: the home leaf, then pages of the tree of layers.
 
@@ -33,13 +37,12 @@ use braid_rt::RwLock;
 use bytes::Bytes;
 
 use super::spot::Slot;
-use super::{Change, Direction, LeafScan, RecordMeta, Taken, ToKey, Tree, ValueRef};
+use super::{Change, Direction, LeafScan, RecordMeta, Taken, Tree, ValueRef};
 use crate::detached::DetachedValue;
 use crate::error::StoreError;
 use crate::node::Node;
 use crate::page::PageId;
 use crate::pool::{Pool, WritePage};
-use crate::pool::{ReadPage, Waits};
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
 /// The bit that the number of a tree of layers has, and that of no other tree.
@@ -226,7 +229,8 @@ impl Layers {
         Ok(way)
     }
 
-    /// Reads a key, as [`Tree::read`] does. That it is missing counts only if its home leaf is unchanged.
+    /// Reads a key, as [`Tree::read`] does. A key that is not found was missing at some moment of the call: a layer of its
+    /// way may have become empty and be out of the tree by now, but then this key was not there when that happened.
     fn read<T>(
         &self,
         key: &[u8],
@@ -471,38 +475,10 @@ impl Tree {
         want_value: impl Fn(RecordMeta) -> bool,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
-        let mut waits = Waits::default();
-        loop {
-            if let Some(leaf) = self.try_descend(&ToKey(key))?
-                && let Some(outcome) = self.read_from_home(&leaf, key, &want_value, &mut take)?
-            {
-                return Ok(outcome);
-            }
-            waits.wait();
+        match self.layers() {
+            Some(layers) => layers.read(key, &want_value, &mut take),
+            None => Ok(None),
         }
-    }
-
-    /// Reads a long key whose home leaf is `leaf`; `None` if the leaf changed.
-    fn read_from_home<T>(
-        &self,
-        leaf: &ReadPage<'_>,
-        key: &[u8],
-        want_value: &dyn Fn(RecordMeta) -> bool,
-        take: &mut dyn FnMut(ValueRef<'_>) -> T,
-    ) -> Result<Option<Option<Taken<T>>>, StoreError> {
-        let Some(layers) = self.layers() else {
-            return Ok(leaf.validate().then_some(None));
-        };
-        // The number of a layer is never reused: a record that is found is the key's.
-        if let Some(found) = layers.read(key, want_value, take)? {
-            return Ok(Some(Some(found)));
-        }
-        if leaf.validate() || braid_rt::mutant!("believe_a_missing_link") {
-            return Ok(Some(None));
-        }
-        // Looking at the layers may have evicted the leaf: a small pool would do so again and again.
-        let (_leaf, _) = self.latch_leaf(key)?;
-        layers.read(key, want_value, take).map(Some)
     }
 
     /// Latches what a change of a key needs that is longer than `SHORT_KEY_MAX`: the leaf with its record, or where

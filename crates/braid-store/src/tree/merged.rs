@@ -15,9 +15,6 @@ use crate::node::INLINE_MAX;
 /// A step that has read so many bytes of long keys and their values reads no further ones.
 const LONG_BYTES_MAX: usize = 1 << 18;
 
-/// Attempts without a latch: a pool that is too small for a step's pages evicts the leaf each time.
-const ATTEMPTS: u32 = 3;
-
 /// A long key and its record.
 struct Long {
     key: Vec<u8>,
@@ -95,29 +92,14 @@ impl Merged {
 }
 
 impl Tree {
-    /// Adds the long keys to what a step read of their home leaf; `None` if the leaf changed.
+    /// Adds the long keys to what a step read of their home leaf before: see [`layers`](super::layers) on why the leaf
+    /// need not be validated.
     #[cold]
     pub(super) fn with_long_keys(
-        &self,
         layers: &Layers,
         scan: LeafScan,
         step: &Step<'_>,
-        attempt: u32,
-    ) -> Result<Option<LeafScan>, StoreError> {
-        let latched = match attempt < ATTEMPTS {
-            true => None,
-            false => {
-                let Some(leaf) = self.pool.write(scan.stamp.page)? else {
-                    return Ok(None);
-                };
-                Some(leaf)
-            }
-        };
-        if let Some(leaf) = &latched
-            && leaf.version() != scan.stamp.version
-        {
-            return Ok(None);
-        }
+    ) -> Result<LeafScan, StoreError> {
         let far = match &scan.next {
             Some(next) => complement(next.as_ref().map(|key| &key[..])),
             None => step.to,
@@ -127,17 +109,10 @@ impl Tree {
             Direction::Reverse => (far, step.from),
         };
         let found = layers.find(range, step.direction, step.at_most)?;
-        if latched.is_none()
-            && !self.is_current(scan.stamp)
-            && !braid_rt::mutant!("believe_layers_of_a_changed_leaf")
-        {
-            return Ok(None);
+        match found.keys.is_empty() {
+            true => Ok(scan),
+            false => Ok(merge(scan, found, step)),
         }
-        drop(latched);
-        if found.keys.is_empty() {
-            return Ok(Some(scan));
-        }
-        Ok(Some(merge(scan, found, step)))
     }
 }
 

@@ -317,7 +317,7 @@ impl Tree {
             at_most: at_most.max(1),
         };
         let mut waits = Waits::default();
-        let (mut replaced, mut attempt) = (None, 0);
+        let mut replaced = None;
         loop {
             let reached = match near.take() {
                 Some(position) => self.try_reach_near(position)?,
@@ -326,14 +326,11 @@ impl Tree {
             if let Some(reached) = reached
                 && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
             {
-                // After the leaf was read: the first long key in its range would have changed it.
-                let Some(layers) = self.layers() else {
-                    return Ok(scan);
+                // After the leaf was read: the first long key in its range changes it.
+                return match self.layers() {
+                    Some(layers) => Self::with_long_keys(layers, scan, &step),
+                    None => Ok(scan),
                 };
-                if let Some(scan) = self.with_long_keys(layers, scan, &step, attempt)? {
-                    return Ok(scan);
-                }
-                attempt += 1;
             }
             waits.wait();
         }
