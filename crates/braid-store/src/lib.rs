@@ -76,7 +76,7 @@ pub use detached::DetachedValue;
 pub use error::StoreError;
 pub use file::{DataFileCreation, FORMAT, creation_of, data_format};
 pub use page::{PAGE_SIZE, PageId};
-pub use room::WriterRoom;
+pub use room::{WriterRoom, layer_entries};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | each dirty page, and each image that waits for the open checkpoint | 1 |
 //! | the page map and the root of the next checkpoint | one per 512 pages, and the root's |
-//! | removals and their purges | [`REMOVALS`] |
+//! | removals and their purges | [`REMOVALS`], and [`LONG_REMOVALS`] once there are long keys |
 //! | each writer that commits | what its largest transaction can need, see [`need`] |
 //!
 //! Before a transaction draws its number it looks whether the surplus is negative, which is one load. If so, or if the
@@ -21,11 +21,20 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Blocks that only transactions that remove, and purges, may use: who is out of space makes space by them.
-pub(crate) const REMOVALS: i64 = 16;
+use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
-/// The least surplus for a purge, which changes its leaf and what merging that with a neighbour does.
-pub(crate) const FOR_PURGES: i64 = 4 - REMOVALS;
+/// Blocks that only transactions that remove, and purges, may use: a user who is out of space makes space by them.
+const REMOVALS: i64 = 16;
+
+/// Further such blocks once there are long keys, so that there is as much room for a purge of the longest one.
+const LONG_REMOVALS: i64 = 32;
+
+/// Blocks that a purge needs for each record and each link: it changes a leaf, and merges that with a neighbour.
+const PER_PURGE: i64 = 4;
+
+const _: () = assert!(
+    (layer_entries(MAX_KEY_LEN) as u64).cast_signed() * PER_PURGE <= REMOVALS + LONG_REMOVALS
+);
 
 /// Pages for each block that is promised for the page map.
 const PAGES_PER_BLOCK: u64 = 512;
@@ -33,8 +42,21 @@ const PAGES_PER_BLOCK: u64 = 512;
 /// Blocks that a writer keeps from one transaction to the next.
 const KEPT_MAX: u64 = 64;
 
+/// Entries that a write of a key adds to the layers: a record or link for each kilobyte of a long key, none for a
+/// short one.
+#[inline]
+pub const fn layer_entries(key_len: usize) -> usize {
+    match key_len > SHORT_KEY_MAX {
+        true => key_len.div_ceil(SHORT_KEY_MAX),
+        false => 0,
+    }
+}
+
 /// Blocks that a transaction needs at most: each write changes a leaf and makes one, values fill pages, and a
 /// part of the inner nodes splits. It does not change more leaves than there are, nor make more from them.
+///
+/// Entries of layers count as writes. The write of a long key itself then counts for its home leaf and for the leaf
+/// with the counter of layers.
 pub(crate) fn need(writes: usize, bytes: usize, pages: u64) -> u64 {
     (2 * writes as u64).min(2 * pages) + fixed_need(bytes)
 }
@@ -98,6 +120,8 @@ pub(crate) struct Room {
     surplus: AtomicI64,
     /// Blocks promised for the root of the next checkpoint.
     root: AtomicI64,
+    /// Whether [`LONG_REMOVALS`] are promised.
+    has_long_keys: AtomicBool,
     /// Whether a transaction was refused since the newest checkpoint.
     refused: AtomicBool,
     /// Whether there ever was a transaction to be admitted.
@@ -111,6 +135,27 @@ impl Room {
     pub(crate) fn begin(&self, blocks: i64) {
         self.surplus.store(blocks - REMOVALS, Ordering::Relaxed);
         self.root.store(0, Ordering::Relaxed);
+    }
+
+    /// Promises the blocks for removals of long keys, unless that was done before.
+    pub(crate) fn expect_long_keys(&self) {
+        if !self.has_long_keys.swap(true, Ordering::Relaxed) {
+            self.surplus.fetch_sub(LONG_REMOVALS, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks that are promised to removals and purges.
+    pub(crate) fn removals(&self) -> i64 {
+        match self.has_long_keys.load(Ordering::Relaxed) {
+            true => REMOVALS + LONG_REMOVALS,
+            false => REMOVALS,
+        }
+    }
+
+    /// The least surplus for the purge of a key.
+    pub(crate) fn for_purge(&self, key_len: usize) -> i64 {
+        let entries = (layer_entries(key_len).max(1) as u64).cast_signed();
+        PER_PURGE * entries - self.removals()
     }
 
     /// What is left.
@@ -140,7 +185,7 @@ impl Room {
     /// The floor at which nothing is promised but blocks for dirty pages and writers.
     pub(crate) fn lowest(&self, pages: u64) -> i64 {
         let map = (pages / PAGES_PER_BLOCK + 1).cast_signed();
-        -(REMOVALS + map + self.root.load(Ordering::Relaxed))
+        -(self.removals() + map + self.root.load(Ordering::Relaxed))
     }
 
     /// Promises blocks for the map of so many pages.
@@ -229,7 +274,7 @@ mod tests {
         let root = store.inner.root.lock().blob_blocks.len() as u64 + 2;
         let needed = pool.dirty_before(u64::MAX).len() as u64 + map + root + promised;
         let room = free + pool.file.extent.load(Ordering::Relaxed);
-        room.cast_signed() - (end + needed).cast_signed() - REMOVALS
+        room.cast_signed() - (end + needed).cast_signed() - pool.file.room.removals()
     }
 
     /// Changes or removes a record, and keeps a large value that it replaces.
@@ -239,7 +284,13 @@ mod tests {
         kept: &mut Vec<DetachedValue>,
     ) -> Result<(), StoreError> {
         let tree = store.tree(1 + rng.u32(..2))?;
-        let key = rng.u32(..4_000).to_be_bytes();
+        let mut key = rng.u32(..4_000).to_be_bytes().to_vec();
+        if rng.u32(..20) == 0 {
+            // With layers of its own, and with layers that others share.
+            let at = key.len() * rng.usize(..2);
+            key.splice(at..at, [7; 3_000]);
+            store.expect_long_keys();
+        }
         let len = [10, 300, 20_000][rng.usize(..100).saturating_sub(97)];
         let (version, value) = (1, &vec![7; len][..]);
         let removes = rng.u32(..4) == 0;
@@ -257,6 +308,73 @@ mod tests {
             kept.drain(..).for_each(|value| store.free_detached(value));
         }
         Ok(())
+    }
+
+    /// The pages that one change takes out of the surplus, in a tree of short and long keys.
+    #[test]
+    fn a_change_takes_no_more_than_it_is_promised() {
+        const LENGTHS: [usize; 8] = [4, 1_000, 1_024, 1_025, 2_048, 3_000, 5_000, MAX_KEY_LEN];
+        let (mut most, mut most_of_purges) = (0, 0);
+        for seed in 0..12 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let device = Arc::new(SimDevice::new(seed));
+            let store = Store::create(device, OPTIONS).unwrap();
+            store.expect_long_keys();
+            let tree = store.tree(1).unwrap();
+            let room = &store.inner.pool.file.room;
+            // The number of changes that a checkpoint has to be made after.
+            let often = [10, 100, 1_000][rng.usize(..3)];
+            let removals = rng.u32(1..12);
+            let mut known: Vec<Vec<u8>> = Vec::new();
+            for step in 0..3_000 {
+                let mut key = vec![rng.u8(..3); LENGTHS[rng.usize(..LENGTHS.len())]];
+                // The place where keys part, and so the layers that they share.
+                let at = rng.usize(..key.len() / 4);
+                key[4 * at..][..2].copy_from_slice(&rng.u16(..400).to_be_bytes());
+                let value = vec![7; [10, 300, 1_900, 20_000][rng.usize(..100).saturating_sub(96)]];
+                let (before, pages) = (room.surplus(), store.inner.pool.page_ids());
+                let removes = rng.u32(..16) < removals && !known.is_empty();
+                let (change, promised) = match removes {
+                    true => {
+                        key = known.swap_remove(rng.usize(..known.len()));
+                        let entries = layer_entries(key.len()).max(1) as u64;
+                        (Change::Remove, PER_PURGE.unsigned_abs() * entries)
+                    }
+                    false => {
+                        let writes = 1 + layer_entries(key.len());
+                        let version = 1;
+                        let promised = need(writes, key.len() + value.len(), pages);
+                        (
+                            Change::Put {
+                                version,
+                                value: &value,
+                            },
+                            promised,
+                        )
+                    }
+                };
+                tree.modify(&key, |_| (change, ())).unwrap();
+                let taken = u64::try_from(before - room.surplus()).unwrap_or(0);
+                assert!(
+                    taken <= promised,
+                    "seed {seed}, {step}: {taken}, and {promised} promised for {} bytes, removal {removes}",
+                    key.len()
+                );
+                if removes {
+                    most_of_purges = taken.max(most_of_purges);
+                } else {
+                    most = taken.max(most);
+                    known.push(key);
+                }
+                if rng.u32(..often) == 0 {
+                    let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+                    checkpoint.write(&|_| ()).unwrap();
+                    checkpoint.publish().unwrap();
+                }
+            }
+        }
+        println!("at most {most} by a write, {most_of_purges} by a removal");
+        assert!(most > 6 && most_of_purges > 4, "{most}, {most_of_purges}");
     }
 
     /// Every way a page becomes dirty, clean or free keeps the sum right, also if writes fail in the midst of it.

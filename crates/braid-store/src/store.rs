@@ -13,7 +13,7 @@ use crate::file::{DataFile, Root};
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pool::Pool;
-use crate::room::{self, REMOVALS, WriterRoom};
+use crate::room::{self, WriterRoom};
 use crate::tree::Tree;
 use crate::tree::layers::{LAYERS, LongKeys};
 
@@ -184,6 +184,9 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let pool = Arc::new(Pool::new(file, options.pool_bytes, places, root.next_page)?);
         pool.file.room.set_root(root.blob_blocks.len());
+        if root.trees.keys().any(|id| id & LAYERS != 0) {
+            pool.file.room.expect_long_keys();
+        }
         let trees = Arc::new(RwLock::new(root.trees.clone()));
         let (long, root) = (Mutex::default(), Mutex::new(root));
         Ok(Self {
@@ -262,8 +265,9 @@ impl Store {
     }
 
     /// Makes sure that a transaction of so many writes, whose keys and values have so many bytes, finds a block in
-    /// the file for every page that it changes, wherever the caller applies it. `removes_only` is asked if room is
-    /// short: a transaction that only removes may use a reserve.
+    /// the file for every page that it changes, wherever the caller applies it. The [entries](crate::layer_entries) of
+    /// long keys that are not removed count as writes. `removes_only` is asked if room is short: a transaction that only
+    /// removes may use a reserve.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] if the medium is full: space comes free there, or by a checkpoint.
@@ -293,7 +297,7 @@ impl Store {
         let file = &self.inner.pool.file;
         file.room.set_has_writers();
         let (need, floor) = match removes_only {
-            true => (writes as u64 + 2, -REMOVALS),
+            true => (writes as u64 + 2, -file.room.removals()),
             false => (room::need(writes, bytes, self.inner.pool.page_ids()), 0),
         };
         let missing = writer.missing(need);
@@ -337,11 +341,18 @@ impl Store {
         !self.inner.pool.dirty_before(u64::MAX).is_empty()
     }
 
-    /// Whether there is room to take a record that says nothing any more out of its tree. Otherwise a checkpoint
-    /// makes some.
-    pub fn has_room_to_purge(&self) -> bool {
+    /// Sets room aside in which long keys can be removed from a full file, for as long as the store is open. To be
+    /// called before the first one is admitted; later calls do nothing.
+    pub fn expect_long_keys(&self) {
+        self.inner.pool.file.room.expect_long_keys();
+    }
+
+    /// Whether there is room to take the record of a key, which says nothing any more, out of its tree. Otherwise a
+    /// checkpoint makes some.
+    pub fn has_room_to_purge(&self, key: &[u8]) -> bool {
         let file = &self.inner.pool.file;
-        file.room.surplus() >= room::FOR_PURGES || file.grow(room::FOR_PURGES).is_ok()
+        let floor = file.room.for_purge(key.len());
+        file.room.surplus() >= floor || file.grow(floor).is_ok()
     }
 
     /// Gives the medium back what the data file was made longer by, but for dirty pages and for writers. The next

@@ -24,7 +24,7 @@ use std::task;
 
 use braid_log::LockRelease;
 use braid_rt::narrow;
-use braid_store::{Change, Direction};
+use braid_store::{Change, Direction, SHORT_KEY_MAX};
 
 use crate::context::{Context, footprint};
 use crate::database::{Inner, PooledContext};
@@ -442,8 +442,31 @@ impl Inner {
     /// Makes sure that the data file has room for what the transaction changes. Once it is logged, nobody can refuse it.
     #[inline(always)]
     fn admit(&self, state: &mut Context, bytes: usize) -> Result<()> {
+        match bytes > SHORT_KEY_MAX {
+            true => self.admit_large(state, bytes),
+            false => self.admit_entries(state, 0, bytes),
+        }
+    }
+
+    /// Admits a transaction that may have written long keys.
+    #[cold]
+    #[inline(never)]
+    fn admit_large(&self, state: &mut Context, bytes: usize) -> Result<()> {
+        let mut entries = state.writes.layer_entries();
+        if entries > 0 {
+            self.store.expect_long_keys();
+        }
+        if braid_rt::mutant!("admit_long_keys_as_short_ones") {
+            entries = 0;
+        }
+        self.admit_entries(state, entries, bytes)
+    }
+
+    /// Admits a transaction whose long keys add at most so many entries to the layers.
+    #[inline(always)]
+    fn admit_entries(&self, state: &mut Context, entries: usize, bytes: usize) -> Result<()> {
         let writes = &state.writes;
-        let size = (writes.len(), bytes);
+        let size = (writes.len() + entries, bytes);
         let removes_only = || writes.live().all(|write| write.removes);
         Ok(self.store.admit(&mut state.room, size, removes_only)?)
     }

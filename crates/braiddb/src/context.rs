@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use braid_store::{RecordMeta, Stamp, WriterRoom};
+use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
 use crate::horizon::Registration;
 use crate::locks::{Owner, User, next_owner};
@@ -227,6 +227,14 @@ impl WriteSet {
 
     pub(crate) fn live_len(&self) -> usize {
         self.writes.len() - self.superseded
+    }
+
+    /// Entries that the long keys among the writes add to layers at most; a removal adds none.
+    pub(crate) fn layer_entries(&self) -> usize {
+        let key_len = |write: &Write| (write.value_at - write.key_at) as usize;
+        let long = self.writes.iter().filter(|w| key_len(w) > SHORT_KEY_MAX);
+        let put = long.filter(|w| !w.superseded && !w.removes);
+        put.map(|w| layer_entries(key_len(w))).sum()
     }
 
     pub(crate) fn key(&self, write: &Write) -> &[u8] {

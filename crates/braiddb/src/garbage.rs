@@ -145,7 +145,7 @@ impl Inner {
                     let mut chain = self.locks.versions(retired.stripe).lock();
                     chain.trim(watermark, &mut shard.spare);
                 }
-                Some(_) if !self.store.has_room_to_purge() => {
+                Some(tombstone) if !self.store.has_room_to_purge(&tombstone.key) => {
                     // A checkpoint makes some.
                     shard.retired.push_front(retired);
                     break;
