@@ -296,6 +296,22 @@ def test_limits(db: braid.Database) -> None:
         assert not tight
 
 
+def test_long_keys(db: braid.Database) -> None:
+    assert braid.MAX_KEY_LEN == 8192
+    table = db.table("t", key=str, value=int)
+    lengths = [1, 1024, 1025, 4000, braid.MAX_KEY_LEN]
+    keys = ["k" * length for length in lengths]
+    table.update(zip(keys, lengths, strict=True))
+    assert list(table.items()) == list(zip(keys, lengths, strict=True))
+    assert list(reversed(table)) == keys[::-1]
+    assert [len(key) for key, _ in table.range(keys[1], keys[3])] == [1024, 1025]
+    with db.begin() as tx:
+        assert tx.get(table, keys[4]) == braid.MAX_KEY_LEN
+        assert tx.remove(table, keys[4])
+    assert keys[4] not in table
+    assert len(table) == 4
+
+
 def test_ranges(db: braid.Database) -> None:
     table = db.table("t", key=int, value=int)
     table.update((i, i * i) for i in range(1000))

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The most bytes that a key can have.
-#define BRAID_MAX_KEY_LEN 1024
+// The most bytes that a key can have. Each KiB above the first takes another descent.
+#define BRAID_MAX_KEY_LEN 8192
 
 // The most bytes that a value can have.
 #define BRAID_MAX_VALUE_LEN 134217728

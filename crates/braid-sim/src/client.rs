@@ -15,6 +15,7 @@ use fastrand::Rng;
 
 use crate::beside::{Beside, Checked, Reader};
 use crate::check::Violation;
+use crate::keys::{LONG, TableKey};
 use crate::plan::Plan;
 use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, View};
 
@@ -30,7 +31,7 @@ const NO_ROOM: &str = "cannot apply a logged transaction: out of space";
 /// The tables of a history.
 #[derive(Clone)]
 pub(crate) struct Tables {
-    values: Table<u8, Bytes>,
+    values: Table<TableKey, Bytes>,
     /// A key for each transaction that wrote.
     marks: Table<u64, Bytes>,
     /// Entries with a time to live, see [`crate::beside`].
@@ -110,13 +111,13 @@ fn decode(bytes: &[u8]) -> Version {
 
 fn scan(
     reader: &impl Readable,
-    table: &Table<u8, Bytes>,
+    table: &Table<TableKey, Bytes>,
     from: Key,
     to: Key,
 ) -> Result<Vec<(Key, Version)>> {
     let entries = reader.range(table, from..to)?;
     entries
-        .map(|entry| entry.map(|(key, bytes)| (key, decode(&bytes))))
+        .map(|entry| entry.map(|(key, bytes)| (key.0, decode(&bytes))))
         .collect()
 }
 
@@ -617,17 +618,30 @@ impl Client {
     fn key(&mut self) -> Key {
         // Some keys are hot.
         let keys = self.plan.keys;
-        if self.rng.bool() {
+        let key = if self.rng.bool() {
             self.rng.u8(..keys.min(3))
         } else {
             self.rng.u8(..keys)
+        };
+        match self.plan.long && !key.is_multiple_of(4) {
+            true => LONG + key,
+            false => key,
+        }
+    }
+
+    /// The end of a range that begins at a key.
+    fn end_of_range(&mut self, from: Key) -> Key {
+        let to = from + self.rng.u8(1..=self.plan.keys);
+        match self.plan.long && from < LONG && to.is_multiple_of(2) {
+            true => LONG + to,
+            false => to,
         }
     }
 
     fn read(&mut self, reader: &impl Readable) -> Result<Op> {
         if self.rng.u32(..4) == 0 {
             let from = self.key();
-            let to = from + self.rng.u8(1..=self.plan.keys);
+            let to = self.end_of_range(from);
             // A forgotten scan never gives its page back, and with it the pool's memory: in few histories, or a long
             // simulation fills the machine's.
             let may_forget = self.plan.careless && self.plan.seed.is_multiple_of(32);
@@ -647,7 +661,7 @@ impl Client {
         let entries = self.rng.usize(1..4);
         let mut range = reader.range(&self.tables.values, from..to)?;
         let first = range.by_ref().take(entries);
-        let seen = first.map(|entry| entry.map(|(key, bytes)| (key, decode(&bytes))));
+        let seen = first.map(|entry| entry.map(|(key, bytes)| (key.0, decode(&bytes))));
         let seen = seen.collect::<Result<Vec<_>>>()?;
         std::mem::forget(range);
         braid_rt::reach("a scan is forgotten");
@@ -671,7 +685,7 @@ impl Client {
             self.many(tx, id, ops)?;
         }
         if id.is_multiple_of(4) {
-            tx.prefetch(&table, &[0, 1, 2])?;
+            tx.prefetch::<TableKey, _, Key>(&table, &[0, 1, 2])?;
         }
         for _ in 0..self.rng.u32(1..6) {
             match self.rng.u32(..10) {
@@ -757,7 +771,7 @@ impl Client {
         let table = self.tables.values.clone();
         match self.rng.u32(..6) {
             kind @ 0..3 => {
-                for key in 0..3 {
+                for key in 0..3_u8 {
                     if kind == 0 && key == 1 {
                         // Validated behind the others, whose numbers may be old by then.
                         let seen = scan(tx, &table, 1, 2)?;

@@ -147,6 +147,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: a checkpoint abandoned", LONG),
     ("store: a checkpoint's pages can't be written", LONG),
     ("store: a freed page waits for the checkpoint", LONGER),
+    ("store: a layer that has become empty", LONG),
     ("store: a page is read in a batch", LONG),
     ("store: a replaced large value is read", LONG),
     ("store: a superblock that is none", LONG),

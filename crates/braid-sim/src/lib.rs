@@ -16,6 +16,7 @@ pub mod coverage;
 mod foreign;
 pub mod graph;
 mod history;
+mod keys;
 mod memory;
 mod plan;
 mod processor;

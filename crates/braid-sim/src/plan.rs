@@ -68,6 +68,8 @@ pub struct Plan {
     pub careless: bool,
     /// Whether clients read as other processes do, next to the one that writes.
     pub readers: bool,
+    /// Whether some keys are long, with shared beginnings: see `keys`.
+    pub long: bool,
     /// Whether the device lies about what is durable: then the checker should complain.
     pub lies: bool,
 }
@@ -111,6 +113,7 @@ impl Plan {
             reopens: rng.u32(..8) == 0,
             // Of its own, so that the rest of a seed's plan stays as it was.
             readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
+            long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
         };
         // Together they are too much for the pool.
         plan.loads |= plan.large && rng.bool();
@@ -232,6 +235,7 @@ impl Plan {
             "stalls" => self.stalls = parse(name, value)?,
             "careless" => self.careless = parse(name, value)?,
             "readers" => self.readers = parse(name, value)?,
+            "long" => self.long = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -296,6 +300,7 @@ impl Plan {
         add(&|p| p.archive = false);
         add(&|p| p.reopens = false);
         add(&|p| p.readers = false);
+        add(&|p| p.long = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
@@ -344,6 +349,7 @@ impl fmt::Display for Plan {
             stalls,
             careless,
             readers,
+            long,
             lies,
         } = self;
         write!(
@@ -353,7 +359,7 @@ impl fmt::Display for Plan {
              crashes={crashes},errors={errors},decay={decay},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
-             careless={careless},readers={readers},lies={lies}"
+             careless={careless},readers={readers},long={long},lies={lies}"
         )
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use braid_store::TreeLoader;
+use braid_store::{TreeLoader, WriterRoom, layer_entries};
 use bytes::Bytes;
 
 use crate::MAX_VALUE_LEN;
@@ -45,6 +45,7 @@ use crate::types::{AsKey, AsValue, Key, Value};
 pub struct BulkLoader<K: Key, V: Value> {
     inner: Arc<Inner>,
     tree: TreeLoader,
+    long: LongKeys,
     id: u32,
     name: String,
     /// The names of its types, as the catalog has them.
@@ -61,6 +62,54 @@ pub struct BulkLoader<K: Key, V: Value> {
     /// Why nothing can be added any more.
     failed: Option<Error>,
     types: PhantomData<fn() -> (K, V)>,
+}
+
+/// The keys of a loader that the store holds already; frees them unless they become a table's.
+struct LongKeys {
+    inner: Arc<Inner>,
+    id: u32,
+    is_some: bool,
+    /// Room in the data file for the next one.
+    room: WriterRoom,
+}
+
+impl LongKeys {
+    /// Adds an entry, as [`TreeLoader::append`] does. It changes pages of the store at once: between two flips of
+    /// checkpoints, and if there is room for them.
+    fn append(
+        &mut self,
+        tree: &mut TreeLoader,
+        key: &[u8],
+        version: u64,
+        value: &[u8],
+    ) -> Result<()> {
+        let _gate = self.inner.page_gate.read();
+        let size = (1 + layer_entries(key.len()), key.len() + value.len());
+        let store = &self.inner.store;
+        store.expect_long_keys();
+        store.admit(&mut self.room, size, || false)?;
+        self.is_some = true;
+        tree.append(key, version, value)?;
+        store.trim_room(&mut self.room);
+        Ok(())
+    }
+
+    /// Leaves them to their table.
+    fn release(&mut self) {
+        self.is_some = false;
+        self.inner.store.release_room(&mut self.room);
+    }
+}
+
+impl Drop for LongKeys {
+    fn drop(&mut self) {
+        self.inner.store.release_room(&mut self.room);
+        // What is not freed here is when the database is opened again.
+        if self.is_some && self.inner.check_writable().is_ok() {
+            let _gate = self.inner.page_gate.read();
+            let _ = self.inner.store.drop_tree(self.id);
+        }
+    }
 }
 
 impl<K: Key, V: Value> BulkLoader<K, V> {
@@ -111,8 +160,12 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             }
             None => value,
         };
-        if let Err(error) = self.tree.append(key, self.version, stored) {
-            let error = Error::from(error);
+        let (tree, version) = (&mut self.tree, self.version);
+        let appended = match layer_entries(key.len()) {
+            0 => tree.append(key, version, stored).map_err(Error::from),
+            _ => self.long.append(tree, key, version, stored),
+        };
+        if let Err(error) = appended {
             self.failed = Some(error.clone());
             return Err(error);
         }
@@ -201,6 +254,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         self.check_usable()?;
         let Self {
             inner,
+            mut long,
             id,
             name,
             type_names,
@@ -211,6 +265,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         self.tree.finish()?;
         let tree = {
             let _gate = inner.page_gate.read();
+            long.release();
             self.tree.attach()
         };
         let make_durable = || match braid_rt::mutant!("name_before_contents") {
@@ -348,6 +403,12 @@ impl Database {
         Ok(BulkLoader {
             inner: inner.clone(),
             tree: inner.store.load(id, inner.background)?,
+            long: LongKeys {
+                inner: inner.clone(),
+                id,
+                is_some: false,
+                room: WriterRoom::default(),
+            },
             id,
             name: name.to_owned(),
             type_names,

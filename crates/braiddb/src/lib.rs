@@ -79,7 +79,7 @@
 //!
 //! | what | limit, or default | more |
 //! |---|---|---|
-//! | key | 1 KiB | [`MAX_KEY_LEN`] |
+//! | key | 8 KiB | [`MAX_KEY_LEN`]; above 1 KiB slower |
 //! | value | 128 MiB | [`MAX_VALUE_LEN`]; 9 bytes less with [`TableOptions`] |
 //! | table name | 255 bytes | [`MAX_TABLE_NAME_LEN`] |
 //! | a transaction's writes | 256 MiB | [`Builder::transaction_bytes_max`], 1 KiB to 1 GiB |
@@ -185,7 +185,7 @@ pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
-pub use braid_store::{MAX_VALUE_LEN, SHORT_KEY_MAX as MAX_KEY_LEN, StoreStats};
+pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bulk::BulkLoader;
 pub use bytes::Bytes;
 pub use catalog::MAX_TABLE_NAME_LEN;

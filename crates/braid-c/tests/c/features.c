@@ -191,6 +191,50 @@ static void batches(void) {
     OK(braid_table_free(orders));
 }
 
+/* Writes an entry, and sees how that ends. */
+static void write_one(braid_table *table, const void *key, size_t key_len, const void *data,
+                      size_t len, braid_status status) {
+    braid_write write;
+    memset(&write, 0, sizeof write);
+    write.table = table;
+    write.operation = BRAID_PUT;
+    write.key.data = key;
+    write.key.len = key_len;
+    write.value.data = data;
+    write.value.len = len;
+    EXPECT(status, braid_db_write(db, &write, 1, NULL));
+}
+
+/* Keys up to the limit, next to short ones, in their order; also over a load. */
+static void long_keys(void) {
+    static char key[BRAID_MAX_KEY_LEN + 1];
+    const size_t lengths[] = {1, 1024, 1025, 4000, BRAID_MAX_KEY_LEN};
+    const size_t count = sizeof lengths / sizeof lengths[0];
+    braid_table *tables[2] = {open_table("long keys"), NULL};
+    braid_loader *loader = NULL;
+    memset(key, 'k', sizeof key);
+    OK(braid_loader_new(db, "long keys loaded", NULL, &loader));
+    for (size_t i = 0; i < count; i++) {
+        write_one(tables[0], key, lengths[i], &lengths[i], sizeof lengths[i], BRAID_OK);
+        OK(braid_loader_insert(loader, key, lengths[i], &lengths[i], sizeof lengths[i]));
+    }
+    write_one(tables[0], key, sizeof key, S("v"), BRAID_KEY_TOO_LONG);
+    MESSAGE("8192");
+    OK(braid_loader_finish(loader, &tables[1]));
+    for (size_t t = 0; t < 2; t++) {
+        size_t found;
+        for (size_t i = 0; i < count; i++) {
+            OK(braid_table_get(tables[t], key, lengths[i], &value));
+            CHECK(value.len == sizeof found);
+            memcpy(&found, value.data, sizeof found);
+            CHECK(found == lengths[i]);
+            braid_value_free(&value);
+        }
+        EXPECT(BRAID_NOT_FOUND, braid_table_get(tables[t], key, 1026, &value));
+        OK(braid_table_free(tables[t]));
+    }
+}
+
 /* The file is shorter once a table that filled it is gone. */
 static void compacting(void) {
     braid_table *table = open_table("bulky");
@@ -534,6 +578,7 @@ int main(void) {
     ranges_removed();
     entries_kept_popped_and_counted();
     batches();
+    long_keys();
     compacting();
     table_options();
     health();

@@ -10,6 +10,7 @@ use fastrand::Rng;
 
 use super::{Checked, Shared, is_fault};
 use crate::check::Violation;
+use crate::keys::TableKey;
 use crate::record::{Key, Op, Outcome, Round, TxId, Version};
 
 const NAME: &str = "consumer";
@@ -53,7 +54,7 @@ fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
                 id = Some(own);
             }
             Some("values") => {
-                let key = u8::from_key_bytes(key).expect("a key");
+                let key = TableKey::from_key_bytes(key).expect("a key").0;
                 let version = change.value.as_ref().map(|bytes| {
                     Version::decode(bytes).expect("a feed shows values that somebody wrote")
                 });

@@ -15,7 +15,10 @@ use crate::error::Result;
 pub(super) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
 pub(super) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
 const MANIFEST_MAGIC: [u8; 8] = *b"BRAIDMAN";
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+
+/// The oldest format that is read: the same, without trees of layers (see `docs/file-format.md`).
+const OLDEST: u32 = 1;
 
 /// Pages in a piece, at most.
 pub(super) const PIECE_PAGES: usize = 64;
@@ -113,7 +116,7 @@ impl Manifest {
         if crc32c::crc32c(rest.0) != crc {
             return Err(NoManifest::Damaged);
         }
-        if format != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&format) {
             return Err(NoManifest::Format(format));
         }
         Self::decode_body(rest).ok_or(NoManifest::Damaged)
@@ -317,8 +320,14 @@ mod tests {
             assert!(is_told, "byte {at}");
             assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");
         }
-        let mut newer = bytes.clone();
-        newer[8] = 2;
-        assert_eq!(Manifest::decode(&newer), Err(NoManifest::Format(2)));
+        let of_format = |format: u8| {
+            let mut other = bytes.clone();
+            other[8] = format;
+            Manifest::decode(&other).err()
+        };
+        assert_eq!(of_format(1), None);
+        for unknown in [0, 3] {
+            assert_eq!(of_format(unknown), Some(NoManifest::Format(unknown.into())));
+        }
     }
 }
