@@ -155,8 +155,8 @@ fn remember(message: String) {
     let _ = LAST.try_with(|last| *last.borrow_mut() = message);
 }
 
-/// What went wrong in this thread's last call that returned a negative status, in English; empty if none
-/// did. It is this thread's alone and lasts until its next call that fails.
+/// Returns the message of this thread's last call that returned a negative status, in English; empty
+/// if there was none. Each thread has its own message, which is valid until its next call that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_error_message() -> *const c_char {
     let message = LAST.try_with(|last| last.borrow().as_ptr());

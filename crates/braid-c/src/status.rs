@@ -4,52 +4,52 @@ use std::ffi::{CStr, c_char, c_int};
 
 use braid::Error;
 
-/// What a function returns. Negative numbers are errors, which `braid_error_message` explains; positive
-/// ones are outcomes that are none.
+/// Status returned by a function. Negative numbers are errors, which `braid_error_message` explains;
+/// positive ones are outcomes that are not errors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_status {
-    /// It was done.
+    /// Success.
     BRAID_OK = 0,
-    /// There is nothing of this key or name.
+    /// There is no such key or name.
     BRAID_NOT_FOUND = 1,
-    /// The key is already there; nothing was written.
+    /// The key already exists; nothing was written.
     BRAID_EXISTS = 2,
     /// The key has another value than expected; nothing was written.
     BRAID_MISMATCH = 3,
     /// The outcome is not known yet.
     BRAID_PENDING = 4,
-    /// The cursor has given everything.
+    /// The cursor has returned all entries, or the reader all current changes.
     BRAID_END = 5,
 
-    /// An argument that must not be NULL is NULL. Nothing was done.
+    /// A required argument is NULL. Nothing was done.
     BRAID_NULL_ARGUMENT = -1,
-    /// An argument has a value that it can't have. Nothing was done.
+    /// An argument has an invalid value. Nothing was done.
     BRAID_INVALID_ARGUMENT = -2,
-    /// What was given is no handle, or one of another kind. Nothing was done.
+    /// The argument is not a handle, or a handle of another kind. Nothing was done.
     BRAID_INVALID_HANDLE = -3,
-    /// What the handle stood for was freed, closed, committed or aborted before. Nothing was done.
+    /// The handle was freed, closed, committed or aborted before. Nothing was done.
     BRAID_STALE_HANDLE = -4,
-    /// Another thread is inside a call with this handle. Nothing was done.
+    /// Another thread is using this handle in a call. Nothing was done.
     BRAID_BUSY = -5,
-    /// The library failed where it never should; what was going on is not known to be done. The database
-    /// is as durable as ever; close it and open it again.
+    /// A bug made the library panic; the operation may be incomplete. Committed data is as durable
+    /// as before; close the database and open it again.
     BRAID_PANIC = -6,
 
     /// The transaction lost against a concurrent one and left no trace. Run it again.
     BRAID_CONFLICT = -10,
-    /// Bytes on disk are not what was written.
+    /// Bytes on disk differ from what was written.
     BRAID_CORRUPTED = -11,
     /// The medium, or the configured limit, is full. Nothing was written, nothing is lost.
     BRAID_OUT_OF_SPACE = -12,
-    /// An earlier write or sync failed, so nothing further can be promised: the database is read-only
-    /// until it is closed and opened again.
+    /// An earlier write or sync failed, so Braid can promise nothing further: the database is
+    /// read-only until it is closed and opened again.
     BRAID_POISONED = -13,
-    /// The database was written by a version or with options that this build can't serve.
+    /// The database was written by a version, or with options, that this build does not support.
     BRAID_INCOMPATIBLE = -14,
     /// Another process, or another handle of this process, has the database open.
     BRAID_LOCKED = -15,
-    /// The directory exists but holds no Braid database.
+    /// The directory exists but contains no Braid database.
     BRAID_NOT_A_DATABASE = -16,
     /// The file system does not allow writes.
     BRAID_READ_ONLY = -17,
@@ -57,56 +57,62 @@ pub enum braid_status {
     BRAID_KEY_TOO_LONG = -18,
     /// The value is longer than `BRAID_MAX_VALUE_LEN`.
     BRAID_VALUE_TOO_LONG = -19,
-    /// The transaction's writes are over the configured limit.
+    /// The writes of the transaction exceed the configured limit.
     BRAID_TRANSACTION_TOO_LARGE = -20,
     /// There is no table of this name.
     BRAID_TABLE_MISSING = -21,
     /// There is already a table of this name.
     BRAID_TABLE_EXISTS = -22,
-    /// The table was dropped while its handle was held.
+    /// The table was dropped after the handle was opened.
     BRAID_TABLE_DROPPED = -23,
     /// The table's name is empty or longer than `BRAID_MAX_TABLE_NAME_LEN`.
     BRAID_TABLE_NAME = -24,
-    /// The table holds other types than byte strings: a program in another language made it.
+    /// The keys or values of the table are not byte strings: a program in another language created
+    /// it.
     BRAID_TABLE_TYPE = -25,
     /// The table belongs to another database than the transaction or snapshot.
     BRAID_FOREIGN_TABLE = -26,
-    /// An option is out of its range.
+    /// An option is out of range.
     BRAID_OPTIONS = -27,
     /// The database was closed.
     BRAID_CLOSED = -28,
     /// The operating system refused an operation.
     BRAID_IO = -29,
-    /// The last checkpoint failed. Commits go on while there is log space; checkpoints are tried again.
+    /// The last checkpoint failed. Commits continue while the log has space; Braid retries the
+    /// checkpoint.
     BRAID_CHECKPOINT_FAILING = -30,
     /// An error that this version of the interface has no number for.
     BRAID_OTHER = -31,
-    /// The database was opened with `BRAID_OPTION_READ_ONLY`, and can't be written to.
+    /// The database was opened with `BRAID_OPTION_READ_ONLY` and cannot be written.
     BRAID_OPENED_READ_ONLY = -32,
-    /// The savepoint is another transaction's, or the transaction returned to a point before it.
+    /// The savepoint belongs to another transaction, or the transaction rolled back to an earlier
+    /// point.
     BRAID_SAVEPOINT_GONE = -33,
-    /// The key does not come behind the one loaded before it.
+    /// The key is not greater than the key loaded before it.
     BRAID_OUT_OF_ORDER = -34,
-    /// The table was created with other options than those asked for.
+    /// The table was created with options other than the requested ones.
     BRAID_TABLE_OPTIONS = -35,
     /// There is already a snapshot of this name.
     BRAID_SNAPSHOT_EXISTS = -36,
-    /// There is no snapshot of this name since the database was opened.
+    /// No snapshot of this name was created since the database was opened.
     BRAID_SNAPSHOT_MISSING = -37,
-    /// The changes behind the position are not kept any more: read the tables anew.
+    /// The changes after the position are gone: read the tables from scratch.
     BRAID_POSITION_LOST = -38,
-    /// The position is none of this database.
+    /// The position belongs to another database.
     BRAID_FOREIGN_POSITION = -39,
     /// There is no feed of this name.
     BRAID_FEED_MISSING = -40,
-    /// A backup or an archive is not what is needed; the message says what to do.
+    /// A backup or an archive cannot be made or used; the message says why, and what to do.
     BRAID_BACKUP = -41,
-    /// The archive can't be written. Commits go on while the log, which is kept for it, has room; it is tried again.
+    /// The archive cannot be written. Commits continue while the log, which is kept for it, has
+    /// space; Braid retries.
     BRAID_ARCHIVE_FAILING = -42,
-    /// A transaction cannot lock a key, because another open transaction of the same thread holds the key's lock, which keys
-    /// share by their hash: the thread would wait for itself forever. Commit or abort that transaction first.
+    /// A transaction cannot lock a key, because another open transaction of the same thread holds
+    /// the key's lock, which keys share by their hash: the thread would wait for itself forever.
+    /// Commit or abort that transaction first.
     BRAID_SELF_DEADLOCK = -43,
-    /// The database was opened by the parent process: a child made by `fork` can't use it. Nothing was done.
+    /// The parent process opened the database: a child made by `fork` cannot use it. Nothing was
+    /// done.
     BRAID_FORKED = -44,
 }
 
@@ -202,14 +208,15 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
     }
 }
 
-/// The name of a status, as `"BRAID_CONFLICT"`; `"unknown"` for a number that is none. It lasts for ever.
+/// Returns the name of a status, such as `"BRAID_CONFLICT"`; `"unknown"` for a number that is not a
+/// status. The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_status_name(status: c_int) -> *const c_char {
     let found = ALL.iter().find(|(known, _)| *known as c_int == status);
     found.map_or(c"unknown", |(_, name)| name).as_ptr()
 }
 
-/// Whether running the same transaction again can succeed without any other change.
+/// Returns whether running the same transaction again can succeed without any other change.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_status_is_retryable(status: c_int) -> bool {
     status == BRAID_CONFLICT as c_int
