@@ -139,10 +139,10 @@ impl Core {
         } = parts;
         let protocol = crate::protocol::of(options.protocol);
         let space = SpaceState::new(&options);
-        let used = space.slot_bytes(&options);
         let strands = (0..options.strands)
             .map(|index| {
                 let lane = index % options.lanes;
+                let used = lanes[lane].log_space.buffers(&options);
                 let strand = Strand::new(&*device, lane, options.slot_bytes, used, 1);
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()

@@ -13,6 +13,7 @@ use crate::event::{Event, GroupWords};
 use crate::options::LogOptions;
 use crate::pool::SegmentPool;
 use crate::segment::{Segment, SegmentHeader};
+use crate::space::LaneSpace;
 use crate::strand::Slot;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 
@@ -260,8 +261,8 @@ pub(crate) struct Lane {
     pub(crate) pool: SegmentPool,
     /// Bytes left in the segment being written.
     pub(crate) segment_left: AtomicU64,
-    /// Whether the lane has too little space ahead to let new entries in.
-    pub(crate) short: AtomicBool,
+    /// On a cache line of its own: every entry looks at it.
+    pub(crate) log_space: CachePadded<LaneSpace>,
     pub(crate) counters: CachePadded<LaneCounters>,
 }
 
@@ -293,7 +294,7 @@ impl Lane {
             wanted: CachePadded::new(AtomicBool::new(false)),
             flusher: Event::default(),
             pool,
-            short: AtomicBool::new(false),
+            log_space: CachePadded::new(LaneSpace::new(options)),
             counters: CachePadded::new(LaneCounters::default()),
         }
     }

@@ -317,15 +317,16 @@ impl Log {
             Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
             None => 0,
         };
-        let reservation = core.reserve(payload_bytes + dependencies)?;
         let thread = braid_rt::thread::index();
-        let Some(entry) = core.entries.enter(thread) else {
-            braid_rt::reach("log: a commit comes after close");
-            core.unreserve(reservation);
-            return Err(LogError::Closed);
-        };
         let homes = &self.0.homes;
         let home = &homes[thread % homes.len()];
+        let lane = &core.lanes[home.lane];
+        let reservation = core.reserve(lane, payload_bytes + dependencies)?;
+        let Some(entry) = core.entries.enter(thread) else {
+            braid_rt::reach("log: a commit comes after close");
+            core.unreserve(lane, reservation);
+            return Err(LogError::Closed);
+        };
         Ok(InFlight::new(home, entry, reservation))
     }
 

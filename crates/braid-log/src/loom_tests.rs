@@ -267,7 +267,8 @@ fn append(log: &Log, strand: usize) -> Ticket {
 
 fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let core = log.core();
-    let reservation = core.reserve(bytes.len()).unwrap();
+    let lane = &core.lanes[strand % core.lanes.len()];
+    let reservation = core.reserve(lane, bytes.len()).unwrap();
     let entry = core.entries.enter(strand).unwrap();
     let homes = &log.inner().homes;
     let mut entry = InFlight::new(&homes[strand % homes.len()], entry, reservation);
@@ -363,7 +364,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         };
         // Its ticket asks for nothing: only leaving can wake anybody.
         let core = log.core();
-        let reservation = core.reserve(1).unwrap();
+        let reservation = core.reserve(&core.lanes[0], 1).unwrap();
         let entry = core.entries.enter(0).unwrap();
         let mut entry = InFlight::new(&log.inner().homes[0], entry, reservation);
         entry.draw(1);

@@ -14,8 +14,20 @@ pub(crate) const BLOCK: usize = 4096;
 /// Buffers of one strand: one that fills, the others in flight or waiting for it.
 pub(crate) const SLOTS_PER_STRAND: usize = 4;
 
-/// Length of the first segment of a log with one lane.
-const FIRST_SEGMENT: u64 = 64 << 10;
+/// Length of the first segments of all lanes together, unless a chunk needs more.
+const FIRST_SEGMENTS: u64 = 64 << 10;
+
+/// Buffers of all strands that a small log with closed flushes fills between two flushes.
+const SMALL_CLOSED_SLOTS: usize = 16;
+
+/// How much of a strand's buffers is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BufferLimits {
+    /// Bytes of each slot.
+    pub(crate) slot_bytes: usize,
+    /// Slots that may wait for a flush.
+    pub(crate) slots: usize,
+}
 
 /// Commit protocol, which orders and acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -146,8 +158,9 @@ pub struct LogOptions {
     /// Sequences of segment files, each with its own flushes; strands are spread over them. Default 1:
     /// all strands share each flush. Fixed when the log is created.
     pub lanes: usize,
-    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. With one lane, the first segment has 64 KiB,
-    /// and each further one as many bytes as all that are kept, up to this size.
+    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. The first segments of all lanes have 64 KiB
+    /// together, or 12 KiB each if that is more, and each further one as many bytes as all that the lane keeps, up to this size. With
+    /// several lanes and [`LogOptions::max_log_bytes`], all have this size.
     pub segment_bytes: u64,
     /// Size of one of a strand's four buffers in bytes, a multiple of 4096. Default 512 KiB. A larger
     /// piece is streamed through several buffers.
@@ -214,43 +227,60 @@ impl LogOptions {
         self.preallocated_bytes.div_ceil(lane) * self.segment_bytes
     }
 
-    /// The most bytes on the medium that have to lie in one segment, if the slots have `slot` bytes: a chunk, or with
-    /// closed flushes all buffers of a lane.
-    pub(crate) fn unit_bytes(&self, slot: usize) -> u64 {
-        match crate::protocol::of(self.protocol).has_closed_flushes() {
-            true => (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND * slot) as u64,
-            false => slot as u64,
-        }
+    /// The most bytes on the medium that have to lie in one segment: a chunk, or with closed flushes all buffers of a
+    /// lane that may wait for a flush.
+    pub(crate) fn unit_bytes(&self, buffers: BufferLimits) -> u64 {
+        let slots = match crate::protocol::of(self.protocol).has_closed_flushes() {
+            true => self.strands.div_ceil(self.lanes) * buffers.slots,
+            false => 1,
+        };
+        (slots * buffers.slot_bytes) as u64
     }
 
-    /// How much of each slot is used while the log is small; see [`crate::space`].
-    pub(crate) fn small_slot_bytes(&self) -> usize {
-        let closed = crate::protocol::of(self.protocol).has_closed_flushes();
-        let blocks = match closed || braid_rt::simulation::is_on() {
+    /// What of the buffers is used while the lane is small; see [`crate::space`].
+    pub(crate) fn small_buffers(&self) -> BufferLimits {
+        let is_closed = crate::protocol::of(self.protocol).has_closed_flushes();
+        let blocks = match is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
             true => 2,
             false => 7,
         };
-        self.slot_bytes.min(blocks * BLOCK)
+        let slots = match is_closed {
+            true => (SMALL_CLOSED_SLOTS / self.strands).clamp(1, SLOTS_PER_STRAND),
+            false => SLOTS_PER_STRAND,
+        };
+        BufferLimits {
+            slot_bytes: self.slot_bytes.min(blocks * BLOCK),
+            slots,
+        }
     }
 
-    /// The least length of a segment while the log is small. That of the first one. Lanes of their own are for loads
-    /// that do not begin small.
+    /// What of the buffers is used once the lane has grown: everything.
+    pub(crate) fn grown_buffers(&self) -> BufferLimits {
+        BufferLimits {
+            slot_bytes: self.slot_bytes,
+            slots: SLOTS_PER_STRAND,
+        }
+    }
+
+    /// The least length of a segment while the lane is small. That of the first one. Several lanes with a limit are not
+    /// small: one of them could take what the others need.
     pub(crate) fn first_segment_bytes(&self) -> u64 {
-        if self.lanes > 1 {
+        if self.lanes > 1 && self.max_log_bytes != 0 {
             return self.segment_bytes;
         }
+        let block = BLOCK as u64;
         let first = match braid_rt::simulation::is_on() {
-            true => 5 * BLOCK as u64,
-            false => FIRST_SEGMENT,
+            true => 5 * block,
+            false => FIRST_SEGMENTS / self.lanes as u64 / block * block,
         };
-        let unit = BLOCK as u64 + self.unit_bytes(self.small_slot_bytes());
+        let unit = block + self.unit_bytes(self.small_buffers());
         first.max(unit).min(self.segment_bytes)
     }
 
     /// The least length of a segment that whole slots are written to.
     pub(crate) fn grown_segment_bytes(&self) -> u64 {
         (BLOCK as u64 + 2 * self.slot_bytes as u64)
-            .max(BLOCK as u64 + self.unit_bytes(self.slot_bytes))
+            .max(BLOCK as u64 + self.unit_bytes(self.grown_buffers()))
             .min(self.segment_bytes)
     }
 

@@ -4,10 +4,11 @@
 //! A lane lets entries in while it has more room ahead than all of its buffers and all small entries in
 //! flight can still need. Large entries reserve their bytes on top. So a small commit costs one look at a flag.
 //!
-//! A new log is too small for that: it begins with a segment of 64 KiB. While it is small, every entry reserves its
-//! bytes, and is let in if there is room for all that is reserved and all that lies in the buffers, of which only a part is
-//! used then, so that a chunk fits into the shortest segment. Segments grow with use. Once those ahead take
-//! whole buffers and the room above, the log has grown, for as long as it is open.
+//! A new lane is too small for that: it begins with a segment of at most 64 KiB. While it is small, every entry reserves
+//! its bytes, and is let in if there is room for all that is reserved and all that lies in the buffers, of which only a
+//! part is used then, so that a chunk fits into the shortest segment. Segments grow with use. Once those ahead take
+//! whole buffers and the room above, the lane has grown, for as long as the log is open. Each lane grows by itself: a
+//! thread writes to one lane, so an idle lane stays small and slows no other down.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,9 +18,9 @@ use crate::chunk::CHUNK_HEADER;
 use crate::core::Core;
 use crate::entries::MAX_ENTRIES;
 use crate::lane::Lane;
-use crate::options::{BLOCK, FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::options::{BLOCK, BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
 use crate::piece::PIECE_HEADER_MAX;
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
 /// Payload up to which an entry is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;
@@ -32,15 +33,44 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct SpaceState {
     /// Room every lane keeps for what is buffered and in flight.
     margin: u64,
-    /// Bytes reserved by large entries in flight, and by all while the log is small.
-    reserved: AtomicU64,
-    /// Lanes that are short.
-    short_lanes: AtomicU64,
     /// When the device last refused a segment.
     refused: Mutex<Option<Instant>>,
-    /// Whether the log has the room ahead that lets small entries in without a reservation. Loom's logs have it from
+}
+
+/// Accounting of a lane's space.
+#[derive(Debug)]
+pub(crate) struct LaneSpace {
+    /// Whether the lane has too little space ahead to let new entries in without a look.
+    short: AtomicBool,
+    /// Bytes reserved by large entries in flight, and by all while the lane is small.
+    reserved: AtomicU64,
+    /// Whether the lane has the room ahead that lets small entries in without a reservation. Loom's lanes have it from
     /// the beginning.
     grown: std::sync::atomic::AtomicBool,
+}
+
+impl LaneSpace {
+    pub(crate) fn new(options: &LogOptions) -> Self {
+        let is_grown = options.first_segment_bytes() >= options.grown_segment_bytes();
+        Self {
+            short: AtomicBool::new(false),
+            reserved: AtomicU64::new(0),
+            grown: std::sync::atomic::AtomicBool::new(is_grown),
+        }
+    }
+
+    /// How much of each buffer is used.
+    pub(crate) fn buffers(&self, options: &LogOptions) -> BufferLimits {
+        match self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
+            true => options.grown_buffers(),
+            false => options.small_buffers(),
+        }
+    }
+
+    fn is_grown(&self) -> bool {
+        // Acquire: pairs with `has_grown`.
+        self.grown.load(Ordering::Acquire)
+    }
 }
 
 /// Worst case on the medium of a payload that is flushed alone.
@@ -65,26 +95,8 @@ impl SpaceState {
             MAX_ENTRIES.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
         Self {
             margin: buffers + entries.min(2 * options.segment_bytes),
-            reserved: AtomicU64::new(0),
-            short_lanes: AtomicU64::new(0),
             refused: Mutex::new(None),
-            grown: std::sync::atomic::AtomicBool::new(
-                options.first_segment_bytes() >= options.grown_segment_bytes(),
-            ),
         }
-    }
-
-    /// Bytes of a slot that are used.
-    pub(crate) fn slot_bytes(&self, options: &LogOptions) -> usize {
-        match self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
-            true => options.slot_bytes,
-            false => options.small_slot_bytes(),
-        }
-    }
-
-    fn is_grown(&self) -> bool {
-        // Acquire: pairs with `grow`.
-        self.grown.load(Ordering::Acquire)
     }
 
     /// The least `max_log_bytes` that lets entries in at all, with one segment to spare.
@@ -118,25 +130,22 @@ impl Core {
         left.saturating_sub(slot) + ready
     }
 
-    fn needed(&self, extra: u64) -> u64 {
+    fn needed(&self, lane: &Lane, extra: u64) -> u64 {
         // Relaxed: every reservation checks again after it was added.
-        self.space.margin + self.space.reserved.load(Ordering::Relaxed) + extra
+        self.space.margin + lane.log_space.reserved.load(Ordering::Relaxed) + extra
     }
 
     /// Recomputes whether the lane is short. Called whenever room is used or made.
     pub(crate) fn refresh_space(&self, lane: &Lane) {
         loop {
             let short = self.is_short(lane);
-            // SeqCst on a rarely written flag; entries read the sum.
-            if lane.short.swap(short, Ordering::SeqCst) != short {
-                if short {
-                    self.space.short_lanes.fetch_add(1, Ordering::SeqCst);
-                } else {
-                    self.space.short_lanes.fetch_sub(1, Ordering::SeqCst);
-                }
+            let flag = &lane.log_space.short;
+            // Written only when it changes: every entry reads it.
+            if flag.load(Ordering::SeqCst) != short {
+                flag.store(short, Ordering::SeqCst);
             }
             // Another thread may have stored an older finding after ours.
-            if self.is_short(lane) == lane.short.load(Ordering::SeqCst) {
+            if self.is_short(lane) == flag.load(Ordering::SeqCst) {
                 break;
             }
         }
@@ -146,49 +155,60 @@ impl Core {
     }
 
     fn is_short(&self, lane: &Lane) -> bool {
-        !self.space.is_grown() || self.room(lane) < self.needed(0)
+        !lane.log_space.is_grown() || self.room(lane) < self.needed(lane, 0)
     }
 
-    /// Whether the lane has what the preparing thread keeps ahead: one segment more than needed.
+    /// Whether the lane has what the preparing thread keeps ahead: one segment more than needed. A small lane that
+    /// nothing was written to needs none.
     fn is_comfortable(&self, lane: &Lane) -> bool {
         let pool = &lane.pool;
         let grows = || pool.is_growing_to(self.options.grown_segment_bytes());
-        match self.space.is_grown() || grows() {
-            true => self.room(lane) >= self.needed(pool.next_len()),
-            false => pool.ready() > 0,
+        match lane.log_space.is_grown() || grows() {
+            true => self.room(lane) >= self.needed(lane, pool.next_len()),
+            false => pool.ready() > 0 || self.is_unused(lane),
         }
     }
 
-    /// Makes sure that an entry with so much payload will find log space.
+    /// Whether the segment being written has as much room as the shortest that is new.
+    fn is_unused(&self, lane: &Lane) -> bool {
+        // Acquire: see `room`.
+        let left = lane.segment_left.load(Ordering::Acquire);
+        self.is_begun() && left + BLOCK as u64 >= self.options.first_segment_bytes()
+    }
+
+    /// Makes sure that an entry with so much payload will find log space in the lane.
     #[inline]
-    pub(crate) fn reserve(&self, payload: usize) -> Result<Reservation, LogError> {
+    pub(crate) fn reserve(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         if let Some(error) = self.poison() {
             return Err(error);
         }
         // Acquire: the common case, a line that is rarely written.
-        if payload <= SMALL_PAYLOAD && self.space.short_lanes.load(Ordering::Acquire) == 0 {
+        if payload <= SMALL_PAYLOAD && !lane.log_space.short.load(Ordering::Acquire) {
             return Ok(Reservation(0));
         }
-        self.reserve_room(payload)
+        self.reserve_room(lane, payload)
     }
 
-    fn reserve_room(&self, payload: usize) -> Result<Reservation, LogError> {
+    fn reserve_room(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         let is_small = payload <= SMALL_PAYLOAD;
         let bytes = match is_small {
-            true if self.space.is_grown() => {
-                self.make_room(payload)?;
+            true if lane.log_space.is_grown() => {
+                self.make_room(lane, payload)?;
                 return Ok(Reservation(0));
             }
             true => small_case(payload as u64),
-            false => worst_case(payload as u64, self.space.slot_bytes(&self.options)),
+            false => {
+                let slot = lane.log_space.buffers(&self.options).slot_bytes;
+                worst_case(payload as u64, slot)
+            }
         };
         // Release: with the latch in `has_exact_room` and `has_grown`, whoever looks after us counts it.
-        self.space.reserved.fetch_add(bytes, Ordering::Release);
+        lane.log_space.reserved.fetch_add(bytes, Ordering::Release);
         let reservation = Reservation(bytes);
-        match self.make_room(payload) {
+        match self.make_room(lane, payload) {
             Ok(()) => Ok(reservation),
             Err(error) => {
-                self.unreserve(reservation);
+                self.unreserve(lane, reservation);
                 Err(error)
             }
         }
@@ -196,39 +216,37 @@ impl Core {
 
     /// Ends a reservation: the bytes are in the buffers, or not needed.
     #[inline]
-    pub(crate) fn unreserve(&self, reservation: Reservation) {
+    pub(crate) fn unreserve(&self, lane: &Lane, reservation: Reservation) {
         if reservation.0 > 0 {
-            self.give_room_back(reservation.0);
+            self.give_room_back(lane, reservation.0);
         }
     }
 
-    fn give_room_back(&self, bytes: u64) {
+    fn give_room_back(&self, lane: &Lane, bytes: u64) {
         // Release: pairs with `has_exact_room`.
-        self.space.reserved.fetch_sub(bytes, Ordering::Release);
-        self.lanes.iter().for_each(|lane| self.refresh_space(lane));
+        lane.log_space.reserved.fetch_sub(bytes, Ordering::Release);
+        self.refresh_space(lane);
     }
 
-    /// Prepares segments until all lanes have what is needed.
+    /// Prepares segments until the lane has what is needed.
     #[cold]
-    fn make_room(&self, payload: usize) -> Result<(), LogError> {
+    fn make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
         if !self.is_begun() {
             self.begin()?;
         }
         let payload = payload as u64;
-        for lane in &self.lanes {
-            if !self.has_grown(lane) {
-                self.make_exact_room(lane, payload)?;
-            }
-            // It may have grown meanwhile, without a look at this reservation.
-            if self.space.is_grown() {
-                self.make_room_above_margin(lane, payload)?;
-            }
+        if !self.has_grown(lane) {
+            self.make_exact_room(lane, payload)?;
         }
-        Ok(())
+        // It may have grown meanwhile, without a look at this reservation.
+        match lane.log_space.is_grown() {
+            true => self.make_room_above_margin(lane, payload),
+            false => Ok(()),
+        }
     }
 
     fn make_room_above_margin(&self, lane: &Lane, payload: u64) -> Result<(), LogError> {
-        let is_short = || self.room(lane) < self.needed(0);
+        let is_short = || self.room(lane) < self.needed(lane, 0);
         match is_short() {
             true => self.prepare_while_short(lane, payload, is_short),
             false => {
@@ -260,7 +278,7 @@ impl Core {
         let is_limited = self.options.max_log_bytes != 0;
         if !is_limited && lane.pool.is_growing_to(self.options.grown_segment_bytes()) {
             // Without that room the log goes on as it is.
-            let _ = self.prepare_while_short(lane, 0, || self.room(lane) < self.needed(0));
+            let _ = self.prepare_while_short(lane, 0, || self.room(lane) < self.needed(lane, 0));
         }
     }
 
@@ -269,7 +287,7 @@ impl Core {
         // at the same time, the later one to come here sees both reservations.
         let seal = lane.seal.lock();
         // Acquire, and before the buffers: what is reserved no more is in a buffer that is looked at below.
-        let reserved = self.space.reserved.load(Ordering::Acquire);
+        let reserved = lane.log_space.reserved.load(Ordering::Acquire);
         let buffered = match braid_rt::mutant!("forget_what_is_buffered") {
             true => 0,
             false => {
@@ -278,30 +296,30 @@ impl Core {
             }
         };
         let left = seal.segment.len.saturating_sub(seal.offset);
-        let unit = self.options.unit_bytes(self.options.small_slot_bytes());
+        let unit = self.options.unit_bytes(self.options.small_buffers());
         lane.pool.fits(reserved + buffered, left, unit)
     }
 
-    /// Whether the log has grown; makes that known as soon as it is so.
+    /// Whether the lane has grown; makes that known as soon as it is so.
     fn has_grown(&self, lane: &Lane) -> bool {
-        if self.space.is_grown() {
+        if lane.log_space.is_grown() {
             return true;
         }
         let least = self.options.grown_segment_bytes();
-        if !lane.pool.has_grown_to(least) || self.room(lane) < self.needed(0) {
+        if !lane.pool.has_grown_to(least) || self.room(lane) < self.needed(lane, 0) {
             return false;
         }
         {
-            // Under the latch: who reserved is counted above, or finds the log grown; see `has_exact_room`.
+            // Under the latch: who reserved is counted above, or finds the lane grown; see `has_exact_room`.
             let _seal = lane.seal.lock();
-            if self.room(lane) < self.needed(0) {
+            if self.room(lane) < self.needed(lane, 0) {
                 return false;
             }
-            self.space.grown.store(true, Ordering::Release);
+            lane.log_space.grown.store(true, Ordering::Release);
         }
         braid_rt::reach("log: it has grown");
         let strands = lane.strands().map(|strand| &self.strands[strand]);
-        strands.for_each(|strand| strand.grow(self.options.slot_bytes));
+        strands.for_each(|strand| strand.grow(self.options.grown_buffers()));
         self.refresh_space(lane);
         true
     }

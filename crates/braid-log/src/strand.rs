@@ -11,7 +11,7 @@ use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
 use crate::consolidation::Consolidation;
 use crate::fill::{FillBuf, Part};
-use crate::options::SLOTS_PER_STRAND;
+use crate::options::{BufferLimits, SLOTS_PER_STRAND};
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
 use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 
@@ -106,8 +106,8 @@ pub(crate) struct StrandState {
     group: u64,
     /// What to do once the groups that take these pieces have drawn their number.
     on_numbered: Vec<(u64, Action)>,
-    /// Bytes of a slot that are used.
-    slot_bytes: usize,
+    /// What of the slots is used.
+    limits: BufferLimits,
 }
 
 /// A strand.
@@ -133,7 +133,7 @@ impl Strand {
         device: &dyn Device,
         lane: usize,
         slot_bytes: usize,
-        used: usize,
+        used: BufferLimits,
         group: u64,
     ) -> Self {
         let free = (0..SLOTS_PER_STRAND)
@@ -155,7 +155,7 @@ impl Strand {
             .collect();
         Self {
             lane,
-            whole_piece_bytes: std::sync::atomic::AtomicUsize::new(used - SLOT_OVERHEAD),
+            whole_piece_bytes: std::sync::atomic::AtomicUsize::new(used.slot_bytes - SLOT_OVERHEAD),
             state: Mutex::new(StrandState {
                 free,
                 active: None,
@@ -163,7 +163,7 @@ impl Strand {
                 unflushed: [u64::MAX; SLOTS_PER_STRAND],
                 group,
                 on_numbered: Vec::new(),
-                slot_bytes: used,
+                limits: used,
             }),
             dirty: AtomicBool::new(false),
             in_group: AtomicU32::new(0),
@@ -187,13 +187,13 @@ impl Strand {
         self.whole_piece_bytes.load(Ordering::Relaxed)
     }
 
-    /// Uses `slot_bytes` of each slot from here on.
-    pub(crate) fn grow(&self, slot_bytes: usize) {
+    /// Uses more of the slots from here on.
+    pub(crate) fn grow(&self, limits: BufferLimits) {
         let mut state = self.state.lock();
-        state.slot_bytes = slot_bytes;
+        state.limits = limits;
         // Under the latch: a slot that is taken into use after the new value is read has the room.
         self.whole_piece_bytes
-            .store(slot_bytes - SLOT_OVERHEAD, Ordering::Relaxed);
+            .store(limits.slot_bytes - SLOT_OVERHEAD, Ordering::Relaxed);
     }
 
     /// Whether there is something that no flush has taken. `SeqCst`: a waiter that announced itself
@@ -517,10 +517,14 @@ impl StrandState {
     /// Makes a free slot the active one. `false` if there is none.
     #[cold]
     fn rotate(&mut self) -> bool {
+        let waiting = self.full.len() + usize::from(self.active.is_some());
+        if waiting >= self.limits.slots {
+            return false;
+        }
         let Some(mut slot) = self.free.pop() else {
             return false;
         };
-        slot.buf.limit(self.slot_bytes);
+        slot.buf.limit(self.limits.slot_bytes);
         if let Some(full) = self.active.replace(slot) {
             self.full.push_back(full);
         }
@@ -555,7 +559,15 @@ mod tests {
     use super::*;
 
     fn strand() -> Strand {
-        Strand::new(&MemoryDevice::new(), 0, 8192, 8192, 1)
+        strand_with(SLOTS_PER_STRAND)
+    }
+
+    fn strand_with(slots: usize) -> Strand {
+        let limits = BufferLimits {
+            slot_bytes: 8192,
+            slots,
+        };
+        Strand::new(&MemoryDevice::new(), 0, 8192, limits, 1)
     }
 
     fn append(strand: &Strand, number: u64, len: usize) -> Option<u64> {
@@ -598,6 +610,26 @@ mod tests {
         strand.lock().set_group(5);
         assert_eq!(append(&strand, 100, 10), Some(5));
         assert_eq!(strand.oldest_unflushed(), 100);
+    }
+
+    #[test]
+    fn no_more_slots_wait_for_a_flush_than_may() {
+        let strand = strand_with(1);
+        let mut number = 0;
+        while append(&strand, number + 1, 1000).is_some() {
+            number += 1;
+        }
+        assert_eq!(number, 8);
+        let bytes = strand.lock().unsealed_bytes();
+        assert!(bytes <= 8192, "{bytes}");
+        // One in flight is none that waits.
+        let mut state = strand.lock();
+        let Taken::Slot(slot) = strand.take(&mut state, 8192) else {
+            panic!("the slot is taken");
+        };
+        drop(state);
+        assert!(append(&strand, number + 1, 1000).is_some());
+        strand.give_back(slot);
     }
 
     #[test]

@@ -26,18 +26,93 @@ fn lengths(device: &dyn Device) -> Vec<u64> {
 
 #[test]
 fn a_new_log_is_small_whatever_its_buffers() {
-    for strands in [1, 2, 16] {
-        let options = LogOptions {
-            strands,
-            ..LogOptions::default()
-        };
-        let device = memory();
-        let log = Log::create(device.clone(), options).unwrap();
-        log.append(&[b"x"]).unwrap().wait().unwrap();
-        log.close().unwrap();
-        let bytes: u64 = lengths(&*device).iter().sum();
-        assert!(bytes <= 256 << 10, "{strands} strands: {bytes} bytes");
+    for &protocol in ProtocolKind::ALL {
+        for (strands, lanes) in [(1, 1), (2, 1), (2, 2), (3, 3), (16, 1), (16, 3), (16, 16)] {
+            if protocol
+                .forced_strands()
+                .is_some_and(|forced| strands > forced)
+            {
+                continue;
+            }
+            let options = LogOptions {
+                protocol,
+                strands,
+                lanes,
+                ..LogOptions::default()
+            };
+            let device = memory();
+            let log = Log::create(device.clone(), options).unwrap();
+            log.append(&[b"x"]).unwrap().wait().unwrap();
+            log.close().unwrap();
+            let bytes: u64 = lengths(&*device).iter().sum();
+            let most = 384 << 10;
+            assert!(
+                bytes <= most,
+                "{protocol}, {strands} strands, {lanes} lanes: {bytes} bytes"
+            );
+        }
     }
+}
+
+/// A lane that is not used keeps its small files, and slows no other down.
+#[test]
+fn each_lane_grows_by_itself() {
+    for &protocol in ProtocolKind::ALL {
+        if protocol.forced_strands().is_some() {
+            continue;
+        }
+        for flush_mode in [FlushMode::Callers, FlushMode::Background] {
+            let options = LogOptions {
+                lanes: 2,
+                ..options(protocol, flush_mode)
+            };
+            let device = memory();
+            let log = Log::create(device.clone(), options.clone()).unwrap();
+            let first = log.quiesce(|start| start);
+            let numbers: Vec<u64> = (0..2_000)
+                .map(|_| {
+                    let mut entry = log.enter(9_000).unwrap();
+                    let number = entry.draw(1);
+                    entry.append(&[&payload(number, 9_000)]);
+                    drop(entry.finish());
+                    number
+                })
+                .collect();
+            log.close().unwrap();
+            let mut lanes = [Vec::new(), Vec::new()];
+            for entry in device.list().unwrap() {
+                lanes[usize::from(entry.name.starts_with("log-01"))].push(entry.len);
+            }
+            lanes.sort_by_key(Vec::len);
+            let [idle, used] = lanes;
+            assert!(
+                matches!(idle[..], [len] if len <= 40 << 10),
+                "{protocol}: {idle:?}"
+            );
+            assert_eq!(used.iter().max(), Some(&options.segment_bytes));
+            let found = pieces(&recover(&device, &options, &first));
+            assert_eq!(found.len(), numbers.len(), "{protocol}");
+        }
+    }
+}
+
+#[test]
+fn several_lanes_with_a_limit_begin_with_whole_segments() {
+    let options = LogOptions {
+        lanes: 2,
+        max_log_bytes: 64 << 20,
+        ..options(ProtocolKind::Glsn, FlushMode::Callers)
+    };
+    let device = memory();
+    let log = Log::create(device.clone(), options.clone()).unwrap();
+    log.append(&[b"x"]).unwrap().wait().unwrap();
+    log.close().unwrap();
+    let all = lengths(&*device);
+    assert!(all.len() >= 2, "{all:?}");
+    assert!(
+        all.iter().all(|len| *len == options.segment_bytes),
+        "{all:?}"
+    );
 }
 
 #[test]
@@ -95,8 +170,14 @@ fn what_a_small_log_lets_in_finds_room() {
         for &protocol in ProtocolKind::ALL {
             let mut rng = fastrand::Rng::with_seed(seed);
             let medium = SimDevice::new(seed);
+            let strands = rng.usize(1..4);
+            let lanes = match protocol.forced_strands() {
+                Some(_) => 1,
+                None => rng.usize(1..=strands),
+            };
             let options = LogOptions {
-                strands: rng.usize(1..4),
+                strands,
+                lanes,
                 ..options(protocol, FlushMode::Callers)
             };
             let log = Log::create(sim(&medium), options.clone()).unwrap();

@@ -217,8 +217,9 @@ impl Builder {
         self
     }
 
-    /// Sets the size of a log file, in bytes. With one lane, the first has 64 KiB, and each further
-    /// one as many bytes as the log that is kept, up to this size.
+    /// Sets the size of a log file, in bytes. The first files of all lanes have 64 KiB together, and
+    /// each further one as many bytes as the log that its lane keeps, up to this size. With several
+    /// lanes and [`max_log_bytes`](Builder::max_log_bytes), all have this size.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
