@@ -122,8 +122,15 @@ struct State {
     first: Option<u64>,
     /// The length of the segment that is being made ready; 0 if there is none.
     preparing: u64,
-    /// No shorter segment is made ready any more.
+    /// No shorter segment is made ready.
     least: u64,
+    /// What `least` begins with.
+    shortest: u64,
+    /// Whether the lane has grown: `least` stays.
+    has_grown: bool,
+    /// Whether the device refused a segment of `least` bytes while the lane was to grow. It stays small until log is
+    /// released.
+    is_stunted: bool,
     /// The longest there are.
     most: u64,
     /// Whether all have this length.
@@ -145,6 +152,20 @@ impl State {
         }
         let doubled = self.in_use().checked_next_power_of_two();
         doubled.unwrap_or(u64::MAX).max(self.least).min(self.most)
+    }
+
+    /// How long a segment may be after the device had no room for `len` bytes; `None` if none is so short. A lane that
+    /// has not grown stays small then.
+    fn shorter(&mut self, len: u64) -> Option<u64> {
+        if self.preallocated || braid_rt::mutant!("insist_on_long_segments") {
+            return None;
+        }
+        if len <= self.least && !self.has_grown && self.least > self.shortest {
+            self.is_stunted = true;
+            self.least = self.shortest;
+        }
+        let half = (len / 2).next_multiple_of(BLOCK as u64).max(self.least);
+        (half < len).then_some(half)
     }
 
     /// A released segment to use again: the longest.
@@ -197,6 +218,9 @@ impl SegmentPool {
                 first: None,
                 preparing: 0,
                 least: options.first_segment_bytes(),
+                shortest: options.first_segment_bytes(),
+                has_grown: false,
+                is_stunted: false,
                 most: options.segment_bytes,
                 preallocated: options.preallocated_bytes > 0,
             }),
@@ -254,7 +278,7 @@ impl SegmentPool {
     /// size, this sees to it for those to come.
     pub(crate) fn has_grown_to(&self, least: u64) -> bool {
         let mut state = self.state.lock();
-        if state.in_use() < least {
+        if state.is_stunted || state.in_use() < least {
             return false;
         }
         state.least = state.least.max(least);
@@ -262,6 +286,14 @@ impl SegmentPool {
         let is_long = |len: u64| len >= least;
         (state.preparing == 0 || is_long(state.preparing))
             && state.files.ready.iter().all(|file| is_long(file.len))
+    }
+
+    /// Keeps the length that the lane has grown to, unless a full device has taken it back since
+    /// [`SegmentPool::has_grown_to`]; returns whether it is kept.
+    pub(crate) fn stay_grown(&self) -> bool {
+        let mut state = self.state.lock();
+        state.has_grown = !state.is_stunted;
+        state.has_grown
     }
 
     /// Whether the log has grown so far that no segment shorter than `least` is made.
@@ -407,7 +439,7 @@ impl SegmentPool {
         };
         let made = match old {
             Some(old) => self.recycle(device, old, sequence).map(Some),
-            None => self.make(device, sequence, len, least, options, quota),
+            None => self.make_fitting(device, sequence, (len, least), options, quota),
         };
         let mut state = self.state.lock();
         let segment = match made {
@@ -417,18 +449,23 @@ impl SegmentPool {
                 return made.map(|_| false);
             }
         };
-        // The name counts from here on, also if making it durable fails: then the segment is kept back.
-        state.next_sequence = sequence + 1;
         drop(state);
-        if !braid_rt::mutant!("forget_names") {
-            device.sync_directory().map_err(|error| {
-                self.state.lock().preparing = 0;
-                let name = segment_name(self.lane, sequence);
-                LogError::io(format!("cannot make the name {name} durable"), error)
-            })?;
-        }
+        let named = match braid_rt::mutant!("forget_names") {
+            true => Ok(()),
+            false => device.sync_directory(),
+        };
         let mut state = self.state.lock();
         state.preparing = 0;
+        if let Err(error) = named {
+            // It is deleted before the next one takes its number.
+            let name = segment_name(self.lane, sequence);
+            state.files.retired.push(segment);
+            return Err(LogError::io(
+                format!("cannot make the name {name} durable"),
+                error,
+            ));
+        }
+        state.next_sequence = sequence + 1;
         // Release: pairs with `ready` and `ready_room`.
         self.ready_room
             .fetch_add(self.usable(&segment), Ordering::Release);
@@ -460,14 +497,40 @@ impl SegmentPool {
         Ok(Segment { sequence, ..old })
     }
 
+    /// Makes a new segment of the given length, or of a shorter one for which the device has room.
+    fn make_fitting(
+        &self,
+        device: &dyn Device,
+        sequence: u64,
+        (mut len, mut least): (u64, u64),
+        options: &LogOptions,
+        quota: &Quota,
+    ) -> Result<Option<Segment>, LogError> {
+        loop {
+            let error = match self.make(device, sequence, (len, least), options, quota) {
+                Err(error) if error.is_storage_full() => error,
+                made => return made,
+            };
+            {
+                let mut state = self.state.lock();
+                let Some(shorter) = state.shorter(len) else {
+                    return Err(error);
+                };
+                (len, least) = (shorter, state.least);
+                state.preparing = len;
+            }
+            // Files that were to be replaced by a longer one.
+            self.delete_retired_locked(device, options.discard, quota)?;
+        }
+    }
+
     /// Makes a new segment of `len` bytes, or of `least` or more where the limit has no room for that. `None` if it has
     /// none for `least` bytes.
     fn make(
         &self,
         device: &dyn Device,
         sequence: u64,
-        len: u64,
-        least: u64,
+        (len, least): (u64, u64),
         options: &LogOptions,
         quota: &Quota,
     ) -> Result<Option<Segment>, LogError> {
@@ -510,6 +573,7 @@ impl SegmentPool {
                 }
             }
         }
+        state.is_stunted &= released == 0;
         // What was needed between two checkpoints will be again; more than that goes back.
         let kept = options.preallocated_by_lane();
         while state.files.free.len() > released.max(1) {

@@ -276,9 +276,11 @@ impl Core {
     /// with what it needs, so that files made ahead do not use the limit up.
     fn prepare_to_grow(&self, lane: &Lane) {
         let is_limited = self.options.max_log_bytes != 0;
-        if !is_limited && lane.pool.is_growing_to(self.options.grown_segment_bytes()) {
-            // Without that room the log goes on as it is.
-            let _ = self.prepare_while_short(lane, 0, || self.room(lane) < self.needed(lane, 0));
+        let least = self.options.grown_segment_bytes();
+        let grows = || lane.pool.is_growing_to(least) && self.room(lane) < self.needed(lane, 0);
+        if !is_limited && grows() {
+            // Without that room the lane stays small until log is released.
+            let _ = self.prepare_while_short(lane, 0, grows);
         }
     }
 
@@ -312,7 +314,7 @@ impl Core {
         {
             // Under the latch: who reserved is counted above, or finds the lane grown; see `has_exact_room`.
             let _seal = lane.seal.lock();
-            if self.room(lane) < self.needed(lane, 0) {
+            if self.room(lane) < self.needed(lane, 0) || !lane.pool.stay_grown() {
                 return false;
             }
             lane.log_space.grown.store(true, Ordering::Release);

@@ -234,3 +234,102 @@ fn what_a_small_log_lets_in_finds_room() {
         "{refused} refused, {finished} not"
     );
 }
+
+/// A log in a space in which it can't grow: what a checkpoint releases takes the next entries.
+#[test]
+fn a_log_goes_on_in_the_space_that_it_has() {
+    let mut refused = 0;
+    for seed in 0..bounded(20) {
+        for &protocol in ProtocolKind::ALL {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let medium = SimDevice::new(seed);
+            let strands = rng.usize(1..4);
+            let options = LogOptions {
+                strands,
+                lanes: match protocol.forced_strands() {
+                    Some(_) => 1,
+                    None => rng.usize(1..=strands),
+                },
+                slot_bytes: 32 << 10,
+                ..options(protocol, FlushMode::Callers)
+            };
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
+            // Less than a lane needs to grow.
+            let room = rng.u64((200 << 10)..(1_200 << 10));
+            medium.set_capacity(Some(medium.used() + room));
+            let mut start = log.quiesce(|start| start);
+            let mut numbers = Vec::new();
+            let mut append = |len: usize, log: &Log| {
+                let mut entry = log.enter(len)?;
+                let number = entry.draw(1);
+                entry.append(&[&payload(number, len)]);
+                drop(entry.finish());
+                numbers.push((number, len));
+                Ok(())
+            };
+            for _ in 0..1_500 {
+                let len = rng.usize(..4_000);
+                match append(len, &log) {
+                    Ok(()) => continue,
+                    Err(LogError::OutOfSpace { .. }) => refused += 1,
+                    Err(error) => panic!("{protocol}, seed {seed}: {error}"),
+                }
+                log.sync().unwrap();
+                start = log.quiesce(|start| start);
+                log.release(&start).unwrap();
+                append(len, &log).unwrap_or_else(|error| {
+                    panic!("{protocol}, seed {seed}, {room} bytes: {error}")
+                });
+            }
+            log.close().unwrap();
+            let found = pieces(&recover(&sim(&medium), &options, &start));
+            for (number, len) in numbers.iter().filter(|(number, _)| *number > start.number) {
+                assert!(
+                    found[number] == payload(*number, *len),
+                    "{protocol}, seed {seed}"
+                );
+            }
+        }
+    }
+    assert!(refused > 300, "{refused} refused");
+}
+
+/// A segment that can't be made ready, at any step: no entry is lost, and the log goes on.
+#[test]
+fn a_segment_that_is_not_made_ready_costs_nothing() {
+    let mut failed = 0;
+    for &protocol in ProtocolKind::ALL {
+        for step in 0..8 {
+            let medium = SimDevice::new(step);
+            let options = options(protocol, FlushMode::Callers);
+            let log = Log::create(sim(&medium), options.clone()).unwrap();
+            let mut start = log.quiesce(|start| start);
+            let mut numbers = Vec::new();
+            for i in 0..300 {
+                if i == 150 {
+                    // From here on files are used again.
+                    start = log.quiesce(|start| start);
+                    log.release(&start).unwrap();
+                }
+                medium.fail_sync_after(step);
+                let entered = log.enter(3_000);
+                medium.mend();
+                match entered {
+                    Ok(mut entry) => {
+                        let number = entry.draw(1);
+                        entry.append(&[&payload(number, 3_000)]);
+                        drop(entry.finish());
+                        numbers.push(number);
+                    }
+                    Err(LogError::Io { .. }) => failed += 1,
+                    Err(error) => panic!("{protocol}, step {step}: {error}"),
+                }
+            }
+            log.close().unwrap();
+            let found = pieces(&recover(&sim(&medium), &options, &start));
+            let expected = numbers.iter().filter(|number| **number > start.number);
+            assert_eq!(found.len(), expected.count(), "{protocol}, step {step}");
+        }
+    }
+    assert!(failed > 50, "{failed} failed");
+}

@@ -308,7 +308,9 @@ impl Device for SimDevice {
             let state = self.own();
             (state.names.clone(), state.name_changes)
         };
-        let mut state = self.named()?;
+        self.take_time(5..50);
+        let mut state = self.own();
+        state.step(Step::Sync)?;
         // Another one that began later may have ended before.
         if !state.lies && changes >= state.durable_name_changes {
             state.durable_names = names;
