@@ -230,6 +230,47 @@ fn a_lost_map_leaf_costs_nothing_that_is_there() {
     }
 }
 
+/// Other pages had the numbers before, in the same checkpoint, and their blocks look newer: what leads to a page tells
+/// which block is the page's.
+#[test]
+fn a_newer_block_that_does_not_fit_is_not_taken() {
+    let victim = Victim::new(&["books", "boats"]);
+    let mut bytes = fs::read(victim.data()).unwrap();
+    let stamp_of = |block: usize| bytes[block * BLOCK + 4..block * BLOCK + 8].to_vec();
+    let map = *victim
+        .blocks(|identity| identity >> 62 == 1)
+        .last()
+        .unwrap();
+    let newest = stamp_of(map);
+    let pages = victim.pages();
+    let leaves = pages.values().flatten().filter(|page| page.2);
+    let leaves: Vec<(u64, usize)> = leaves.map(|&(page, block, ..)| (page, block)).collect();
+    // And parts of large values, for which any other part of a whole page would do.
+    let is_part = |block: &usize| bytes[block * BLOCK + 16] == 3;
+    let parts = victim.blocks(|identity| identity >> 62 == 0);
+    let part_pages = parts.into_iter().filter(is_part).map(|block| {
+        let identity = &bytes[block * BLOCK + 8..block * BLOCK + 16];
+        u64::from_le_bytes(identity.try_into().unwrap())
+    });
+    let numbers = leaves.iter().map(|(page, _)| *page).chain(part_pages);
+    let numbers: Vec<u64> = numbers.collect();
+    assert!(numbers.len() > 50, "{}", numbers.len());
+    for (i, page) in numbers.iter().enumerate() {
+        let (_, other) = leaves[(i + 1) % leaves.len()];
+        let mut block = bytes[other * BLOCK..(other + 1) * BLOCK].to_vec();
+        block[4..8].copy_from_slice(&newest);
+        block[8..16].copy_from_slice(&page.to_le_bytes());
+        let crc = crc32c::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes.extend(block);
+    }
+    fs::write(victim.data(), bytes).unwrap();
+    victim.damage_block(map);
+    let saved = victim.salvage();
+    saved.expect_damage("map leaf 0");
+    saved.expect_all(&victim);
+}
+
 /// What was set aside for pages and never written is no lost page.
 #[test]
 fn room_behind_the_last_page_is_no_damage() {
