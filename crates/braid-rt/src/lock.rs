@@ -1,4 +1,5 @@
-//! `parking_lot`'s locks, which under a simulation give way to other tasks instead of blocking the thread.
+//! `parking_lot`'s locks. Under a simulation, they yield to other tasks instead of blocking the
+//! thread.
 
 use std::fmt;
 use std::ops::DerefMut;
@@ -8,17 +9,17 @@ use crate::simulation;
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// A mutual exclusion lock, as [`parking_lot::Mutex`].
+/// A mutual exclusion lock, like [`parking_lot::Mutex`].
 #[derive(Default)]
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
     }
 
-    /// Locks it, waiting until it is free.
+    /// Acquires the mutex, waiting until it is free.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if simulation::is_on() {
@@ -27,18 +28,18 @@ impl<T> Mutex<T> {
         self.0.lock()
     }
 
-    /// Locks it if it is free.
+    /// Acquires the mutex if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock()
     }
 
-    /// The value, of which there is no other borrow.
+    /// Returns a mutable reference to the value; the exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 
-    /// The value.
+    /// Consumes the mutex and returns the value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
@@ -50,17 +51,17 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// A readers-writer lock, as [`parking_lot::RwLock`].
+/// A readers-writer lock, like [`parking_lot::RwLock`].
 #[derive(Default)]
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An unlocked lock.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::RwLock::new(value))
     }
 
-    /// Locks it together with other readers.
+    /// Acquires the lock for shared access, waiting for a writer.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         if simulation::is_on() {
@@ -69,7 +70,7 @@ impl<T> RwLock<T> {
         self.0.read()
     }
 
-    /// Locks it alone.
+    /// Acquires the lock for exclusive access, waiting for readers and writers.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         if simulation::is_on() {
@@ -78,13 +79,13 @@ impl<T> RwLock<T> {
         self.0.write()
     }
 
-    /// As [`RwLock::read`], unless it would have to wait.
+    /// Acquires the lock for shared access if that is possible without waiting.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read()
     }
 
-    /// The value.
+    /// Consumes the lock and returns the value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
@@ -96,7 +97,7 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Tries until it succeeds. Who holds the lock is a task that was interrupted.
+/// Retries until the lock is acquired. Its holder is a task that the scheduler interrupted.
 #[cold]
 fn simulated<G>(mut lock: impl FnMut() -> Option<G>) -> G {
     simulation::point();
@@ -108,23 +109,23 @@ fn simulated<G>(mut lock: impl FnMut() -> Option<G>) -> G {
     }
 }
 
-/// Whether a wait ended because its time was over.
+/// Whether a wait timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time was over.
+    /// Whether the deadline passed before a notification.
     pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
-/// A condition variable, as [`parking_lot::Condvar`].
+/// A condition variable, like [`parking_lot::Condvar`].
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// A condition variable that nobody waits on.
+    /// Creates a condition variable without waiters.
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
     }
@@ -137,7 +138,8 @@ impl Condvar {
         let mutex = MutexGuard::mutex(guard);
         MutexGuard::unlocked(guard, || {
             let woken = simulation::block(self.key(), deadline);
-            // The guard is locked again behind us, by a lock that knows nothing of tasks.
+            // `unlocked` then locks the mutex with `parking_lot`'s own lock, which would block all
+            // tasks.
             while mutex.is_locked() {
                 simulation::give_way();
             }
@@ -145,7 +147,7 @@ impl Condvar {
         })
     }
 
-    /// Sleeps until notified, or for no reason at all.
+    /// Sleeps until notified. Spurious wake-ups are possible.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if simulation::is_on() {
             self.block(guard, None);
@@ -154,7 +156,7 @@ impl Condvar {
         }
     }
 
-    /// Sleeps until notified, or for no reason at all, but not beyond `deadline`.
+    /// Sleeps until notified or until `deadline`. Spurious wake-ups are possible.
     pub fn wait_until<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -167,7 +169,7 @@ impl Condvar {
         })
     }
 
-    /// Sleeps while `condition` holds, but not for longer than `time`.
+    /// Sleeps while `condition` holds, for at most `time`.
     pub fn wait_while_for<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -178,7 +180,8 @@ impl Condvar {
         while condition(guard.deref_mut()) && !self.wait_until_or_forever(guard, deadline) {}
     }
 
-    /// As [`Condvar::wait_until`] with a deadline, as [`Condvar::wait`] without one; says whether the time was over.
+    /// Calls [`Condvar::wait_until`] with a deadline or [`Condvar::wait`] without one; returns
+    /// whether the wait timed out.
     pub fn wait_until_or_forever<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -193,7 +196,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes one that waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         if simulation::is_on() {
             simulation::wake(self.key(), 1);
@@ -202,7 +205,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         if simulation::is_on() {
             simulation::wake(self.key(), usize::MAX);

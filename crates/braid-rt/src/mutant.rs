@@ -1,7 +1,8 @@
-//! Deliberate bugs: a test of the tests.
+//! Deliberate bugs that test the tests.
 
-/// Whether the deliberate bug of this name is to be done. Never, but in a build with `--cfg braid_mutants`, where
-/// the environment variable `BRAID_MUTANT` chooses one; see `scripts/mutants.sh`.
+/// Whether to enable the deliberate bug of this name. Always `false` except in a build with `--cfg
+/// braid_mutants`, where the environment variable `BRAID_MUTANT` selects one bug; see
+/// `scripts/mutants.sh`.
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {

@@ -1,14 +1,17 @@
-//! Narrowing conversions of numbers that fit. The crates above deny `clippy::cast_possible_truncation`: a number from a
-//! caller or a file goes through `try_from` and becomes a typed error, and the bits that a wrapping computation keeps
-//! are masked. What remains is narrowed here, where a debug build, and with it every test and simulation, checks it.
+//! Narrowing conversions of integers that are known to fit.
+//!
+//! The higher crates deny `clippy::cast_possible_truncation`. An integer from a caller or a file
+//! goes through `try_from` and becomes a typed error, and wrapping computations mask the bits that
+//! they keep. All other narrowing happens here, where debug builds, and so all tests and
+//! simulations, check it.
 
-// An index of 32 bits, of which the crates above keep many, is an index of memory.
+// The higher crates store many memory indices as `u32` and convert them back to `usize`.
 const _: () = assert!(
     size_of::<usize>() >= size_of::<u32>(),
     "targets with less than 32 bits"
 );
 
-/// An integer that can be narrowed to a `To`; see [`narrow`].
+/// An integer type that can be narrowed to `To`; see [`narrow`].
 pub trait Narrow<To>: Copy {
     #[doc(hidden)]
     fn narrow(self) -> To;
@@ -41,10 +44,10 @@ narrows! {
     usize => u8, u16, u32;
 }
 
-/// Narrows a number that the caller knows to fit; a comment or the code before says why.
+/// Narrows an integer that is known to fit. The surrounding code or a comment says why it fits.
 ///
 /// # Panics
-/// In a debug build, if it does not fit.
+/// In a debug build, if the integer does not fit.
 ///
 /// ```
 /// let slots = vec![0; 300];
@@ -56,10 +59,11 @@ pub fn narrow<To>(number: impl Narrow<To>) -> To {
     number.narrow()
 }
 
-/// A size, an index or an offset as a `usize`. It costs nothing on a 64-bit target, where each fits.
+/// Converts a size, an index or an offset to `usize`. Free on a 64-bit target, where every value
+/// fits.
 ///
 /// # Panics
-/// On a 32-bit target, if it exceeds the address space.
+/// On a 32-bit target, if the value exceeds the address space.
 ///
 /// ```
 /// assert_eq!(braid_rt::to_usize(1 << 20), 1_048_576);

@@ -1,13 +1,13 @@
-//! Asking the processor for memory ahead of its use.
+//! Prefetch hints for the processor.
 
-/// Asks for the line of the caches that an address is in. Without effect on what a program computes; on a processor
-/// other than x86-64, and under Miri, without any.
+/// Prefetches the cache line that contains an address. This is only a hint, and does nothing under
+/// Miri or on processors other than x86-64.
 #[inline(always)]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: prefetching reads nothing, and any address may be asked for.
+        // SAFETY: a prefetch reads nothing into the program, and any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

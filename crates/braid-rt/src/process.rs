@@ -1,46 +1,49 @@
-//! The process that made an object, to tell it from a child made by `fork`.
+//! The process that created an object, as opposed to a child created by `fork`.
 //!
-//! A child made by `fork` has a copy of the parent's memory, but only the thread that forked, and it shares the
-//! parent's open files. An object that stands for files, locks or threads of the parent must not be used there.
+//! A forked child has a copy of the parent's memory and shares its open files, but has only the
+//! thread that called `fork`. It must not use an object that depends on files, locks or threads of
+//! the parent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of forks between the first process and this one. Stored only by a child that has one thread.
+/// Number of forks between the first process and this one. Written only by a child that still has a
+/// single thread.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// The process in which an object was made.
+/// The process in which an object was created.
 ///
-/// A child made by `fork` is another process; a process started by `exec` has none of the objects. A child made by
-/// a plain `clone` system call, past the C library, is not noticed.
+/// A child created by `fork` is a different process. A process started by `exec` inherits no
+/// objects. A child created by a raw `clone` system call, which bypasses the C library, is not
+/// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
 impl Process {
-    /// This process. From the first call on, forks are noticed.
+    /// Returns the current process. Forks are detected from the first call on.
     pub fn current() -> Self {
         watch();
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether the calling thread runs in this process: one load and a comparison.
+    /// Whether the calling thread runs in this process. Costs one load and a comparison.
     #[inline(always)]
     pub fn is_current(self) -> bool {
-        // Relaxed: the generation changes only in a new process, before its only thread goes on.
+        // Relaxed: the generation changes only in a new process, before its only thread continues.
         self.0 == GENERATION.load(Ordering::Relaxed)
     }
 
-    /// A process that is never the current one.
+    /// A value that never equals the current process.
     pub const fn none() -> Self {
         Self(u64::MAX)
     }
 
-    /// The number of the process, for [`Process::from_number`].
+    /// The number that [`Process::from_number`] converts back to this process.
     #[inline(always)]
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The process with a [`Process::number`].
+    /// Returns the process with the given [`Process::number`].
     #[inline(always)]
     pub fn from_number(number: u64) -> Self {
         Self(number)
@@ -56,8 +59,9 @@ fn watch() {
         }
     }
     WATCHED.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is allowed in a child of a process with threads. It
-        // fails for lack of memory alone; forks are not noticed then, as before the first call.
+        // SAFETY: the handler only adds to an atomic, which a child of a multi-threaded process may
+        // do. `pthread_atfork` fails only without memory; forks then stay undetected, as before the
+        // first call.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

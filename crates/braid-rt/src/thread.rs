@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::simulation;
 use crate::user::message;
 
-/// A thread that somebody may wait for.
+/// A handle to wait for the end of a thread.
 #[derive(Debug)]
 pub struct JoinHandle(Handle);
 
@@ -22,7 +22,7 @@ enum Handle {
 /// Starts a thread.
 ///
 /// # Errors
-/// The system's, if it does not let us.
+/// If the system cannot create a thread.
 pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
     if simulation::is_on() {
         return Ok(JoinHandle(Handle::Task(simulation::spawn(name, f))));
@@ -31,17 +31,17 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHa
     Ok(JoinHandle(Handle::Thread(builder.spawn(f)?)))
 }
 
-/// Starts a thread that something depends on. If `f` panics, `died` is called on the thread with the panic's
-/// message, before the thread ends.
+/// Starts a thread that other threads depend on. If `f` panics, the thread calls `died` with the
+/// panic's message before it ends.
 ///
 /// # Errors
-/// As [`spawn`].
+/// See [`spawn`].
 pub fn spawn_watched(
     name: &str,
     f: impl FnOnce() + Send + 'static,
     died: impl FnOnce(&str) + Send + 'static,
 ) -> io::Result<JoinHandle> {
-    // Unwind safe: whoever depends on the thread learns in `died` that its state is in doubt.
+    // Unwind safe: `died` informs all dependents that the thread's state is in doubt.
     let watched = AssertUnwindSafe(f);
     spawn(name, move || {
         if let Err(panic) = catch_unwind(watched) {
@@ -75,7 +75,7 @@ impl JoinHandle {
     }
 }
 
-/// Lets other threads go first.
+/// Lets other threads run first.
 pub fn yield_now() {
     if simulation::is_on() {
         simulation::give_way();
@@ -84,9 +84,9 @@ pub fn yield_now() {
     }
 }
 
-/// Keeps those who collided apart, before they try again. One that began anew at once could take its locks again
-/// before the one that waits for them is awake, and collide with it for ever; so the pauses grow with the tries so
-/// far, differently for each thread.
+/// Pauses a transaction after a conflict, before it retries. An immediate retry could take its
+/// locks again before the waiting thread wakes up, and collide with it forever. The pauses
+/// therefore grow with the number of tries, differently for each thread.
 pub fn back_off(tries: u32) {
     if tries < 3 {
         yield_now();
@@ -96,8 +96,8 @@ pub fn back_off(tries: u32) {
     }
 }
 
-/// Tells the processor that this thread spins. Under a simulation spinning alone changes nothing, so others
-/// go first.
+/// Tells the processor that this thread spins. Under a simulation, other tasks run first, since
+/// spinning alone changes nothing.
 #[inline]
 pub fn spin_loop() {
     if simulation::is_on() {
@@ -107,8 +107,8 @@ pub fn spin_loop() {
     }
 }
 
-/// A small number of the calling thread, dense over the threads of the process, to spread threads over
-/// what they share.
+/// Returns a small number for the calling thread, dense over the process, to spread threads over
+/// shared structures.
 #[inline]
 pub fn index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -127,7 +127,7 @@ pub fn index() -> usize {
     })
 }
 
-/// How many threads can run at once.
+/// Number of threads that can run in parallel.
 pub fn parallelism() -> usize {
     if simulation::is_on() {
         return 2;
@@ -135,11 +135,11 @@ pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Calls `work` with each number below `threads` on a thread of its own, and returns the results in their
-/// order. A single one is called on this thread.
+/// Calls `work` with each number below `threads`, each on its own thread, and returns the results
+/// in order. A single call runs on the calling thread.
 ///
 /// # Panics
-/// If `work` does.
+/// If `work` panics.
 pub fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     if threads == 1 {
         return vec![work(0)];

@@ -1,11 +1,11 @@
-//! Time and chance.
+//! Time and randomness.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::simulation;
 
-/// Now. Under a simulation, time passes as its scheduler lets it.
+/// The current time. Under a simulation, the scheduler controls time.
 #[inline]
 pub fn now() -> Instant {
     if simulation::is_on() {
@@ -14,7 +14,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The instant after a time from now; `None` if the clock does not reach that far, which is as good as forever.
+/// The instant `time` from now; `None` (treated as forever) if the clock cannot represent it.
 #[inline]
 pub fn now_plus(time: Duration) -> Option<Instant> {
     now().checked_add(time)
@@ -23,15 +23,15 @@ pub fn now_plus(time: Duration) -> Option<Instant> {
 /// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
     if simulation::is_on() {
-        // Nobody wakes who sleeps on nothing.
+        // No task ever wakes key 0.
         simulation::block(0, now_plus(time));
     } else {
         std::thread::sleep(time);
     }
 }
 
-/// The time of day, since 1970. Nothing may depend on its order: people and other programs change it. Under a
-/// simulation it passes as [`now`] does.
+/// The wall-clock time since 1970. It may jump in either direction, so nothing may depend on its
+/// order. Under a simulation, it advances with [`now`].
 pub fn wall_clock() -> Duration {
     if simulation::is_on() {
         return Duration::from_secs(1 << 30) + simulation::elapsed();
@@ -40,7 +40,7 @@ pub fn wall_clock() -> Duration {
     time.unwrap_or(Duration::ZERO)
 }
 
-/// A number that no other call returned before, here or on another machine.
+/// Returns a number that no other call, on this machine or another, has returned before.
 pub fn entropy() -> u64 {
     if simulation::is_on() {
         return simulation::random();

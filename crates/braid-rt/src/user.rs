@@ -1,20 +1,20 @@
-//! Code of the user on threads of the engine.
+//! Calls of user code on the engine's threads.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The payload of a panic that a test makes on purpose, in place of code of the user. Any other panic under a simulation is a
-/// finding, wherever it ends otherwise.
+/// The payload of a panic that a test raises on purpose in user code. Any other panic under a
+/// simulation is a finding, even if the engine catches it.
 #[derive(Clone, Copy, Debug)]
 pub struct Deliberate;
 
-/// Panics on purpose, without a word from the panic hook.
+/// Panics on purpose, without running the panic hook.
 pub fn panic_deliberately() -> ! {
     resume_unwind(Box::new(Deliberate))
 }
 
-/// Calls code of the user whose panic must not unwind the calling thread: a callback, a listener, a device from
-/// outside. The process's panic hook has reported the panic when this returns.
+/// Calls user code whose panic must not unwind the calling thread: a callback, a listener or an
+/// external device. The process's panic hook reports the panic before this function returns.
 ///
 /// # Errors
 /// The panic's message.
@@ -22,14 +22,16 @@ pub fn call_user<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     if crate::mutant!("unwind_from_callbacks") {
         return Ok(code());
     }
-    // Unwind safe: what the code shares with the engine is behind locks and atomics, and the engine holds no lock while
-    // it calls. What the code shares with its own program is its program's business, as with a thread that panics.
+    // Unwind safe: state shared with the engine is behind locks and atomics, and the engine holds
+    // no lock during the call. State shared with the program is the program's responsibility, as
+    // with a panicking thread.
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
         if crate::simulation::is_on() && !panic.is::<Deliberate>() {
             resume_unwind(panic);
         }
         let message = message(&*panic);
-        // Dropping the payload runs code of the user again. A second payload is leaked.
+        // Dropping the payload runs user code again. If that panics too, the second payload is
+        // leaked.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             std::mem::forget(second);
         }
@@ -37,7 +39,7 @@ pub fn call_user<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// The text of a panic's payload.
+/// Extracts the message from a panic's payload.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())

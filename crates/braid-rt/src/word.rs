@@ -1,4 +1,4 @@
-//! Words to sleep on: futexes.
+//! Futexes: 32-bit words to sleep on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,10 +8,10 @@ fn key(word: &AtomicU32) -> usize {
     std::ptr::from_ref(word).addr()
 }
 
-/// Sleeps while the word is `value`, or not at all, or shorter for no reason.
+/// Sleeps while the word equals `value`. May return early or spuriously.
 pub fn wait(word: &AtomicU32, value: u32) {
     if simulation::is_on() {
-        // Nobody else runs between the look and the sleep.
+        // No other task runs between this check and the sleep.
         if word.load(Ordering::Relaxed) == value {
             simulation::block(key(word), None);
         }
@@ -20,7 +20,7 @@ pub fn wait(word: &AtomicU32, value: u32) {
     }
 }
 
-/// Wakes one that sleeps on the word.
+/// Wakes one thread that sleeps on the word.
 pub fn wake_one(word: &AtomicU32) {
     if simulation::is_on() {
         simulation::wake(key(word), 1);
@@ -29,7 +29,7 @@ pub fn wake_one(word: &AtomicU32) {
     }
 }
 
-/// Wakes all that sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake_all(word: &AtomicU32) {
     if simulation::is_on() {
         simulation::wake(key(word), usize::MAX);

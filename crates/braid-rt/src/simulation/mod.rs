@@ -1,13 +1,13 @@
-//! A deterministic scheduler: threads as tasks, of which a seed decides who goes on.
+//! A deterministic scheduler that runs threads as tasks, in an order that a seed decides.
 //!
-//! [`run`] runs a function and all threads that it starts by [`crate::thread::spawn`] as tasks on the
-//! calling thread. A task goes on until it waits, sleeps, ends, or comes to a [`point`]: taking a lock is
-//! one, and whatever else calls it. There the scheduler goes on with a task of its choice. Time passes a
-//! little with each step, and jumps when all tasks sleep. If none can ever go on, that is a deadlock, or
-//! a wake-up that was lost.
+//! [`run`] runs a function, and all threads that it starts with [`crate::thread::spawn`], as tasks
+//! on the calling thread. A task runs until it waits, sleeps, ends or reaches a yield point:
+//! acquiring a lock or calling [`point`]. The scheduler then chooses the next task. Time advances a
+//! little with each step, and jumps when all tasks sleep. If no task can ever run again, the run
+//! fails with a deadlock or a lost wake-up.
 //!
-//! Between two points a task is not interrupted, and memory is sequentially consistent. What threads do
-//! with each other's atomics in between is the memory-model checker's matter.
+//! Between two points a task is not interrupted, and memory is sequentially consistent.
+//! Interleavings of atomic operations between points are left to the memory-model checker.
 
 #[cfg(not(feature = "simulation"))]
 mod off;
@@ -30,7 +30,7 @@ pub(crate) use scheduler::{block, elapsed, give_way, join, now, random, scatter,
 pub struct TaskId(usize);
 
 impl TaskId {
-    /// Its place in the order in which tasks were started.
+    /// The task's position in the order in which tasks were started.
     pub fn index(self) -> usize {
         self.0
     }

@@ -1,4 +1,4 @@
-//! No simulation: everything here folds into nothing.
+//! Without the feature `simulation`, these functions compile to nothing.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ pub const fn is_on() -> bool {
     false
 }
 
-/// A place where a simulation may go on with another task.
+/// Yield point: a place where a simulation may switch to another task.
 #[inline(always)]
 pub const fn point() {}
 
-/// Counts that a rare branch was reached, under a simulation.
+/// Coverage point: under a simulation, counts that a rare branch was reached.
 #[inline(always)]
 pub const fn reach(_: &'static str) {}
 

@@ -1,4 +1,4 @@
-//! The scheduler and what its tasks ask of it.
+//! The scheduler, and the calls that its tasks make.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,66 +14,66 @@ use super::TaskId;
 use super::tasks::{Stack, State, Tasks};
 use crate::user::message;
 
-/// Words of a task's stack: enough for unoptimised builds. Pages that are not touched cost nothing.
+/// Words in a task's stack: enough for unoptimized builds. Untouched pages cost nothing.
 const STACK_WORDS: usize = 64 << 10;
 
-/// Stacks kept for the next tasks of this thread.
+/// Stacks kept for later tasks of this thread.
 const STACKS_MAX: usize = 64;
 
-/// Nanoseconds after which a run counts as one that does not end: those that still go on are woken by
-/// clocks only.
+/// Simulated nanoseconds after which a run counts as endless: only clocks still wake its tasks.
 const TIME_MAX: u64 = 300_000_000_000;
 
-/// How often a task that panics may come to a wait before the process is given up: it waits for others,
-/// which do not run any more.
+/// Number of waits that a panicking task may make before the process aborts: the tasks that it
+/// waits for no longer run.
 const WAITS_IN_PANIC: u32 = 100_000;
 
-/// What a simulation is given.
+/// Options of a simulation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything.
+    /// Seed of all decisions.
     pub seed: u64,
-    /// Steps after which the run counts as one that does not end.
+    /// Number of steps after which the run counts as endless.
     pub steps_max: u64,
-    /// One in so many [points](point) leaves its task without a processor for up to two milliseconds; 0 for none.
+    /// One in this many [points](point) leaves its task without a processor for up to two
+    /// milliseconds; 0 for none.
     pub stalls: u32,
 }
 
-/// What a simulation did.
+/// Statistics of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Points, waits and ends of tasks.
+    /// Number of points, waits and ends of tasks.
     pub steps: u64,
-    /// How often another task went on.
+    /// Number of switches to another task.
     pub switches: u64,
-    /// Tasks that were started.
+    /// Number of tasks started.
     pub tasks: usize,
-    /// Time that passed in the simulation.
+    /// Simulated time that passed.
     pub time: Duration,
-    /// A fingerprint of who went on when: the same for two runs that are the same.
+    /// Fingerprint of the schedule: equal for identical runs.
     pub trace: u64,
-    /// How often each place that calls [`reach`] was reached.
+    /// Number of times that each place that calls [`reach`] was reached.
     pub reached: BTreeMap<&'static str, u64>,
 }
 
-/// Why a simulation did not come to its end.
+/// Why a simulation did not finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A task panicked.
     Panic {
-        /// Its name.
+        /// The task's name.
         task: String,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
-    /// These tasks wait for ever.
+    /// These tasks wait forever.
     Deadlock {
-        /// Their names, and where they wait.
+        /// The tasks' names, and where they wait.
         tasks: Vec<String>,
     },
-    /// There were too many steps, or too much time passed; these tasks had not ended.
+    /// The run exceeded its number of steps or its simulated time; these tasks had not ended.
     Endless {
-        /// Their names, and where they are.
+        /// The tasks' names, and where they are.
         tasks: Vec<String>,
     },
 }
@@ -91,26 +91,27 @@ impl std::fmt::Display for Failure {
 /// How the next task is chosen.
 #[derive(Clone, Copy, Debug)]
 enum Policy {
-    /// At every so many points, on average, any task.
+    /// Any task, at one in this many points on average.
     Uniform(u32),
-    /// The one with the greatest priority, which it loses at every so many points, on average. (Burckhardt
-    /// et al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010.)
+    /// The task with the highest priority, which loses it at one in this many points on average.
+    /// (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
+    /// ASPLOS 2010.)
     Priority(u32),
 }
 
 struct Scheduler {
     rng: RefCell<Rng>,
     policy: Policy,
-    /// Sleepers wake for no reason at one of so many steps, on average; 0 for never.
+    /// One in this many steps, on average, wakes a sleeper spuriously; 0 for never.
     spurious: u32,
-    /// One in so many points stalls its task.
+    /// One in this many points stalls its task; 0 for none.
     stalls: u32,
     base: Instant,
     /// Nanoseconds since `base`.
     now: Cell<u64>,
     current: Cell<usize>,
     tasks: RefCell<Tasks>,
-    /// Who goes on, if anybody, when the task that runs has left the processor, if that was decided before.
+    /// The task that runs after the current one has yielded the processor, if already chosen.
     next: Cell<Option<Option<usize>>>,
     panic: RefCell<Option<Failure>>,
     steps: Cell<u64>,
@@ -119,7 +120,7 @@ struct Scheduler {
     trace: Cell<u64>,
     waits_in_panic: Cell<u32>,
     reached: RefCell<BTreeMap<&'static str, u64>>,
-    /// Whether tasks are resumed only to tell where they are.
+    /// Whether tasks are resumed only to report where they are.
     autopsy: Cell<bool>,
     stacks: RefCell<Vec<String>>,
 }
@@ -136,7 +137,7 @@ pub fn is_on() -> bool {
     ON.get()
 }
 
-/// A place where a simulation may go on with another task.
+/// Yield point: a place where a simulation may switch to another task.
 #[inline]
 pub fn point() {
     if is_on() {
@@ -157,7 +158,8 @@ fn at_point() {
     }
 }
 
-/// Counts that a rare branch was reached, so that a suite can tell which it never tried.
+/// Coverage point: counts that a rare branch was reached, so that a test suite can report the
+/// branches that it never tried.
 #[inline]
 pub fn reach(place: &'static str) {
     if is_on() {
@@ -170,14 +172,15 @@ fn scheduler() -> Rc<Scheduler> {
     scheduler.expect("the caller is a task")
 }
 
-/// Lets other tasks go on first.
+/// Lets other tasks run first.
 pub(crate) fn give_way() {
     let scheduler = scheduler();
     scheduler.step();
     scheduler.switch(State::GaveWay);
 }
 
-/// Sleeps until somebody wakes `key`, or for no reason; `false` if the deadline came first.
+/// Sleeps until another task wakes `key`, or spuriously; returns `false` if the deadline came
+/// first.
 pub(crate) fn block(key: usize, deadline: Option<Instant>) -> bool {
     let scheduler = scheduler();
     scheduler.step();
@@ -210,7 +213,7 @@ pub(crate) fn now() -> Instant {
     scheduler.base + Duration::from_nanos(scheduler.now.get())
 }
 
-/// Simulated time since the simulation began.
+/// Simulated time since the start of the simulation.
 pub(crate) fn elapsed() -> Duration {
     Duration::from_nanos(scheduler().now.get())
 }
@@ -219,10 +222,10 @@ pub(crate) fn random() -> u64 {
     scheduler().rng.borrow_mut().u64(..)
 }
 
-/// The calling task.
+/// Returns the calling task.
 ///
 /// # Panics
-/// If the caller is none.
+/// If the caller is not a task of a simulation.
 pub fn task() -> TaskId {
     TaskId(scheduler().current.get())
 }
@@ -233,7 +236,7 @@ pub(crate) fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> TaskId {
     task
 }
 
-/// Where those who wait for a task's end sleep.
+/// The key on which tasks sleep until `task` ends.
 fn end_of(task: TaskId) -> usize {
     usize::MAX - task.0
 }
@@ -252,8 +255,9 @@ pub(crate) fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync)
         *results[i].lock().expect("nobody panics while it is locked") = Some(result);
     };
     let each: &(dyn Fn(usize) + Sync) = &each;
-    // SAFETY: the tasks that call it are joined below, and nothing between here and there unwinds: `spawn`
-    // and `join` do not panic for a task. (If a task panics the simulation ends without going on here.)
+    // SAFETY: the tasks that call it are joined below, and nothing in between unwinds: `spawn` and
+    // `join` do not panic for a task. (If a task panics, the simulation ends and never resumes this
+    // code.)
     let each: &'static (dyn Fn(usize) + Sync) =
         unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), _>(each) };
     let tasks: Vec<TaskId> = (0..threads)
@@ -267,7 +271,7 @@ pub(crate) fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync)
         .collect()
 }
 
-/// The calls of Braid's own in a backtrace.
+/// Extracts Braid's own calls from a backtrace.
 fn frames(backtrace: &str) -> String {
     let lines: Vec<&str> = backtrace.lines().map(str::trim).collect();
     let calls = lines.windows(2).filter(|pair| {
@@ -290,8 +294,9 @@ impl Scheduler {
         let mut rng = Rng::with_seed(options.seed);
         let every = [1, 2, 8, 32, 128][rng.usize(..5)];
         let policy = match rng.u32(..3) {
-            // Who waits for a lock spins here, and takes all steps while its holder is stalled: a million of a history's,
-            // where three waited for a checkpoint. Priorities could keep the holder behind them even then.
+            // A task that waits for a lock spins, and uses up all steps while the holder is
+            // stalled. Priorities could then keep the holder from running at all, so stalls exclude
+            // priorities.
             0 if options.stalls == 0 => Policy::Priority(every * 8),
             _ => Policy::Uniform(every),
         };
@@ -344,7 +349,7 @@ impl Scheduler {
         task
     }
 
-    /// Counts a step; time passes.
+    /// Counts a step and advances the time.
     fn step(&self) {
         self.steps.set(self.steps.get() + 1);
         let nanos = self.rng.borrow_mut().u64(50..1_000);
@@ -357,18 +362,18 @@ impl Scheduler {
         }
         let every = match self.policy {
             Policy::Uniform(every) => every,
-            // Somebody greater may have been woken.
+            // A task with a higher priority may have been woken.
             Policy::Priority(_) => 1,
         };
         every == 1 || self.rng.borrow_mut().u32(..every) == 0
     }
 
-    /// Leaves the processor to the task that the scheduler chooses.
+    /// Yields the processor to the task that the scheduler chooses.
     fn switch(&self, state: State) {
         let current = self.current.get();
         if std::thread::panicking() {
-            // Its destructors run to their end before anybody else goes on, or the stacks' panics would
-            // be mixed up.
+            // A panicking task runs its destructors to the end before any other task runs;
+            // otherwise the panics of several stacks would be mixed up.
             self.tasks.borrow_mut().get(current).woken = true;
             self.waits_in_panic.set(self.waits_in_panic.get() + 1);
             if self.waits_in_panic.get() > WAITS_IN_PANIC {
@@ -381,7 +386,8 @@ impl Scheduler {
             let mut tasks = self.tasks.borrow_mut();
             tasks.set(current, state);
             if state == State::GaveWay {
-                // Two that wait for a third would go on for ever, if they were greater than that one.
+                // Two tasks that wait for a third would run forever if both had a higher priority
+                // than the third.
                 tasks.get(current).priority = self.rng.borrow_mut().u64(..1 << 32);
             }
         }
@@ -405,7 +411,7 @@ impl Scheduler {
         ON.set(true);
     }
 
-    /// Until when the task is not given a processor, if that is so from here on: other tasks' I/O gets on meanwhile.
+    /// Decides whether the task stalls here, and until when. Other tasks' I/O proceeds meanwhile.
     fn stall(&self) -> Option<u64> {
         if self.stalls == 0 {
             return None;
@@ -415,7 +421,7 @@ impl Scheduler {
         stalls.then(|| self.now.get() + rng.u64(1_000..2_000_000))
     }
 
-    /// The task that goes on, if there is one.
+    /// Chooses the task that runs next, if any can run.
     fn choose(&self) -> Option<usize> {
         let tasks = &mut *self.tasks.borrow_mut();
         let mut rng = self.rng.borrow_mut();
@@ -429,7 +435,7 @@ impl Scheduler {
         }
         tasks.fire(self.now.get());
         if tasks.ready().is_empty() {
-            // Those who spin wait for those who sleep.
+            // Spinning tasks wait for sleeping tasks, so time must pass.
             if let Some(next) = tasks.next_deadline() {
                 self.now.set(self.now.get().max(next));
                 tasks.fire(self.now.get());
@@ -439,7 +445,8 @@ impl Scheduler {
         if tasks.ready().is_empty() {
             return None;
         }
-        // A task that several others spin for may have so low a priority that these never get below it.
+        // Several spinning tasks may never drop below the very low priority of the task that they
+        // wait for.
         let policy = match self.steps.get() > self.steps_max / 10 {
             true => Policy::Uniform(1),
             false => self.policy,
@@ -448,7 +455,7 @@ impl Scheduler {
             Policy::Uniform(_) => tasks.ready()[rng.usize(..tasks.ready().len())],
             Policy::Priority(every) => {
                 if rng.u32(..every) == 0 {
-                    // Less than all that were drawn at the start.
+                    // Lower than all priorities drawn at the start.
                     tasks.get(self.current.get()).priority = rng.u64(..1 << 32);
                 }
                 tasks.greatest()
@@ -458,7 +465,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Chooses who goes on, and counts it.
+    /// Chooses the next task and counts the switch.
     fn turn(&self) -> Option<usize> {
         let next = self.choose()?;
         let trace = (self.trace.get() ^ next as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -520,14 +527,14 @@ impl Scheduler {
     }
 }
 
-/// Runs `main` as the first task of a simulation, until it and all that it starts have ended.
+/// Runs `main` as the first task of a simulation, until it and all tasks that it starts have ended.
 ///
 /// # Errors
-/// A [`Failure`], with the report up to there. The stacks and whatever the tasks that did not end hold are
-/// leaked then.
+/// A [`Failure`], with the report up to that point. The stacks of unfinished tasks, and everything
+/// that they own, are then leaked.
 ///
 /// # Panics
-/// If the caller is a task itself.
+/// If the caller is itself a task.
 pub fn run<T: Send + 'static>(
     options: &Options,
     main: impl FnOnce() -> T + Send + 'static,
@@ -553,7 +560,7 @@ pub fn run<T: Send + 'static>(
         reached: scheduler.reached.take(),
     };
     if let Some(failure) = failure {
-        // Unwinding the tasks would run destructors that wait for each other.
+        // Leak the tasks: unwinding them would run destructors that wait for each other.
         let mut tasks = scheduler.tasks.borrow_mut();
         for task in 0..tasks.len() {
             std::mem::forget(tasks.get(task).stack.take());
@@ -593,7 +600,7 @@ mod tests {
                         thread::spawn(&format!("t{i}"), move || {
                             for _ in 0..4 {
                                 let mut list = order.0.lock();
-                                // Interrupted while it has the lock.
+                                // Interrupted while it holds the lock.
                                 point();
                                 list.push(i);
                                 *order.1.write() += 1;
@@ -637,7 +644,7 @@ mod tests {
 
     #[test]
     fn a_wake_up_that_is_lost_is_a_deadlock() {
-        // Who sleeps looks first, but the waker may come between the look and the sleep's own.
+        // A sleeper checks first, but the waker may run between the check and the sleep.
         let sleeper = |careful: bool| {
             move || {
                 let word = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
@@ -692,7 +699,7 @@ mod tests {
         });
         assert!(matches!(outcome, Err(Failure::Endless { .. })));
         assert!(report.steps > 100_000);
-        // The next one is not disturbed.
+        // A failed simulation does not affect the next one.
         assert_eq!(run(&options(3), || 5).0, Ok(5));
     }
 }

@@ -1,4 +1,4 @@
-//! The tasks of a simulation, and what each of them is in.
+//! The tasks of a simulation and their states.
 
 use generator::Generator;
 
@@ -7,7 +7,7 @@ pub(super) type Stack = Generator<'static, (), ()>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Ready,
-    /// Goes on when others have.
+    /// Runs again after other tasks have run.
     GaveWay,
     Blocked {
         key: usize,
@@ -19,22 +19,22 @@ pub(super) enum State {
 pub(super) struct Task {
     pub(super) name: String,
     state: State,
-    /// Whether the last sleep was ended by somebody.
+    /// Whether another task ended the last sleep.
     pub(super) woken: bool,
     pub(super) priority: u64,
     pub(super) stack: Option<Stack>,
 }
 
-/// All tasks, by number. There are far more of them than may go on, and that is asked at each step, so those are
-/// known without a look at all.
+/// All tasks, by number. Few of many tasks can run, and the scheduler asks for these at every step,
+/// so each state has its own list.
 #[derive(Default)]
 pub(super) struct Tasks {
     all: Vec<Task>,
-    /// In their order, as the other two.
+    /// Sorted by number, like the next two lists.
     ready: Vec<usize>,
     behind: Vec<usize>,
     asleep: Vec<usize>,
-    /// No sleep ends by itself before.
+    /// No sleep times out before this time.
     earliest: u64,
 }
 
@@ -44,7 +44,7 @@ fn insert(list: &mut Vec<usize>, task: usize) {
 }
 
 impl Tasks {
-    /// A task that is ready.
+    /// Adds a task that is ready to run.
     pub(super) fn add(&mut self, name: &str, priority: u64, stack: Stack) {
         self.ready.push(self.all.len());
         self.all.push(Task {
@@ -68,15 +68,15 @@ impl Tasks {
         self.all[task].state
     }
 
-    /// Those that may go on.
+    /// The tasks that can run.
     pub(super) fn ready(&self) -> &[usize] {
         &self.ready
     }
 
-    /// The one of them with the greatest priority.
+    /// The ready task with the highest priority.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no task is ready.
     pub(super) fn greatest(&self) -> usize {
         let ready = self.ready.iter().copied();
         ready
@@ -112,20 +112,20 @@ impl Tasks {
         }
     }
 
-    /// Ends a task's sleep.
+    /// Wakes a task.
     pub(super) fn wake(&mut self, task: usize) {
         self.set(task, State::Ready);
         self.all[task].woken = true;
     }
 
-    /// Those that sleep on `key`.
+    /// The tasks that sleep on `key`.
     pub(super) fn sleepers(&self, key: usize) -> Vec<usize> {
         let sleeps =
             |&&i: &&usize| matches!(self.all[i].state, State::Blocked { key: k, .. } if k == key);
         self.asleep.iter().filter(sleeps).copied().collect()
     }
 
-    /// Lets those who gave way go on again.
+    /// Makes tasks that gave way ready again.
     pub(super) fn come_back(&mut self) {
         while let Some(task) = self.behind.pop() {
             self.all[task].state = State::Ready;
@@ -133,7 +133,7 @@ impl Tasks {
         }
     }
 
-    /// Ends the sleeps whose time is over.
+    /// Ends the sleeps whose deadline has passed.
     pub(super) fn fire(&mut self, now: u64) {
         if now < self.earliest {
             return;
@@ -156,7 +156,7 @@ impl Tasks {
         self.earliest = self.next_deadline().unwrap_or(u64::MAX);
     }
 
-    /// When the next sleep ends by itself.
+    /// The earliest deadline of a sleeping task.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let deadline = |&i: &usize| match self.all[i].state {
             State::Blocked { deadline, .. } => deadline,
@@ -165,7 +165,7 @@ impl Tasks {
         self.asleep.iter().filter_map(deadline).min()
     }
 
-    /// Those that have not ended.
+    /// The tasks that have not ended.
     pub(super) fn unfinished(&self) -> Vec<usize> {
         let tasks = 0..self.all.len();
         tasks
