@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_store::WriterRoom;
+use braid_store::{StoreError, Tree, WriterRoom};
 
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
@@ -13,6 +13,9 @@ const PAGES_PER_STEP: usize = 3;
 
 /// Checkpoints that a compaction makes at most: what one replaces is free only for the next.
 const ROUNDS_MAX: u32 = 16;
+
+/// Fills one leaf of a tree, or of its long keys, and returns the key to continue with.
+type Repack = fn(&Tree, &[u8]) -> std::result::Result<Option<Vec<u8>>, StoreError>;
 
 /// Result of [`Database::compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +91,8 @@ impl Database {
         }
         let mut room = WriterRoom::default();
         let filled = cores.iter().try_for_each(|core| {
-            match inner.fill_leaves_of(core, &mut room) {
+            let mut fill = |repack| inner.fill_leaves_of(core, &mut room, repack);
+            match fill(Tree::repack).and_then(|()| fill(Tree::repack_long_keys)) {
                 // What is damaged, or finds no space, stays as it is. A table may be dropped meanwhile.
                 Err(
                     Error::OutOfSpace { .. } | Error::Corrupted { .. } | Error::TableDropped { .. },
@@ -102,11 +106,16 @@ impl Database {
 }
 
 impl Inner {
-    fn fill_leaves_of(&self, core: &Arc<TableCore>, room: &mut WriterRoom) -> Result<()> {
+    fn fill_leaves_of(
+        &self,
+        core: &Arc<TableCore>,
+        room: &mut WriterRoom,
+        repack: Repack,
+    ) -> Result<()> {
         let mut from = Vec::new();
         let mut is_full = false;
         loop {
-            match self.fill_leaf(core, room, &from) {
+            match self.fill_leaf(core, room, repack, &from) {
                 Ok(Some(next)) => from = next,
                 Ok(None) => return Ok(()),
                 // Once: what this has changed so far is in free space after a checkpoint.
@@ -126,12 +135,13 @@ impl Inner {
         &self,
         core: &TableCore,
         room: &mut WriterRoom,
+        repack: Repack,
         from: &[u8],
     ) -> Result<Option<Vec<u8>>> {
         let _gate = self.page_gate.read();
         self.check_writable()?;
         core.check_alive()?;
         self.store.admit(room, (PAGES_PER_STEP, 0), || false)?;
-        Ok(core.tree.repack(from)?)
+        Ok(repack(&core.tree, from)?)
     }
 }

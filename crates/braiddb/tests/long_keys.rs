@@ -537,3 +537,25 @@ fn a_load_of_long_keys_into_a_full_data_file_is_refused() {
     assert!(is_admitted_in_the_end(&db, &insert));
     assert_eq!(db.table_names().unwrap(), ["t"]);
 }
+
+#[test]
+fn a_compaction_fills_leaves_of_long_keys() {
+    let (db, table) = open();
+    for i in 0..400 {
+        put(&db, &table, &key(1_500, i), &[7; 1_000]);
+    }
+    let mut state = contents(&db.snapshot(), &table);
+    for i in (0..400).step_by(2) {
+        let key = key(1_500, i);
+        db.transact(|tx| tx.remove(&table, &key[..])).unwrap();
+        state.remove(&key);
+    }
+    put(&db, &table, b"a", b"");
+    state.insert(b"a".to_vec(), Vec::new());
+    db.checkpoint().unwrap();
+    let before = db.stats().store.pages;
+    db.compact().unwrap();
+    let after = db.stats().store.pages;
+    assert!(after < before * 2 / 3, "{after} pages, and {before} before");
+    expect(&db.snapshot(), &table, &state);
+}

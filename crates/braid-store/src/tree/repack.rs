@@ -46,6 +46,18 @@ impl Tree {
         }
     }
 
+    /// Does what [`Tree::repack`] does in the tree of layers that contains the long keys. Its keys are not those of this
+    /// tree: begin with an empty key.
+    ///
+    /// # Errors
+    /// As [`Tree::repack`].
+    pub fn repack_long_keys(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.layers() {
+            Some(layers) => layers.0.repack(key),
+            None => Ok(None),
+        }
+    }
+
     /// Fills a leaf, which has one to the right below the same parent. Returns the key to go on with.
     fn fill(
         &self,
