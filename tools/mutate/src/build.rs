@@ -93,7 +93,6 @@ fn copy(places: &Places, rewritten: &[String]) {
     for name in listed.lines().filter(is_copied) {
         let (from, to) = (places.workspace.join(name), places.tree().join(name));
         if from.is_file() {
-            fs::create_dir_all(to.parent().expect("it has a directory")).expect("directories");
             write(&to, &fs::read(&from).expect("a source file"));
         }
     }
@@ -103,6 +102,7 @@ fn write(path: &Path, contents: &[u8]) {
     if fs::read(path).is_ok_and(|before| before == contents) {
         return;
     }
+    fs::create_dir_all(path.parent().expect("it has a directory")).expect("directories");
     fs::write(path, contents).expect("a file of the copy");
 }
 
@@ -272,7 +272,12 @@ pub fn build(places: &Places, arguments: &[String]) {
     let points: String = sources
         .iter()
         .flat_map(|source| source.points.iter().map(move |p| (source, p)))
-        .map(|(source, p)| format!("{}\t{}:{}\t{}\n", p.id, source.name, p.line, p.what))
+        .map(|(source, p)| {
+            format!(
+                "{}\t{}:{}\t{}\t{}\n",
+                p.id, source.name, p.line, p.function, p.what
+            )
+        })
         .collect();
     // Results of other points are worth nothing.
     if fs::read_to_string(places.file("points.tsv")).ok().as_ref() != Some(&points) {

@@ -9,14 +9,17 @@ mod chosen {
     pub const SOURCE: &str = include_str!("chosen.rs");
 }
 mod points;
+mod process;
 mod run;
+mod survivors;
+mod tests;
 
 use std::path::{Path, PathBuf};
 
 const USAGE: &str = "\
 usage: mutate build [--tests] [FILE...]   copy, rewrite and build the workspace, with its test binaries
        mutate run [OPTION...] [ID...]     run these mutants, or those without a result in random order
-       mutate survivors                   list the mutants that no run caught
+       mutate survivors [--all]           list the mutants that no run caught and survivors.txt does not explain
 FILE is relative to the workspace; the default is the core (`CORE` in build.rs).
 options: --jobs N        run N mutants at a time (1)
          --sample N      run N mutants
@@ -24,6 +27,8 @@ options: --jobs N        run N mutants at a time (1)
          --minutes N     begin no mutant after N minutes
          --scan N        look in N histories for those that a mutant affects (3000)
          --histories N   run at most N of them (300)
+         --budget N      run a mutant in tests of N seconds of processor time, the quickest first (60)
+         --quick         a first look: 20 of 100 histories, tests of a second at most, 2 seconds of them
          --no-tests      run no test binaries
          --again         run also the mutants that survived before";
 
@@ -60,7 +65,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("build") => build::build(&places, &arguments[1..]),
         Some("run") => run::run(&places, &arguments[1..]),
-        Some("survivors") => run::survivors(&places),
+        Some("survivors") => survivors::survivors(&places, &arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
             std::process::exit(2);

@@ -23,6 +23,8 @@ const UNCHECKED: &[&str] = &[
 pub struct Point {
     pub id: usize,
     pub line: usize,
+    /// The function it is in.
+    pub function: String,
     pub what: String,
 }
 
@@ -50,6 +52,10 @@ pub struct Walk<'a> {
     order: usize,
     disabled: &'a dyn Fn(usize) -> bool,
     edits: Vec<Edit>,
+    /// The type whose `impl` is around, with `::` behind it.
+    of: String,
+    /// The function around.
+    function: String,
     pub points: Vec<Point>,
 }
 
@@ -66,6 +72,8 @@ pub fn rewrite(
         order: 0,
         disabled,
         edits: Vec::new(),
+        of: String::new(),
+        function: String::new(),
         points: Vec::new(),
     };
     walk.visit_file(&file);
@@ -147,6 +155,7 @@ impl Walk<'_> {
             self.points.push(Point {
                 id: id + i,
                 line,
+                function: self.function.clone(),
                 what,
             });
         }
@@ -292,6 +301,7 @@ impl Walk<'_> {
 
     /// A function that returns at once.
     fn body(&mut self, name: &str, output: &ReturnType, block: &Block) {
+        self.function = format!("{}{name}", self.of);
         let values: &[&str] = match output {
             ReturnType::Default => &[""],
             ReturnType::Type(_, ty) => match &tokens(&**ty).replace(' ', "")[..] {
@@ -304,12 +314,17 @@ impl Walk<'_> {
                 _ => return,
             },
         };
-        if block.stmts.is_empty() {
+        // What the function returns anyway is no mutant.
+        let own = tokens(block).replace(' ', "");
+        let is_own = |value: &&&str| own == format!("{{{value}}}");
+        if block.stmts.is_empty() || values.iter().any(|value| is_own(&value)) && values.len() == 1
+        {
             return;
         }
+        let values: Vec<&str> = values.iter().filter(|v| !is_own(v)).copied().collect();
         let whats: Vec<_> = values
             .iter()
-            .map(|value| format!("fn {name}: return {value}"))
+            .map(|value| format!("return {value}"))
             .collect();
         if let Some(id) = self.place(block.span(), &whats) {
             let text: String = values
@@ -346,7 +361,9 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         if !is_of_tests(&item.attrs)
             && !of.is_some_and(|of| of.contains("Debug") || of.contains("Display"))
         {
+            self.of = format!("{}::", tokens(&item.self_ty).replace(' ', ""));
             visit::visit_item_impl(self, item);
+            self.of.clear();
         }
     }
 

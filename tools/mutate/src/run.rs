@@ -1,78 +1,27 @@
-//! Runs mutants: simulated histories that a mutant makes a difference to, then test binaries that reach it.
+//! Runs mutants: simulated histories that a mutant makes a difference to, then the tests that reach it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::Places;
+use crate::process::{Ended, bounded, finish};
+use crate::tests::{SLOW, Tests};
 
 /// Seeds in which the reach of each mutant is looked for, without `--scan`.
 const SCANNED: u64 = 3000;
 /// Of the histories that a mutant makes a difference to, so many are tried, without `--histories`.
 const TRIED: usize = 300;
-/// Ends a process that has used up its processor time.
-const SIGXCPU: i32 = 24;
-const HISTORY_LIMIT: Duration = Duration::from_secs(900);
-/// Test binaries that take longer without a mutant are left out.
-const SLOW: Duration = Duration::from_secs(60);
-/// Repetitions of what the simulator does, slow ones, and the models, which have mutants of their own.
-const SKIPPED: &[&str] = &["histories_of_every_protocol", "_is_caught", "_holds"];
-
-struct TestBinary {
-    name: String,
-    binary: String,
-    directory: String,
-    took: Duration,
-    hits: BTreeSet<usize>,
-}
-
-enum Ended {
-    Passed,
-    Failed(String),
-    TimedOut,
-}
-
-fn finish(mut child: Child, limit: Duration) -> Ended {
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("the process is ours") {
-            break status;
-        }
-        if begun.elapsed() > limit {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Ended::TimedOut;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let mut text = String::new();
-    if let Some(mut output) = child.stdout.take() {
-        let _ = output.read_to_string(&mut text);
-    }
-    match status.success() {
-        true => Ended::Passed,
-        false => Ended::Failed(match text.trim() {
-            "" if status.signal() == Some(SIGXCPU) => "loops".to_owned(),
-            "" => status.to_string(),
-            text => text.chars().take(160).collect(),
-        }),
-    }
-}
-
-/// A program at low priority, with bounds on its address space and its processor time in seconds: some mutants
-/// allocate or loop forever.
-fn bounded(program: &std::path::Path, gibibytes: u64, seconds: u64) -> Command {
-    let bounds = format!("ulimit -v {}; ulimit -t {seconds}", gibibytes << 20);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", &format!("{bounds}; exec nice -n 10 \"$0\" \"$@\"")])
-        .arg(program);
-    command
-}
+/// The same for a first look at all mutants.
+const QUICK_SCANNED: u64 = 100;
+const QUICK_TRIED: usize = 20;
+/// Processor time of the tests that a mutant runs in, without `--budget`.
+const BUDGET: Duration = Duration::from_secs(60);
+/// Time in which no thread of the histories' process can run: they never wait for anything.
+const HISTORIES_IDLE: Duration = Duration::from_secs(20);
 
 fn runner(places: &Places, seconds: u64) -> Command {
     let program = places.file("build/debug/examples/mutation_runner");
@@ -95,50 +44,7 @@ fn try_histories(places: &Places, id: usize, seeds: &[u64]) -> Ended {
         .take()
         .expect("a pipe")
         .write_all(seeds.join(" ").as_bytes());
-    finish(child, HISTORY_LIMIT)
-}
-
-fn test(test: &TestBinary, places: &Places, variable: (&str, &str), limit: Duration) -> Ended {
-    let log = places.file(&format!(
-        "test-{}.log",
-        std::thread::current().name().unwrap_or("main")
-    ));
-    let output = File::create(&log).expect("a file");
-    let mut command = bounded(test.binary.as_ref(), 12, 300);
-    SKIPPED.iter().for_each(|name| {
-        command.args(["--skip", name]);
-    });
-    let child = command
-        .current_dir(&test.directory)
-        .env("CARGO_MANIFEST_DIR", &test.directory)
-        .env("BRAID_HISTORIES", "30")
-        .env("RUST_BACKTRACE", "0")
-        .env(variable.0, variable.1)
-        .stdin(Stdio::null())
-        .stdout(output.try_clone().expect("a file"))
-        .stderr(output)
-        .spawn()
-        .expect("the test starts");
-    let ended = finish(child, limit);
-    let Ended::Failed(_) = ended else {
-        return ended;
-    };
-    let text = fs::read(&log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let failed: BTreeSet<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
-        .collect();
-    let names: Vec<_> = failed.into_iter().take(3).collect();
-    Ended::Failed(format!(
-        "{}: {}",
-        test.name,
-        if names.is_empty() {
-            "aborted".to_owned()
-        } else {
-            names.join(", ")
-        }
-    ))
+    finish(child, HISTORIES_IDLE).0
 }
 
 /// For each mutant the seeds that it makes a difference to.
@@ -174,96 +80,38 @@ fn reach(places: &Places, scanned: u64) -> BTreeMap<usize, Vec<u64>> {
         .collect()
 }
 
-/// The test binaries, with what they reach and how long they take.
-fn tests(places: &Places) -> Vec<TestBinary> {
-    let Ok(listed) = fs::read_to_string(places.file("tests.tsv")) else {
-        return Vec::new();
-    };
-    let mut all = Vec::new();
-    for line in listed.lines() {
-        let mut parts = line.split('\t').map(str::to_owned);
-        let (Some(name), Some(binary), Some(directory)) =
-            (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        let file = |end: &str| places.file(&format!("hits-{}.{end}", name.replace('/', "-")));
-        let mut one = TestBinary {
-            name: name.clone(),
-            binary,
-            directory,
-            took: SLOW,
-            hits: BTreeSet::new(),
-        };
-        let known = fs::read_to_string(file("ms")).ok().and_then(|text| {
-            let (binary, took) = text.split_once(' ')?;
-            (binary == one.binary).then(|| Duration::from_millis(took.parse().unwrap_or(0)))
-        });
-        one.took = known.unwrap_or_else(|| {
-            let _ = fs::remove_file(file("txt"));
-            let begun = Instant::now();
-            let path = file("txt");
-            let ended = test(
-                &one,
-                places,
-                ("BRAID_MUTATION_HITS", &path.to_string_lossy()),
-                SLOW,
-            );
-            let took = match ended {
-                Ended::Passed => begun.elapsed(),
-                _ => {
-                    println!("left out: {name} fails or is slow without a mutant");
-                    SLOW
-                }
-            };
-            let _ = fs::write(file("ms"), format!("{} {}", one.binary, took.as_millis()));
-            took
-        });
-        let hits = fs::read_to_string(file("txt")).unwrap_or_default();
-        one.hits = hits.lines().filter_map(|id| id.parse().ok()).collect();
-        if one.took < SLOW {
-            all.push(one);
-        }
-    }
-    all.sort_by_key(|one| one.took);
-    all
-}
-
 fn one(
     places: &Places,
     id: usize,
     reach: &BTreeMap<usize, Vec<u64>>,
-    tests: &[TestBinary],
+    tests: &Tests,
+    budget: Duration,
 ) -> String {
-    let mut late = None;
+    let mut hung = None;
     if let Some(seeds) = reach.get(&id).filter(|seeds| !seeds.is_empty()) {
         match try_histories(places, id, seeds) {
             Ended::Failed(how) => return format!("caught\tsimulate: {how}"),
-            Ended::TimedOut => late = Some("simulate".to_owned()),
+            Ended::Hung => hung = Some("simulate".to_owned()),
             Ended::Passed => {}
         }
     }
-    let reaching: Vec<_> = tests
-        .iter()
-        .filter(|test| test.hits.contains(&id))
-        .collect();
-    for binary in &reaching {
-        let limit = binary.took * 6 + Duration::from_secs(20);
-        match test(binary, places, ("BRAID_MUTATION", &id.to_string()), limit) {
+    let reaching = tests.reaching(id, budget);
+    for (binary, names) in &reaching {
+        match binary.try_mutant(places, id, names) {
             Ended::Failed(how) => return format!("caught\t{how}"),
-            Ended::TimedOut => late = late.or(Some(binary.name.clone())),
+            Ended::Hung => hung = hung.or(Some(binary.name.clone())),
             Ended::Passed => {}
         }
     }
-    if let Some(late) = late {
-        return format!("time-out\t{late}");
+    if let Some(hung) = hung {
+        return format!("hung\t{hung}");
     }
     match reach.get(&id) {
         None if reaching.is_empty() => "unreached\t".to_owned(),
         seeds => format!(
-            "SURVIVED\t{} histories, {} test binaries",
+            "SURVIVED\t{} histories, {} tests",
             seeds.map_or(0, Vec::len),
-            reaching.len()
+            reaching.iter().map(|(_, names)| names.len()).sum::<usize>()
         ),
     }
 }
@@ -276,7 +124,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-fn points(places: &Places) -> Vec<(usize, String)> {
+pub fn points(places: &Places) -> Vec<(usize, String)> {
     let text = fs::read_to_string(places.file("points.tsv")).expect("`mutate build` comes first");
     text.lines()
         .filter_map(|line| {
@@ -286,7 +134,7 @@ fn points(places: &Places) -> Vec<(usize, String)> {
         .collect()
 }
 
-fn results(places: &Places) -> BTreeMap<usize, String> {
+pub fn results(places: &Places) -> BTreeMap<usize, String> {
     let text = fs::read_to_string(places.file("results.tsv")).unwrap_or_default();
     text.lines()
         .filter_map(|line| {
@@ -303,6 +151,8 @@ struct Options {
     minutes: Option<u64>,
     scan: u64,
     histories: usize,
+    budget: Duration,
+    slow: u64,
     no_tests: bool,
     again: bool,
     ids: Vec<usize>,
@@ -317,6 +167,8 @@ impl Options {
             minutes: None,
             scan: SCANNED,
             histories: TRIED,
+            budget: BUDGET,
+            slow: SLOW,
             no_tests: false,
             again: false,
             ids: Vec::new(),
@@ -334,6 +186,11 @@ impl Options {
                 "--minutes" => options.minutes = Some(number()?),
                 "--scan" => options.scan = number()?,
                 "--histories" => options.histories = number()? as usize,
+                "--budget" => options.budget = Duration::from_secs(number()?),
+                "--quick" => {
+                    (options.scan, options.histories) = (QUICK_SCANNED, QUICK_TRIED);
+                    (options.slow, options.budget) = (1, Duration::from_secs(2));
+                }
                 "--no-tests" => options.no_tests = true,
                 "--again" => options.again = true,
                 id => options.ids.push(id.parse().map_err(|_| argument.clone())?),
@@ -373,15 +230,16 @@ pub fn run(places: &Places, arguments: &[String]) {
         .values_mut()
         .for_each(|seeds| seeds.truncate(options.histories));
     let tests = match options.no_tests {
-        true => Vec::new(),
-        false => tests(places),
+        true => Tests::default(),
+        false => Tests::find(places, options.jobs, options.slow),
     };
     println!(
-        "{} mutants; {} are reached by histories; {} test binaries",
+        "{} mutants; {} are reached by histories; {} tests",
         ids.len(),
         reach.len(),
         tests.len()
     );
+    let budget = options.budget;
     let next = Mutex::new(ids.into_iter());
     let file = OpenOptions::new()
         .append(true)
@@ -396,7 +254,7 @@ pub fn run(places: &Places, arguments: &[String]) {
                     let Some(id) = next.lock().expect("nobody panics with it").next() else {
                         return;
                     };
-                    let result = one(places, id, reach, tests);
+                    let result = one(places, id, reach, tests, budget);
                     let line = format!(
                         "{id}\t{result}\t{}\n",
                         named.get(&id).map_or("?", |name| name)
@@ -419,12 +277,4 @@ pub fn run(places: &Places, arguments: &[String]) {
             .or_default() += 1;
     }
     println!("{counts:?}");
-}
-
-pub fn survivors(places: &Places) {
-    for (id, result) in results(places) {
-        if !result.starts_with("caught") {
-            println!("{id}\t{result}");
-        }
-    }
 }
