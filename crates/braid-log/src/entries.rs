@@ -275,6 +275,26 @@ mod tests {
     }
 
     #[test]
+    fn nobody_enters_while_the_gate_is_closed() {
+        let entries = Entries::new(0, None);
+        let entered = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            entries.quiesce(|| {
+                scope.spawn(|| {
+                    let slot = entries.enter(0).unwrap();
+                    entered.store(true, Ordering::SeqCst);
+                    entries.leave(slot);
+                });
+                while !entries.gate.has_listeners() && !entered.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                assert!(!entered.load(Ordering::SeqCst));
+            });
+        });
+        assert!(entered.load(Ordering::SeqCst));
+    }
+
+    #[test]
     fn quiesce_sees_no_entry() {
         let entries = Entries::new(0, None);
         let busy = AtomicUsize::new(0);
