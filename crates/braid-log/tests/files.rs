@@ -14,6 +14,9 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 const BLOCK: usize = 4096;
 
+/// Where a segment's header says that the next one was begun.
+const MARK: std::ops::Range<usize> = 512..1024;
+
 fn files(device: &Arc<dyn Device>) -> Files {
     let entries = device.list().unwrap().into_iter();
     let read = entries.map(|entry| {
@@ -133,6 +136,47 @@ fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
             );
             assert!(notes[0].contains(&name), "{notes:?}");
         }
+    }
+}
+
+/// Flushes that are in flight together may be lost in any order, so a crash may leave a segment without the one
+/// before it. Nothing in the segment was acknowledged: recovery gives it up.
+#[test]
+fn a_segment_after_a_lost_flush_is_given_up() {
+    let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let options = options(ProtocolKind::Serial);
+    let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    // As long as it is in flight, no chunk says that anything is durable.
+    let mut open = log.enter(0).unwrap();
+    assert_eq!(open.draw(1), 1);
+    for number in 2..=40 {
+        // Full buffers are flushed.
+        drop(log.append(&[&payload(number, 4000)]).unwrap());
+    }
+    let mut files = files(&medium);
+    assert_eq!(begun(&files), [1, 2, 3]);
+    let recover = |files: &Files| {
+        let recovered = try_recover(&device(files), &options, &start).unwrap();
+        pieces(&recovered).len()
+    };
+    assert_eq!(recover(&files), 39);
+    // The flush that begins the second segment, and what comes after its end.
+    files.get_mut(&name(2)).unwrap().fill(0);
+    files.get_mut(&name(1)).unwrap()[MARK].fill(0);
+    let found = recover(&files);
+    assert!(0 < found && found < 39, "{found}");
+    drop(open);
+}
+
+/// The same files, but the last segment began when the lost flush was durable: no crash leaves that.
+#[test]
+fn a_segment_after_lost_acknowledged_log_is_damage() {
+    for &protocol in ProtocolKind::ALL {
+        let (mut files, options, start) = log(protocol);
+        files.get_mut(&name(2)).unwrap().fill(0);
+        files.get_mut(&name(1)).unwrap()[MARK].fill(0);
+        refused(&files, &options, &start, &name(3));
     }
 }
 
