@@ -84,13 +84,19 @@ impl Entries {
 
     /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken. `None` once it is
     /// closed for good.
+    #[inline]
     pub(crate) fn enter(&self, thread: usize) -> Option<EntrySlot> {
+        let slot = self.take_slot(thread);
+        // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
+        match self.closed.load(Ordering::SeqCst) {
+            false => Some(slot),
+            true => self.wait_for_the_gate(slot, thread),
+        }
+    }
+
+    #[cold]
+    fn wait_for_the_gate(&self, mut slot: EntrySlot, thread: usize) -> Option<EntrySlot> {
         loop {
-            let slot = self.take_slot(thread);
-            // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
-            if !self.closed.load(Ordering::SeqCst) {
-                return Some(slot);
-            }
             self.leave(slot);
             let listener = self.gate.listen();
             // SeqCst: the condition of the event, as `closed`.
@@ -100,9 +106,15 @@ impl Entries {
             if self.closed.load(Ordering::SeqCst) {
                 listener.wait();
             }
+            slot = self.take_slot(thread);
+            // SeqCst: as in `enter`.
+            if !self.closed.load(Ordering::SeqCst) {
+                return Some(slot);
+            }
         }
     }
 
+    #[inline]
     fn take_slot(&self, thread: usize) -> EntrySlot {
         let mut index = thread % MAX_ENTRIES;
         let mut tries = 0;

@@ -300,7 +300,7 @@ impl<'a> InFlight<'a> {
         let core = &self.home.core;
         core.entries.leave(self.entry);
         core.left_entry(self.strand.lane);
-        core.unreserve(&core.lanes[self.strand.lane], self.reservation);
+        core.unreserve(self.strand.lane, self.reservation);
     }
 }
 

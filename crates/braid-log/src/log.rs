@@ -324,7 +324,7 @@ impl Log {
         let reservation = core.reserve(lane, payload_bytes + dependencies)?;
         let Some(entry) = core.entries.enter(thread) else {
             braid_rt::reach("log: a commit comes after close");
-            core.unreserve(lane, reservation);
+            core.unreserve(home.lane, reservation);
             return Err(LogError::Closed);
         };
         Ok(InFlight::new(home, entry, reservation))

@@ -189,6 +189,7 @@ impl Core {
         self.reserve_room(lane, payload)
     }
 
+    #[cold]
     fn reserve_room(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         let is_small = payload <= SMALL_PAYLOAD;
         let bytes = match is_small {
@@ -208,7 +209,7 @@ impl Core {
         match self.make_room(lane, payload) {
             Ok(()) => Ok(reservation),
             Err(error) => {
-                self.unreserve(lane, reservation);
+                self.give_room_back(lane, bytes);
                 Err(error)
             }
         }
@@ -216,12 +217,13 @@ impl Core {
 
     /// Ends a reservation: the bytes are in the buffers, or not needed.
     #[inline]
-    pub(crate) fn unreserve(&self, lane: &Lane, reservation: Reservation) {
+    pub(crate) fn unreserve(&self, lane: usize, reservation: Reservation) {
         if reservation.0 > 0 {
-            self.give_room_back(lane, reservation.0);
+            self.give_room_back(&self.lanes[lane], reservation.0);
         }
     }
 
+    #[cold]
     fn give_room_back(&self, lane: &Lane, bytes: u64) {
         // Release: pairs with `has_exact_room`.
         lane.log_space.reserved.fetch_sub(bytes, Ordering::Release);
