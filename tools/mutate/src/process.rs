@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Ends a process that has used up its processor time.
+/// Either ends a process that has used up its processor time.
 const SIGXCPU: i32 = 24;
+const SIGKILL: i32 = 9;
 /// Clock ticks a second in `/proc`.
 const TICKS: u64 = 100;
 
@@ -99,7 +100,7 @@ pub fn finish(mut child: Child, idle: Duration) -> (Ended, Duration) {
     let ended = match status.success() {
         true => Ended::Passed,
         false => Ended::Failed(match text.trim() {
-            "" if status.signal() == Some(SIGXCPU) => "loops".to_owned(),
+            "" if matches!(status.signal(), Some(SIGXCPU | SIGKILL)) => "loops".to_owned(),
             "" => status.to_string(),
             text => text.chars().take(160).collect(),
         }),
