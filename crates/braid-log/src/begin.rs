@@ -31,13 +31,22 @@ impl Core {
     /// header that can't be written poisons.
     #[cold]
     pub(crate) fn begin(&self) -> Result<(), LogError> {
-        let _one = self.beginning.lock();
+        let mut before = self.beginning.lock();
         if self.is_begun() {
             return Ok(());
         }
         if let Some(error) = self.poison() {
             return Err(error);
         }
+        // I6: files before the position where recovery started are used again from here on, so the checkpoint that
+        // says so must be durable. Recovery may have found one that a failed or killed process had only written.
+        if let Some(settle) = before
+            .as_ref()
+            .filter(|_| !braid_rt::mutant!("begin_unsettled"))
+        {
+            settle()?;
+        }
+        *before = None;
         self.prepare_to_begin()
             .map_err(|error| match error.is_storage_full() {
                 true => self.out_of_space(0, true),

@@ -47,6 +47,9 @@ impl Target {
     }
 }
 
+/// See [`Log::before_begin`](crate::Log::before_begin).
+pub(crate) type BeforeBegin = Box<dyn Fn() -> Result<(), LogError> + Send>;
+
 /// What all handles, tickets and threads of a log share.
 pub(crate) struct Core {
     pub(crate) device: Arc<dyn Device>,
@@ -59,8 +62,8 @@ pub(crate) struct Core {
     pub(crate) incarnation: u32,
     /// Whether the incarnation has begun; see [`Core::begin`].
     pub(crate) begun: AtomicBool,
-    /// Held while it begins.
-    pub(crate) beginning: Mutex<()>,
+    /// Held while it begins; what must be done first, until it is done.
+    pub(crate) beginning: Mutex<Option<BeforeBegin>>,
     /// The cut this incarnation started from.
     pub(crate) base: u64,
     /// What counts of the incarnation before, see [`SegmentHeader::kept`].
@@ -162,7 +165,7 @@ impl Core {
             id,
             incarnation,
             begun: AtomicBool::new(begun),
-            beginning: Mutex::new(()),
+            beginning: Mutex::new(None),
             base,
             kept,
             entries: Entries::new(base, by_lane.then_some(options.lanes)),

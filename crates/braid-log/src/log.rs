@@ -188,6 +188,13 @@ impl Log {
         }
     }
 
+    /// Calls `settle` before the log begins to write, so before it reuses or deletes a file: `settle` makes the
+    /// checkpoint durable whose position recovery started from. If it fails, so does the operation that began the log,
+    /// and the next one calls it again. For a log from [`Recovered::into_idle_log`] that has not begun.
+    pub fn before_begin(&self, settle: impl Fn() -> Result<(), LogError> + Send + 'static) {
+        *self.core().beginning.lock() = Some(Box::new(settle));
+    }
+
     /// Puts a log together and starts its threads.
     pub(crate) fn start(parts: CoreParts) -> Result<Log, LogError> {
         let core = Arc::new(Core::new(parts));

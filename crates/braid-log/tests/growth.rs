@@ -45,7 +45,8 @@ fn a_new_log_is_small_whatever_its_buffers() {
             log.append(&[b"x"]).unwrap().wait().unwrap();
             log.close().unwrap();
             let bytes: u64 = lengths(&*device).iter().sum();
-            let most = 384 << 10;
+            // Whether the next segment of the lane that is written is ready by then depends on the threads.
+            let most = 512 << 10;
             assert!(
                 bytes <= most,
                 "{protocol}, {strands} strands, {lanes} lanes: {bytes} bytes"

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
@@ -113,5 +114,44 @@ fn a_log_that_can_not_begin_is_read_to_its_end() {
             assert_eq!(read(&log, &first).unwrap(), all, "{protocol}, step {step}");
         }
         assert!(failed > 2, "{protocol}: {failed} steps failed");
+    });
+}
+
+/// What must be durable before files are used again is made so before the log begins; if that fails, no file changes.
+#[test]
+fn nothing_is_written_before_the_checkpoint_is_settled() {
+    each(|protocol, options| {
+        let medium = SimDevice::new(1);
+        let (first, numbers) = written(&medium, &options);
+        let before = files(&medium);
+        let device: Arc<dyn Device> = sim(&medium);
+        let log = try_recover(&device, &options, &first).unwrap();
+        let log = log.into_idle_log().unwrap();
+        let calls = Arc::new(AtomicU64::new(0));
+        log.before_begin({
+            let (medium, calls) = (medium.clone(), calls.clone());
+            let before = before.clone();
+            move || {
+                assert!(files(&medium) == before, "{protocol}");
+                match calls.fetch_add(1, Ordering::Relaxed) {
+                    0 => Err(LogError::Io {
+                        what: "cannot settle".to_owned(),
+                        source: Arc::new(std::io::Error::other("the device failed")),
+                    }),
+                    _ => Ok(()),
+                }
+            }
+        });
+        let refused = log.append(&[b"refused"]).map(drop);
+        assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
+        assert!(files(&medium) == before, "{protocol}");
+        for _ in 0..2 {
+            log.append(&[b"later"]).unwrap().wait().unwrap();
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "{protocol}");
+        log.close().unwrap();
+        let log = try_recover(&device, &options, &first).unwrap();
+        let log = log.into_idle_log().unwrap();
+        assert_eq!(read(&log, &first).unwrap().len(), numbers.len() + 2);
     });
 }

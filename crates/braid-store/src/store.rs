@@ -365,6 +365,16 @@ impl Store {
         }
     }
 
+    /// Makes the checkpoint durable that the store was opened with: a process that failed or was killed may have written
+    /// its superblock without making it durable. The store itself does so before its first write. Its user must do so
+    /// before anything else is reused that only older checkpoints need, such as log (I6).
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; nothing has changed then.
+    pub fn settle(&self) -> Result<(), StoreError> {
+        self.inner.pool.file.settle()
+    }
+
     /// Counts and sizes.
     pub fn stats(&self) -> StoreStats {
         let pool = &self.inner.pool;

@@ -589,6 +589,10 @@ fn recover(
         recovered.retain(kept_from.clone())?;
     }
     let log = recovered.into_idle_log()?;
+    log.before_begin({
+        let store = store.clone();
+        move || store.settle().map_err(as_log_error)
+    });
     if options.preallocated_log_bytes > 0 || braid_rt::mutant!("begin_at_once") {
         log.begin()?;
     }
@@ -680,6 +684,18 @@ fn check_readable(tree: &Tree) -> Result<()> {
             None => return Ok(()),
         }
     }
+}
+
+/// The log cannot begin while the checkpoint that was found is not durable.
+fn as_log_error(error: StoreError) -> LogError {
+    let (what, source) = match error {
+        StoreError::Io { what, source } => (what, source),
+        other => (
+            "cannot make the checkpoint of data.braid durable".to_owned(),
+            Arc::new(io::Error::other(other)),
+        ),
+    };
+    LogError::Io { what, source }
 }
 
 /// What is damaged and keeps the database from being written to, for people.

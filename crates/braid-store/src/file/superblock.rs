@@ -109,7 +109,7 @@ fn identity_in(buf: &[u8]) -> u128 {
 impl DataFile {
     /// Makes the superblock that the file was opened with durable, before anything else is written; see
     /// the module's text.
-    pub(super) fn settle(&self) -> Result<(), StoreError> {
+    pub(crate) fn settle(&self) -> Result<(), StoreError> {
         // Acquire: pairs with the Release below.
         if self.settled.load(Ordering::Acquire) {
             return Ok(());
