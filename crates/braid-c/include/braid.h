@@ -509,7 +509,7 @@ typedef struct {
   // The number of the oldest open snapshot; 0 if none is open.
   uint64_t oldest_snapshot;
   // Old versions and removed keys that wait to be collected.
-  uint64_t garbage;
+  uint64_t old_versions;
   // Entries removed because their time to live was over.
   uint64_t expired;
   // The number up to which all transactions are durable.

@@ -27,7 +27,7 @@ pub struct braid_stats {
     /// The number of the oldest open snapshot; 0 if none is open.
     pub oldest_snapshot: u64,
     /// Old versions and removed keys that wait to be collected.
-    pub garbage: u64,
+    pub old_versions: u64,
     /// Entries removed because their time to live was over.
     pub expired: u64,
     /// The number up to which all transactions are durable.
@@ -110,7 +110,7 @@ impl braid_stats {
             checkpoints: stats.checkpoints,
             snapshots: stats.snapshots as u64,
             oldest_snapshot: stats.oldest_snapshot.unwrap_or(0),
-            garbage: stats.garbage as u64,
+            old_versions: stats.old_versions as u64,
             expired: stats.expired,
             durable_horizon: stats.durable_horizon,
             log_bytes_to_recover: stats.log_bytes_to_recover,

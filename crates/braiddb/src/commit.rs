@@ -29,7 +29,7 @@ use braid_store::{Change, Direction, SHORT_KEY_MAX};
 use crate::context::{Context, footprint};
 use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
-use crate::garbage::Retired;
+use crate::gc::Retired;
 use crate::options::{Durability, Isolation, TransactionOptions};
 use crate::range_reads::{Fingerprint, RangeRead};
 use crate::trace::{CommitClock, call_user};
@@ -433,7 +433,7 @@ impl PooledContext {
             _ => flight.finish(),
         };
         inner.counters.commit();
-        inner.collect_garbage();
+        inner.collect_versions();
         Ok(Precommitted { number, ticket })
     }
 }
@@ -550,7 +550,7 @@ impl Inner {
                     }
                     read.absent && meta.tombstone && before
                 }
-                None => read.absent && self.garbage.none_purged_from(number),
+                None => read.absent && self.gc.none_purged_from(number),
             };
             if !holds {
                 return Err(self.conflict(ConflictKind::Read));
@@ -583,8 +583,8 @@ impl Inner {
             // before this number and the second behind it. A transaction that has drawn its number keeps the second's
             // tombstone. One without writes has not: it validates at a number that others may get, and a tombstone of theirs
             // may be gone by now (see the test `a_purged_removal_behind_the_number_is_a_conflict`).
-            let purged = !self.garbage.none_purged_from(number)
-                && !braid_rt::mutant!("forget_purges_in_ranges");
+            let purged =
+                !self.gc.none_purged_from(number) && !braid_rt::mutant!("forget_purges_in_ranges");
             if now != read.fingerprint || purged {
                 return Err(self.conflict(ConflictKind::Range));
             }
@@ -686,7 +686,7 @@ impl Inner {
     /// Puts the writes into the trees and keeps what they replace for snapshots.
     #[inline(never)]
     fn apply(&self, state: &mut Context, number: u64) -> Result<()> {
-        let mut shard = self.garbage.lock_shard();
+        let mut shard = self.gc.lock_shard();
         let Context {
             writes,
             tables,
@@ -812,8 +812,8 @@ mod tests {
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
         let number = inner.log.last_number() + 1;
         db.transact(|w| w.remove(&t, &2)).unwrap();
-        inner.collect_all_garbage();
-        assert!(!inner.garbage.none_purged_from(number));
+        inner.collect_all_versions();
+        assert!(!inner.gc.none_purged_from(number));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
         state.reads.add_ranges(context.ranges.get_mut(), || 0);
@@ -836,7 +836,7 @@ mod tests {
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
         let number = inner.log.last_number() + 1;
         db.transact(|w| w.remove(&t, &2)).unwrap();
-        assert!(inner.garbage.none_purged_from(number));
+        assert!(inner.gc.none_purged_from(number));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
         state.reads.add_ranges(context.ranges.get_mut(), || 0);

@@ -59,7 +59,7 @@ impl Database {
         inner.check_writable()?;
         let bytes_before = self.stats().store.file_bytes;
         // What was dropped or removed gives its pages back first.
-        inner.collect_all_garbage();
+        inner.collect_all_versions();
         inner.free_dropped_tables()?;
         self.fill_leaves()?;
         inner.checkpoint()?;

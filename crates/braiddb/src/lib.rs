@@ -136,7 +136,7 @@ mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod garbage;
+mod gc;
 mod health;
 mod held;
 mod horizon;

@@ -176,7 +176,7 @@ impl Inner {
     }
 
     fn maintain(self: &Arc<Self>) {
-        self.collect_all_garbage();
+        self.collect_all_versions();
         self.tell_health();
         self.publish_stats();
         self.look_for_readers();

@@ -106,7 +106,7 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Open snapshots.";
         Gauge oldest_snapshot => "braid_oldest_snapshot_number",
             "The number of the oldest open snapshot; 0 if none is open.";
-        Gauge garbage => "braid_garbage_versions",
+        Gauge old_versions => "braid_old_versions",
             "Old versions and tombstones that wait to be collected.";
         Gauge durable_horizon => "braid_durable_horizon_number",
             "The number up to which all transactions are durable.";

@@ -20,7 +20,7 @@ use crate::copies::{Copies, check_outside};
 use crate::creation::{self, Contents, look_at};
 use crate::database::{Database, Inner, Parts};
 use crate::error::{Error, Result};
-use crate::garbage::Retired;
+use crate::gc::Retired;
 use crate::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
 use crate::publish;
@@ -800,7 +800,7 @@ fn retire_tombstones(inner: &Arc<Inner>, removals: Vec<Removal>) {
         if let Some(core) = core {
             braid_rt::reach("opening: a tombstone to be purged");
             inner
-                .garbage
+                .gc
                 .lock_shard()
                 .retire(Retired::tombstone(version, 0, core, &key));
         }

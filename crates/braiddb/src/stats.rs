@@ -81,7 +81,7 @@ pub struct Stats {
     /// Sequence number of the oldest open snapshot.
     pub oldest_snapshot: Option<u64>,
     /// Old versions and tombstones that await collection.
-    pub garbage: usize,
+    pub old_versions: usize,
     /// Entries removed because their time to live had ended.
     pub expired: u64,
     /// Sequence number up to which all transactions are durable.
@@ -166,7 +166,7 @@ impl Inner {
             checkpoints: self.counters.sum(|s| &s.checkpoints),
             snapshots,
             oldest_snapshot,
-            garbage: self.garbage.len(),
+            old_versions: self.gc.len(),
             expired: self.sweeps.removed(),
             durable_horizon: self.log.horizon(),
             log,

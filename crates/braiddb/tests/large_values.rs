@@ -217,7 +217,7 @@ fn the_space_of_old_versions_comes_back() {
         }
         db.compact().unwrap();
         let stats = db.stats();
-        assert!(stats.garbage <= 1, "{} are left", stats.garbage);
+        assert!(stats.old_versions <= 1, "{} are left", stats.old_versions);
         (stats.store.pages, stats.store.file_bytes)
     };
     fill(0);

@@ -88,7 +88,7 @@ class Stats:
     """Open snapshots."""
     oldest_snapshot: int | None
     """The number of the oldest open snapshot."""
-    garbage: int
+    old_versions: int
     """Old versions and tombstones that wait to be collected."""
     expired: int
     """Entries removed because their time to live was over."""

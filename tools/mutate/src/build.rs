@@ -18,7 +18,7 @@ pub const CORE: &[&str] = &[
     "crates/braiddb/src/write_locks.rs",
     "crates/braiddb/src/held.rs",
     "crates/braiddb/src/versions.rs",
-    "crates/braiddb/src/garbage.rs",
+    "crates/braiddb/src/gc.rs",
     "crates/braiddb/src/horizon.rs",
     "crates/braiddb/src/range_reads.rs",
     "crates/braiddb/src/recovery.rs",

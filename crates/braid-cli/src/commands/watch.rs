@@ -129,7 +129,7 @@ impl Rates<'_> {
         let mut rows: Vec<(&str, String)> = self.columns().into();
         rows.extend([
             ("snapshots", grouped(now.whole("braid_snapshots"))),
-            ("old versions", grouped(now.whole("braid_garbage_versions"))),
+            ("old versions", grouped(now.whole("braid_old_versions"))),
             (
                 "pool",
                 format!(

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::copies::Copies;
 use crate::error::{Error, Result};
 use crate::expiry::Sweeps;
-use crate::garbage::Garbage;
+use crate::gc::Gc;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
 use crate::horizon::{Registration, Snapshots};
@@ -79,7 +79,7 @@ pub(crate) struct Inner {
     pub(crate) locks: LockTable,
     pub(crate) held: HeldLocks,
     pub(crate) snapshots: Snapshots,
-    pub(crate) garbage: Garbage,
+    pub(crate) gc: Gc,
     pub(crate) counters: Counters,
     pub(crate) maintenance: Maintenance,
     pub(crate) health: HealthWatch,
@@ -166,7 +166,7 @@ impl Inner {
             store: parts.store,
             locks: LockTable::for_pool(options.pool_bytes),
             snapshots: Snapshots::new(),
-            garbage: Garbage::new(),
+            gc: Gc::new(),
             counters: Counters::new(),
             maintenance: Maintenance::new(),
             health: HealthWatch::new(options.health_listener.clone()),

@@ -1,4 +1,4 @@
-//! Getting rid of old versions and tombstones once no snapshot can see them.
+//! Version garbage collection: frees old versions and tombstones that no snapshot can see.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Retired {
     }
 }
 
-/// One thread's part of the garbage.
+/// One thread's part of the versions to collect.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     /// Nearly in the order of the numbers.
@@ -73,13 +73,13 @@ impl Shard {
 
 /// What waits for the watermark, by thread.
 #[derive(Debug)]
-pub(crate) struct Garbage {
+pub(crate) struct Gc {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// The greatest number of a removal whose tombstone is gone.
     purged: AtomicU64,
 }
 
-impl Garbage {
+impl Gc {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
@@ -110,14 +110,14 @@ impl Garbage {
 
 impl Inner {
     /// Does this thread's share of the collecting.
-    pub(crate) fn collect_garbage(&self) {
-        let shard = &self.garbage.shards[braid_rt::thread::index() % SHARDS];
+    pub(crate) fn collect_versions(&self) {
+        let shard = &self.gc.shards[braid_rt::thread::index() % SHARDS];
         self.collect_shard(&mut shard.lock(), STEP_MAX);
     }
 
     /// Collects all that can go.
-    pub(crate) fn collect_all_garbage(&self) {
-        for shard in &self.garbage.shards {
+    pub(crate) fn collect_all_versions(&self) {
+        for shard in &self.gc.shards {
             self.collect_shard(&mut shard.lock(), usize::MAX);
         }
     }
@@ -177,7 +177,7 @@ impl Inner {
                 .is_some_and(|meta| meta.tombstone && meta.version == end);
             if is_it {
                 // Release: before the tombstone goes, see `none_purged_from`.
-                self.garbage.purged.fetch_max(end, Ordering::Release);
+                self.gc.purged.fetch_max(end, Ordering::Release);
             }
             (if is_it { Change::Remove } else { Change::Keep }, ())
         });
@@ -188,7 +188,7 @@ impl Inner {
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
         if record.meta.version <= self.opened_at && !self.is_read_only() {
             let retired = Retired::tombstone(record.meta.version, 0, table.clone(), record.key);
-            self.garbage.lock_shard().retired.push_front(retired);
+            self.gc.lock_shard().retired.push_front(retired);
         }
     }
 }
@@ -231,8 +231,8 @@ mod tests {
         let device = device.after_crash();
         let (db, t) = open(&device);
         assert!(has_tombstone(&db, &t));
-        assert_eq!(db.stats().garbage, 1);
-        db.inner().collect_all_garbage();
+        assert_eq!(db.stats().old_versions, 1);
+        db.inner().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
         assert_eq!(db.get(&t, &2).unwrap(), Some(7));
         drop(before);
@@ -246,18 +246,18 @@ mod tests {
         drop(t);
         let (db, t) = open(&device);
         assert!(has_tombstone(&db, &t));
-        db.inner().collect_all_garbage();
+        db.inner().collect_all_versions();
         assert!(has_tombstone(&db, &t));
         assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
-        assert_eq!(db.stats().garbage, 1);
-        db.inner().collect_all_garbage();
+        assert_eq!(db.stats().old_versions, 1);
+        db.inner().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
         // A removal of this opening is retired by its commit alone.
         db.transact(|tx| tx.insert(&t, &1, &7)).unwrap();
         db.transact(|tx| tx.remove(&t, &1)).unwrap();
-        let garbage = db.stats().garbage;
+        let gc = db.stats().old_versions;
         assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
-        assert_eq!(db.stats().garbage, garbage);
+        assert_eq!(db.stats().old_versions, gc);
     }
 
     #[test]
@@ -273,11 +273,11 @@ mod tests {
         remove();
         // From here on the first tombstone can go, and the second cannot.
         drop(before);
-        db.inner().collect_all_garbage();
+        db.inner().collect_all_versions();
         assert!(has_tombstone(&db, &t));
         assert_eq!(between.get(&t, &1).unwrap(), Some(2));
         drop(between);
-        db.inner().collect_all_garbage();
+        db.inner().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
     }
 
