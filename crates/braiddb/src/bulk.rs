@@ -19,12 +19,12 @@ use braid_store::{TreeLoader, WriterRoom, layer_entries};
 use bytes::Bytes;
 
 use crate::MAX_VALUE_LEN;
-use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::table::{Table, type_names};
 use crate::transaction::check_key;
 use crate::types::{AsKey, AsValue, Key, Value};
+use crate::value_format::{TableOptions, ValueFormat};
 
 /// Loader of a new table from entries in ascending key order; see [`Database::bulk_load`].
 ///
@@ -55,7 +55,7 @@ pub struct BulkLoader<K: Key, V: Value> {
     /// The encoded key before, of whose place only the first one has none.
     last: Vec<u8>,
     options: TableOptions,
-    codec: Option<Codec>,
+    value_format: Option<ValueFormat>,
     encoded: Vec<u8>,
     /// When the entries are written, if they have a time.
     time: u64,
@@ -142,7 +142,9 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_usable()?;
         check_key(key)?;
-        let max = self.codec.map_or(MAX_VALUE_LEN, |_| Codec::VALUE_LEN_MAX);
+        let max = self
+            .value_format
+            .map_or(MAX_VALUE_LEN, |_| ValueFormat::VALUE_LEN_MAX);
         if value.len() > max {
             let len = value.len();
             return Err(Error::ValueTooLong { len, max });
@@ -153,9 +155,9 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
                 before: self.last.escape_ascii().to_string(),
             });
         }
-        let stored = match &self.codec {
-            Some(codec) => {
-                codec.encode(value, || self.time, &mut self.encoded);
+        let stored = match &self.value_format {
+            Some(value_format) => {
+                value_format.encode(value, || self.time, &mut self.encoded);
                 &self.encoded[..]
             }
             None => value,
@@ -416,7 +418,7 @@ impl Database {
             entries: 0,
             last: Vec::new(),
             options,
-            codec: options.codec(),
+            value_format: options.value_format(),
             encoded: Vec::new(),
             time: options.time_to_live.map_or(0, |_| inner.clock.now()),
             failed: None,

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use braid_rt::MutexGuard;
 use braid_store::Tree;
 
-use crate::codec::TableOptions;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::snapshot::Readable;
 use crate::table::{Table, TableCore, type_names};
 use crate::transaction::Transaction;
 use crate::types::{Key, Value};
+use crate::value_format::TableOptions;
 
 /// The catalog's own number, and its tree's.
 pub(crate) const CATALOG_ID: u32 = 1;

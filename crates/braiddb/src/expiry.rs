@@ -1,9 +1,9 @@
 //! Removing entries whose time is over.
 //!
-//! Reads pass over them already (see [`crate::codec`]); this gives their space back. There is no index by
-//! time: a table is swept from its first leaf to its last, a few leaves at a time, and then left alone for an
-//! eighth of its entries' life. Entries are removed by transactions like any others, which snapshots of
-//! before do not see.
+//! Reads pass over them already (see [`crate::value_format`]); this gives their space back. There
+//! is no index by time: a table is swept from its first leaf to its last, a few leaves at a time,
+//! and then left alone for an eighth of its entries' life. Entries are removed by transactions like
+//! any others, which snapshots of before do not see.
 
 use std::collections::HashMap;
 use std::ops::{Bound, Range};
@@ -57,7 +57,10 @@ impl Sweeps {
 impl Inner {
     /// A step of the sweep of each table in use.
     pub(crate) fn sweep_some(self: &Arc<Self>) -> Result<()> {
-        let timed = |core: &&Arc<TableCore>| core.codec.is_some_and(|codec| codec.is_timed());
+        let timed = |core: &&Arc<TableCore>| {
+            core.value_format
+                .is_some_and(|value_format| value_format.is_timed())
+        };
         let mut cores: Vec<Arc<TableCore>> =
             self.tables.read().values().filter(timed).cloned().collect();
         // What happens first must not depend on how names are hashed: a simulation could not be repeated.
@@ -81,7 +84,9 @@ impl Inner {
                 Some(Sweep::Done(_)) => Bound::Unbounded,
             };
             let (_, next) = self.sweep(&core, from, now, LEAVES_MAX)?;
-            let pause = core.codec.map_or(0, |codec| codec.sweep_pause());
+            let pause = core
+                .value_format
+                .map_or(0, |value_format| value_format.sweep_pause());
             let sweep = match next {
                 Some(next) => Sweep::At(next),
                 None => Sweep::Done(now..now.saturating_add(pause)),
@@ -99,7 +104,7 @@ impl Inner {
         now: u64,
         leaves: usize,
     ) -> Result<(u64, Option<Bound<Bytes>>)> {
-        let Some(codec) = core.codec else {
+        let Some(value_format) = core.value_format else {
             return Ok((0, None));
         };
         let (mut removed, mut position) = (0, None);
@@ -113,7 +118,7 @@ impl Inner {
                 usize::MAX,
             )?;
             let is_over = |stored: &[u8]| {
-                codec.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
+                value_format.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
             };
             let mut over = leaf
                 .records()

@@ -247,7 +247,7 @@ impl<'a> RawRange<'a> {
                 let Some((i, old)) = end.take() else {
                     return Ok(None);
                 };
-                if old.is_none() && self.table.codec.is_none() {
+                if old.is_none() && self.table.value_format.is_none() {
                     return Ok(Some(Found::InLeaf(i)));
                 }
                 let Some(leaf) = &end.leaf else {

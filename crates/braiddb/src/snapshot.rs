@@ -439,7 +439,7 @@ impl Snapshot {
         take: impl FnMut(ValueRef<'_>) -> R,
     ) -> Result<Option<R>> {
         let core = &table.core;
-        match core.codec {
+        match core.value_format {
             None => self.read_stored(core, key, take),
             Some(_) => core.take_opened(
                 self.read_stored(core, key, |value| value.to_bytes())?,
@@ -456,8 +456,8 @@ impl Snapshot {
     ) -> Result<RawRange<'_>> {
         let core = self.inner.table_here(core)?;
         let view = View::At(self.number());
-        let now = match &core.codec {
-            Some(codec) if codec.is_timed() => self.time(),
+        let now = match &core.value_format {
+            Some(value_format) if value_format.is_timed() => self.time(),
             _ => 0,
         };
         Ok(RawRange::new(

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use braid_store::{Spot, TOGETHER, Tree, ValueRef};
 
 use crate::MAX_VALUE_LEN;
-use crate::codec::{Codec, TableOptions};
 use crate::error::{Error, Result};
 use crate::types::{AsKey, Key, Value};
+use crate::value_format::{TableOptions, ValueFormat};
 
 /// A thread's buffer for values that are only looked at is kept up to this size.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
@@ -70,7 +70,7 @@ pub(crate) struct TableCore {
     pub(crate) since: u64,
     pub(crate) options: TableOptions,
     /// What the options make of a value; none where it is stored as it is.
-    pub(crate) codec: Option<Codec>,
+    pub(crate) value_format: Option<ValueFormat>,
     dropped: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl TableCore {
             name,
             since: 0,
             options: TableOptions::default(),
-            codec: None,
+            value_format: None,
             dropped: AtomicBool::new(false),
         }
     }
@@ -94,7 +94,7 @@ impl TableCore {
     pub(crate) fn with_options(self, options: TableOptions) -> Self {
         Self {
             options,
-            codec: options.codec(),
+            value_format: options.value_format(),
             ..self
         }
     }
@@ -106,8 +106,8 @@ impl TableCore {
         stored: Option<Bytes>,
         now: impl FnOnce() -> u64,
     ) -> Result<Option<Bytes>> {
-        match (&self.codec, stored) {
-            (Some(codec), Some(stored)) => codec.open(&stored, now),
+        match (&self.value_format, stored) {
+            (Some(value_format), Some(stored)) => value_format.open(&stored, now),
             (_, stored) => Ok(stored),
         }
     }
@@ -149,10 +149,10 @@ impl TableCore {
             if !read(&mut buffer)? {
                 return Ok(f(None));
             }
-            let Some(codec) = &self.codec else {
+            let Some(value_format) = &self.value_format else {
                 return Ok(f(Some(&buffer)));
             };
-            let value = codec.open(&Bytes::copy_from_slice(&buffer), now)?;
+            let value = value_format.open(&Bytes::copy_from_slice(&buffer), now)?;
             Ok(f(value.as_deref()))
         })();
         if buffer.capacity() <= BUFFER_KEPT_MAX {
@@ -190,8 +190,8 @@ impl TableCore {
 
     /// The longest value that the table takes.
     pub(crate) fn value_len_max(&self) -> usize {
-        match self.codec {
-            Some(_) => Codec::VALUE_LEN_MAX,
+        match self.value_format {
+            Some(_) => ValueFormat::VALUE_LEN_MAX,
             None => MAX_VALUE_LEN,
         }
     }

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use crate::MAX_KEY_LEN;
 use braid_store::ValueRef;
 
-use crate::codec::Codec;
 use crate::commit::{Commit, Ticket};
 use crate::context::{Context, hash_key};
 use crate::database::{Inner, PooledContext};
@@ -23,6 +22,7 @@ use crate::snapshot::Readable;
 use crate::table::{Table, TableCore};
 use crate::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
+use crate::value_format::ValueFormat;
 
 /// Read-write transaction; see [`crate::Database::begin`].
 ///
@@ -184,7 +184,7 @@ impl Transaction {
         take: impl FnMut(ValueRef<'_>) -> R,
     ) -> Result<Option<R>> {
         let core = &table.core;
-        match core.codec {
+        match core.value_format {
             None => self.read_stored(core, key, take),
             Some(_) => core.take_opened(
                 self.read_stored(core, key, |value| value.to_bytes())?,
@@ -205,8 +205,8 @@ impl Transaction {
     ) -> Result<()> {
         check_key(key)?;
         core.check_value_len(value.map_or(0, <[u8]>::len))?;
-        match (&core.codec, value) {
-            (Some(codec), Some(value)) => self.write_encoded(core, codec, key, value),
+        match (&core.value_format, value) {
+            (Some(value_format), Some(value)) => self.write_encoded(core, value_format, key, value),
             _ => self.write_stored(core, key, value),
         }
     }
@@ -215,7 +215,7 @@ impl Transaction {
     fn write_encoded(
         &mut self,
         core: &Arc<TableCore>,
-        codec: &Codec,
+        value_format: &ValueFormat,
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
@@ -225,7 +225,7 @@ impl Transaction {
             let time = &mut state.time;
             let now = || *time.get_or_insert_with(|| clock.now());
             let mut stored = std::mem::take(&mut state.encoded);
-            codec.encode(value, now, &mut stored);
+            value_format.encode(value, now, &mut stored);
             stored
         };
         let written = self.write_stored(core, key, Some(&stored));
@@ -418,8 +418,8 @@ impl Transaction {
             }
             None => (View::Latest, Some((&*self.context().ranges, table))),
         };
-        let now = match &core.codec {
-            Some(codec) if codec.is_timed() => self.time(&mut state),
+        let now = match &core.value_format {
+            Some(value_format) if value_format.is_timed() => self.time(&mut state),
             _ => 0,
         };
         drop(state);

@@ -20,10 +20,10 @@ use braid_log::{Follower, LogError};
 use bytes::Bytes;
 
 use crate::catalog::{CATALOG_ID, loaded_table, table_of_entry};
-use crate::codec::{Codec, TableOptions};
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::redo;
+use crate::value_format::{TableOptions, ValueFormat};
 
 /// Bytes of transactions that are read ahead.
 const READ_BYTES: usize = 256 << 10;
@@ -149,14 +149,14 @@ pub struct Changes {
 /// What a reader knows of a table.
 struct TableInfo {
     name: Arc<str>,
-    codec: Option<Codec>,
+    value_format: Option<ValueFormat>,
 }
 
 impl TableInfo {
     fn new(name: String, options: TableOptions) -> Self {
         Self {
             name: name.into(),
-            codec: options.codec(),
+            value_format: options.value_format(),
         }
     }
 }
@@ -363,9 +363,9 @@ impl Changes {
         for change in &mut changes {
             if let Some(table) = self.table(change.table_id)? {
                 change.table = Some(table.name.clone());
-                if let (Some(codec), Some(stored)) = (&table.codec, &change.value) {
+                if let (Some(value_format), Some(stored)) = (&table.value_format, &change.value) {
                     // As it was when it was written, whatever its time to live.
-                    change.value = codec.open(stored, || 0)?;
+                    change.value = value_format.open(stored, || 0)?;
                 }
             }
         }

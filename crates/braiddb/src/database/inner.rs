@@ -17,7 +17,6 @@ use braid_store::Store;
 
 use crate::archive::Archiver;
 use crate::changes::Bell;
-use crate::codec::Clock;
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::error::{Error, Result};
@@ -40,6 +39,7 @@ use crate::stats::Counters;
 use crate::table::{Identity, TableCore};
 use crate::trace::PoisonTold;
 use crate::transaction::Transaction;
+use crate::value_format::Clock;
 
 const POOL_SHARDS: usize = 16;
 

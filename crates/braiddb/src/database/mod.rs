@@ -243,7 +243,7 @@ impl Database {
         let core = &**inner.table_here(&table.core)?;
         let mut found =
             key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
-        if core.codec.is_some() {
+        if core.value_format.is_some() {
             found = core.open_stored(found, || inner.clock.now())?;
         }
         found.map(V::from_value_bytes).transpose()
@@ -294,7 +294,7 @@ impl Database {
     ) -> Result<Option<R>> {
         let inner = &self.inner;
         let core = &**inner.table_here(&table.core)?;
-        match core.codec {
+        match core.value_format {
             None => inner.read_durable(core, key, take),
             Some(_) => core.take_opened(
                 inner.read_durable(core, key, |value| value.to_bytes())?,

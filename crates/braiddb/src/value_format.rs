@@ -99,7 +99,7 @@ impl TableOptions {
 
     /// As they are stored with the table; nothing where nothing is particular.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Some(Codec { lz4, ttl }) = self.codec() else {
+        let Some(ValueFormat { lz4, ttl }) = self.value_format() else {
             return Vec::new();
         };
         [&[u8::from(lz4)][..], &ttl.to_le_bytes()].concat()
@@ -120,10 +120,10 @@ impl TableOptions {
     }
 
     /// The stored form of values, if it is a particular one.
-    pub(crate) fn codec(&self) -> Option<Codec> {
+    pub(crate) fn value_format(&self) -> Option<ValueFormat> {
         let lz4 = self.compression == Compression::Lz4;
         let ttl = self.time_to_live.map_or(0, millis);
-        (lz4 || ttl > 0).then_some(Codec { lz4, ttl })
+        (lz4 || ttl > 0).then_some(ValueFormat { lz4, ttl })
     }
 }
 
@@ -153,7 +153,7 @@ impl Clock {
 
 /// A particular stored form; see the module's text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Codec {
+pub(crate) struct ValueFormat {
     lz4: bool,
     /// In milliseconds; 0 for ever.
     ttl: u64,
@@ -167,7 +167,7 @@ struct Parts<'a> {
     bytes: &'a [u8],
 }
 
-impl Codec {
+impl ValueFormat {
     /// The longest value that a table with options takes.
     pub(crate) const VALUE_LEN_MAX: usize = MAX_VALUE_LEN - OVERHEAD_MAX;
 
@@ -299,15 +299,15 @@ mod tests {
             written in 0u64..1 << 50,
         ) {
             prop_assert_eq!(TableOptions::decode(&options.encode()).unwrap_or_default(), options);
-            let Some(codec) = options.codec() else { return Ok(()) };
+            let Some(value_format) = options.value_format() else { return Ok(()) };
             let mut stored = Vec::new();
-            codec.encode(&value, || written, &mut stored);
+            value_format.encode(&value, || written, &mut stored);
             prop_assert!(stored.len() <= value.len() + OVERHEAD_MAX);
             let stored = Bytes::from(stored);
-            for age in [0, codec.ttl.saturating_sub(1), codec.ttl, 200_000] {
-                let is_over = codec.ttl > 0 && age >= codec.ttl;
-                prop_assert_eq!(codec.is_expired(&stored, written + age), is_over);
-                let found = codec.open(&stored, || written + age).unwrap();
+            for age in [0, value_format.ttl.saturating_sub(1), value_format.ttl, 200_000] {
+                let is_over = value_format.ttl > 0 && age >= value_format.ttl;
+                prop_assert_eq!(value_format.is_expired(&stored, written + age), is_over);
+                let found = value_format.open(&stored, || written + age).unwrap();
                 prop_assert_eq!(found.as_deref(), (!is_over).then_some(&value[..]));
             }
         }
@@ -318,10 +318,10 @@ mod tests {
             stored in prop::collection::vec(any::<u8>(), 0..60),
             kind in 0u8..4,
         ) {
-            let Some(codec) = options.codec() else { return Ok(()) };
-            let _ = codec.open(&Bytes::from(stored.clone()), || 5);
+            let Some(value_format) = options.value_format() else { return Ok(()) };
+            let _ = value_format.open(&Bytes::from(stored.clone()), || 5);
             let stored = [&[kind][..], &stored].concat();
-            if let Ok(Some(found)) = codec.open(&Bytes::from(stored.clone()), || 5) {
+            if let Ok(Some(found)) = value_format.open(&Bytes::from(stored.clone()), || 5) {
                 prop_assert!(found.len() <= 256 * stored.len());
             }
         }
@@ -329,9 +329,9 @@ mod tests {
 
     #[test]
     fn what_repeats_itself_becomes_small() {
-        let codec = Codec { lz4: true, ttl: 0 };
+        let value_format = ValueFormat { lz4: true, ttl: 0 };
         let mut stored = Vec::new();
-        codec.encode(&[7; 10_000], || 0, &mut stored);
+        value_format.encode(&[7; 10_000], || 0, &mut stored);
         assert!(stored.len() < 100, "{}", stored.len());
     }
 }
