@@ -131,7 +131,6 @@ mod creation;
 mod database;
 mod error;
 mod estimate;
-mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -169,6 +168,7 @@ mod sync;
 mod table;
 mod trace;
 mod transaction;
+mod ttl;
 mod tuples;
 mod types;
 mod upgrade;

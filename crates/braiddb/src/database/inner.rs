@@ -20,7 +20,6 @@ use crate::changes::Bell;
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::error::{Error, Result};
-use crate::expiry::Sweeps;
 use crate::gc::Gc;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
@@ -39,6 +38,7 @@ use crate::stats::Counters;
 use crate::table::{Identity, TableCore};
 use crate::trace::PoisonTold;
 use crate::transaction::Transaction;
+use crate::ttl::Sweeps;
 use crate::value_format::Clock;
 
 const POOL_SHARDS: usize = 16;
