@@ -101,7 +101,7 @@ impl Core {
             let end = seal.position();
             let first = self.next_segment(lane, &mut seal)?;
             if let Err(error) = seal.segment.write_header(lane.index, &first.header) {
-                // The log ends where it did: a follower finds what was recovered, and no header.
+                // The log ends where it did: a tail reader finds what was recovered, and no header.
                 if !braid_rt::mutant!("stay_at_a_failed_beginning") {
                     seal.move_to(end);
                 }

@@ -118,7 +118,6 @@ mod error;
 mod event;
 mod fill;
 mod flush;
-mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -142,10 +141,10 @@ mod start;
 mod stats;
 mod strand;
 mod sync;
+mod tail;
 mod ticket;
 
 pub use error::LogError;
-pub use follow::Follower;
 pub use inflight::InFlight;
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
@@ -153,4 +152,5 @@ pub use ownership::is_file_of;
 pub use recover::{Piece, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;
+pub use tail::TailReader;
 pub use ticket::{Ticket, UnlockPoint};

@@ -35,8 +35,8 @@ fn written(medium: &SimDevice, options: &LogOptions) -> (LogStart, Vec<u64>) {
 
 fn read(log: &Log, from: &LogStart) -> Result<Vec<u64>, LogError> {
     let mut found = Vec::new();
-    let mut follower = log.follow(from)?;
-    follower.read(usize::MAX, &mut |piece| found.push(piece.number))?;
+    let mut tail = log.tail(from)?;
+    tail.read(usize::MAX, &mut |piece| found.push(piece.number))?;
     Ok(found)
 }
 

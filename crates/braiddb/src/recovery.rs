@@ -728,7 +728,7 @@ fn still_there(log: &Log, kept_from: Option<LogStart>) -> Result<Option<LogStart
     let Some(kept_from) = kept_from else {
         return Ok(None);
     };
-    match log.follow(&kept_from) {
+    match log.tail(&kept_from) {
         Ok(_) => Ok(Some(kept_from)),
         // The next opening may find it: whoever opened without it would release it.
         Err(error @ LogError::Io { .. }) if !braid_rt::mutant!("an_error_is_an_absence") => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
-use braid_log::{Follower, Log, LogError};
+use braid_log::{Log, LogError, TailReader};
 use braid_rt::{Mutex, narrow, to_usize};
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader};
@@ -44,7 +44,7 @@ struct State {
     /// The number that the archive is to know this opening of the database by, and whether it does.
     instance: Option<u128>,
     owns: bool,
-    follower: Option<Follower>,
+    tail: Option<TailReader>,
     /// The file that is written, and where its next batch goes.
     file: Option<(Arc<dyn File>, u64)>,
     error: Option<Error>,
@@ -158,7 +158,7 @@ impl Archiver {
         if outcome.is_err() {
             // What was written is unknown: the next attempt begins anew behind what is known to be durable.
             state.file = None;
-            state.follower = None;
+            state.tail = None;
         }
         let outcome = outcome.and_then(|()| self.check_backup(copies));
         state.error = outcome.clone().err();
@@ -258,18 +258,18 @@ impl Archiver {
             }
             let mut batch = vec![0; BATCH_HEADER];
             let mut count = 0;
-            let follower = match &mut state.follower {
-                Some(follower) => follower,
+            let tail = match &mut state.tail {
+                Some(tail) => tail,
                 none => {
                     let start = retention.start_before(after).ok_or_else(|| {
                         Error::from(LogError::Released {
                             file: "needed for the archive".into(),
                         })
                     })?;
-                    none.insert(log.follow(&start)?)
+                    none.insert(log.tail(&start)?)
                 }
             };
-            let last = follower.read(BATCH_BYTES, &mut |piece| {
+            let last = tail.read(BATCH_BYTES, &mut |piece| {
                 if piece.number > after {
                     batch.extend(piece.number.to_le_bytes());
                     batch.extend(narrow::<u32>(piece.payload.len()).to_le_bytes());

@@ -1,7 +1,8 @@
 //! The change feed: committed, durable transactions in their order.
 //!
-//! A reader follows the log ([`braid_log::Follower`]), so committers do nothing for it. What it shows lies at or
-//! below the durable horizon: like what a snapshot shows (I4), it is there after every crash.
+//! A reader follows the log ([`braid_log::TailReader`]), so committers do nothing for it. What it
+//! shows lies at or below the durable horizon: like what a snapshot shows (I4), it is there after
+//! every crash.
 
 mod bell;
 mod feed;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid_log::{Follower, LogError};
+use braid_log::{LogError, TailReader};
 use bytes::Bytes;
 
 use crate::catalog::{CATALOG_ID, loaded_table, table_of_entry};
@@ -131,9 +132,9 @@ pub struct ChangeSet {
 /// [`crate::Builder::feed_log_bytes`].
 pub struct Changes {
     inner: Arc<Inner>,
-    follower: Follower,
+    tail: TailReader,
     /// How far that has come: less than `read_to` at first, since it begins where a checkpoint began.
-    follower_at: u64,
+    tail_at: u64,
     ahead: VecDeque<(u64, Vec<u8>)>,
     /// Everything up to here was read into `ahead`.
     read_to: u64,
@@ -250,11 +251,11 @@ impl Changes {
             view.pin_log();
         }
         let held = inner.retention.add_reader(number).ok_or_else(lost)?;
-        let follower = follow(inner, number)?;
+        let tail = tail(inner, number)?;
         Ok(Self {
             inner: inner.clone(),
-            follower,
-            follower_at: 0,
+            tail,
+            tail_at: 0,
             ahead: VecDeque::new(),
             read_to: number,
             position: number,
@@ -317,7 +318,7 @@ impl Changes {
     /// Reads on; says whether that led anywhere.
     fn read(&mut self) -> Result<bool> {
         let (ahead, after) = (&mut self.ahead, self.read_to);
-        let read = self.follower.read(READ_BYTES, &mut |piece| {
+        let read = self.tail.read(READ_BYTES, &mut |piece| {
             let skipped = piece.number % 16 == 5 && braid_rt::mutant!("feed_skips");
             if piece.number > after && !skipped {
                 ahead.push_back((piece.number, piece.payload.to_vec()));
@@ -327,14 +328,14 @@ impl Changes {
             Ok(to) => to,
             Err(LogError::Released { .. }) => {
                 self.ahead.clear();
-                self.follower = follow(&self.inner, after)?;
-                self.follower_at = 0;
+                self.tail = tail(&self.inner, after)?;
+                self.tail_at = 0;
                 return Ok(true);
             }
             Err(error) => return Err(error.into()),
         };
         self.read_to = to.max(after);
-        Ok(std::mem::replace(&mut self.follower_at, to) != to)
+        Ok(std::mem::replace(&mut self.tail_at, to) != to)
     }
 
     fn decode(&mut self, number: u64, payload: Vec<u8>) -> Result<ChangeSet> {
@@ -398,10 +399,10 @@ impl Changes {
 }
 
 /// Follows the log from before a number.
-fn follow(inner: &Inner, number: u64) -> Result<Follower> {
+fn tail(inner: &Inner, number: u64) -> Result<TailReader> {
     let start = inner.retention.start_before(number);
     let start = start.ok_or_else(|| inner.position_lost(number))?;
-    inner.log.follow(&start).map_err(|error| match error {
+    inner.log.tail(&start).map_err(|error| match error {
         LogError::Released { .. } => inner.position_lost(number),
         error => error.into(),
     })

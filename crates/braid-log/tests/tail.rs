@@ -7,20 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use braid_io::SimDevice;
-use braid_log::{FlushMode, Follower, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind, TailReader};
 use common::{bounded, payload, pieces, sim, small, try_recover};
 
 /// Reads on, in portions of a random size; what comes is in order, and not beyond the horizon.
-fn read(
-    follower: &mut Follower,
-    log: &Log,
-    rng: &mut fastrand::Rng,
-    into: &mut Vec<(u64, Vec<u8>)>,
-) {
+fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Vec<(u64, Vec<u8>)>) {
     loop {
         let room = rng.usize(1..60_000);
         let before = into.len();
-        let to = follower
+        let to = tail
             .read(room, &mut |piece| {
                 let last = into.last().map_or(0, |&(number, _)| number);
                 assert!(piece.number > last, "{} after {last}", piece.number);
@@ -78,9 +73,9 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
     let mut newest = first.clone();
     let mut shown: Vec<(u64, Vec<u8>)> = Vec::new();
     for _ in 0..4 {
-        let mut follower = log.follow(&first).unwrap();
+        let mut tail = log.tail(&first).unwrap();
         let mut again = Vec::new();
-        read(&mut follower, &log, &mut rng, &mut again);
+        read(&mut tail, &log, &mut rng, &mut again);
         // What was shown is still there, with what was durable and not shown yet.
         assert!(again.starts_with(&shown), "after a crash");
         shown = again;
@@ -97,7 +92,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
                 break;
             }
             if rng.u8(..3) == 0 && !medium.has_crashed() {
-                read(&mut follower, &log, &mut rng, &mut shown);
+                read(&mut tail, &log, &mut rng, &mut shown);
             }
             if rng.u8(..20) == 0 {
                 let start = log.quiesce(|start| start);
@@ -106,7 +101,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
                 }
             }
         }
-        drop(follower);
+        drop(tail);
         drop(log);
         medium = medium.after_crash();
         let all = try_recover(&sim(&medium), &options, &first).unwrap();
@@ -114,17 +109,17 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         let mut recovered = try_recover(&sim(&medium), &options, &newest).unwrap();
         recovered.retain(first.clone()).unwrap();
         log = recovered.into_log().unwrap();
-        let mut follower = log.follow(&first).unwrap();
+        let mut tail = log.tail(&first).unwrap();
         let mut found = Vec::new();
-        read(&mut follower, &log, &mut rng, &mut found);
+        read(&mut tail, &log, &mut rng, &mut found);
         assert!(found == expected, "what recovery keeps is what is shown");
     }
     // From the middle.
-    let mut follower = log.follow(&newest).unwrap();
+    let mut tail = log.tail(&newest).unwrap();
     let mut found = Vec::new();
-    read(&mut follower, &log, &mut rng, &mut found);
+    read(&mut tail, &log, &mut rng, &mut found);
     let mut all = Vec::new();
-    read(&mut log.follow(&first).unwrap(), &log, &mut rng, &mut all);
+    read(&mut log.tail(&first).unwrap(), &log, &mut rng, &mut all);
     all.retain(|&(number, _)| number > newest.number);
     assert!(found == all);
 }
@@ -172,7 +167,7 @@ fn a_reader_is_woken_and_misses_nothing() {
         };
         let log = Log::create(sim(&SimDevice::new(1)), options).unwrap();
         let start = log.quiesce(|start| start);
-        let mut follower = log.follow(&start).unwrap();
+        let mut tail = log.tail(&start).unwrap();
         let known = Mutex::new(BTreeMap::new());
         let total = AtomicU64::new(0);
         let mut found = Vec::new();
@@ -215,7 +210,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                 let mut take = |piece: braid_log::Piece<'_>| {
                     found.push((piece.number, piece.payload.to_vec()));
                 };
-                let to = follower.read(10_000, &mut take).unwrap();
+                let to = tail.read(10_000, &mut take).unwrap();
                 if to < log.acknowledged() {
                     // More to read, or acknowledged ahead of the horizon.
                     log.ticket(log.acknowledged()).wait().unwrap();
@@ -244,7 +239,7 @@ fn what_was_released_is_told() {
     let options = small(FlushMode::Callers);
     let log = Log::create(sim(&SimDevice::new(1)), options).unwrap();
     let first = log.quiesce(|start| start);
-    let mut slow = log.follow(&first).unwrap();
+    let mut slow = log.tail(&first).unwrap();
     let mut rng = fastrand::Rng::with_seed(3);
     for _ in 0..200 {
         step(&log, &mut rng).unwrap();
@@ -259,10 +254,10 @@ fn what_was_released_is_told() {
     log.sync().unwrap();
     let gone = |outcome: Result<u64, LogError>| matches!(outcome, Err(LogError::Released { .. }));
     assert!(gone(slow.read(usize::MAX, &mut |_| {})));
-    assert!(matches!(log.follow(&first), Err(LogError::Released { .. })));
+    assert!(matches!(log.tail(&first), Err(LogError::Released { .. })));
     let mut found = 0;
-    let mut follower = log.follow(&later).unwrap();
-    let to = follower.read(usize::MAX, &mut |_| found += 1).unwrap();
+    let mut tail = log.tail(&later).unwrap();
+    let to = tail.read(usize::MAX, &mut |_| found += 1).unwrap();
     assert!(found > 0 && to == log.horizon());
 }
 
@@ -283,8 +278,8 @@ fn damage_is_told_and_not_skipped() {
         let byte = 4096 + rng.usize(..72);
         let name = format!("log-00-{segment:08}.seg");
         assert!(medium.flip_bit(&name, byte, rng.u32(..8)), "{name}");
-        let mut follower = log.follow(&first).unwrap();
-        let outcome = follower.read(usize::MAX, &mut |_| {});
+        let mut tail = log.tail(&first).unwrap();
+        let outcome = tail.read(usize::MAX, &mut |_| {});
         assert!(
             matches!(outcome, Err(LogError::Corrupted { .. })),
             "seed {seed}: {outcome:?}"

@@ -51,8 +51,8 @@ struct Begun {
     protocol: &'static dyn Protocol,
 }
 
-/// Reads the transactions of a running log in the order of their numbers; see [`Log::follow`].
-pub struct Follower {
+/// Reads the transactions of a running log in the order of their numbers; see [`Log::tail`].
+pub struct TailReader {
     core: Arc<Core>,
     lanes: Vec<Cursor>,
     /// The incarnation whose transactions are handed out.
@@ -66,9 +66,9 @@ pub struct Follower {
     from: u64,
 }
 
-impl fmt::Debug for Follower {
+impl fmt::Debug for TailReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Follower")
+        f.debug_struct("TailReader")
             .field("incarnation", &self.incarnation)
             .field("done", &self.done)
             .finish_non_exhaustive()
@@ -101,14 +101,14 @@ impl Log {
     /// # Errors
     /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
     /// log, [`LogError::Corrupted`] or [`LogError::Io`].
-    pub fn follow(&self, start: &LogStart) -> Result<Follower, LogError> {
+    pub fn tail(&self, start: &LogStart) -> Result<TailReader, LogError> {
         let core = self.core();
         if start.lanes.len() != core.lanes.len() {
             return Err(LogError::Incompatible {
                 what: "cannot read the log: the position has another number of lanes; use a position of this log".to_owned(),
             });
         }
-        let mut follower = Follower {
+        let mut tail = TailReader {
             core: Arc::clone(core),
             lanes: Vec::new(),
             incarnation: u32::MAX,
@@ -118,7 +118,7 @@ impl Log {
             from: start.number,
         };
         // What the headers of this incarnation say, or will say.
-        follower.begun.insert(
+        tail.begun.insert(
             core.incarnation,
             Begun {
                 base: core.base,
@@ -127,15 +127,15 @@ impl Log {
             },
         );
         for (lane, position) in start.lanes.iter().enumerate() {
-            let cursor = follower.open(lane, position, start.number)?;
-            follower.incarnation = follower.incarnation.min(position.incarnation);
-            follower.lanes.push(cursor);
+            let cursor = tail.open(lane, position, start.number)?;
+            tail.incarnation = tail.incarnation.min(position.incarnation);
+            tail.lanes.push(cursor);
         }
-        Ok(follower)
+        Ok(tail)
     }
 }
 
-impl Follower {
+impl TailReader {
     /// Calls `f` for each transaction that became durable, in the order of the numbers, until there are no
     /// more or they hold more than about `bytes`. Returns the number up to which all were handed out: the
     /// [horizon](Log::horizon), if there were no more.
@@ -146,7 +146,7 @@ impl Follower {
     pub fn read(&mut self, bytes: usize, f: &mut dyn FnMut(Piece<'_>)) -> Result<u64, LogError> {
         let idle = !self.core.is_begun();
         // In this order: what the horizon covers lies before the ends that are looked up after it.
-        let horizon = match braid_rt::mutant!("follow_beyond_the_horizon") {
+        let horizon = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
             true => self.core.entries.last_number(),
             false => self.core.horizon(),
         };
