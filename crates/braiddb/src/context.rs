@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
-use crate::horizon::Registration;
 use crate::locks::{Owner, User, next_owner};
 use crate::range_reads::RangeReads;
 use crate::redo::{self, Redo};
 use crate::savepoint::Savepoints;
+use crate::snapshot_registry::Registration;
 use crate::spots::Spots;
 use crate::table::TableCore;
 

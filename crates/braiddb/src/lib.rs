@@ -137,7 +137,6 @@ pub mod fuzzing;
 mod gc;
 mod health;
 mod held;
-mod horizon;
 mod ingest;
 mod locks;
 #[cfg(all(test, loom))]
@@ -162,6 +161,7 @@ mod scan;
 #[cfg(feature = "serde")]
 mod serialized;
 mod snapshot;
+mod snapshot_registry;
 mod spots;
 mod stats;
 mod sync;

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 
-use crate::horizon::Snapshots;
 use crate::locks::LockTable;
+use crate::snapshot_registry::SnapshotRegistry;
 
 /// A lock is held by one at a time, and who sleeps for it gets it.
 ///
@@ -110,14 +110,14 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
 }
 
 struct Collected {
-    snapshots: Snapshots,
+    snapshots: SnapshotRegistry,
     horizon: AtomicU64,
     /// The versions that ended with commits 1 and 2, and whether they were trimmed.
     versions: [(UnsafeCell<()>, AtomicBool); 2],
 }
 
 impl Collected {
-    fn new(snapshots: Snapshots) -> Arc<Self> {
+    fn new(snapshots: SnapshotRegistry) -> Arc<Self> {
         let version = |_| (UnsafeCell::new(()), AtomicBool::new(false));
         Arc::new(Self {
             snapshots,
@@ -163,7 +163,7 @@ impl Collected {
 }
 
 /// What a collector trims, no snapshot reads: neither one that was open nor one that begins meanwhile.
-fn trims_nothing_that_is_read(snapshots: Snapshots) {
+fn trims_nothing_that_is_read(snapshots: SnapshotRegistry) {
     let collected = Collected::new(snapshots);
     let movers = [true, false].map(|moves| {
         let collected = collected.clone();
@@ -184,7 +184,7 @@ fn trims_nothing_that_is_read(snapshots: Snapshots) {
 #[test]
 fn a_snapshot_that_moves_up_is_safe_from_the_collector() {
     explore(3, || {
-        let collected = Collected::new(Snapshots::new());
+        let collected = Collected::new(SnapshotRegistry::new());
         let mover = {
             let collected = collected.clone();
             spawn(move || collected.move_and_collect(2))
@@ -197,7 +197,7 @@ fn a_snapshot_that_moves_up_is_safe_from_the_collector() {
 /// Needs what the test above needs, and Acquire and Release for the watermark.
 #[test]
 fn a_snapshot_in_a_slot_is_safe_from_the_collector() {
-    explore(2, || trims_nothing_that_is_read(Snapshots::new()));
+    explore(2, || trims_nothing_that_is_read(SnapshotRegistry::new()));
 }
 
 /// Needs SeqCst for `more_open` and the intent in `open` and `advance`, Release (as part of SeqCst) for
@@ -205,7 +205,7 @@ fn a_snapshot_in_a_slot_is_safe_from_the_collector() {
 #[test]
 fn a_snapshot_beyond_the_slots_is_safe_from_the_collector() {
     explore(2, || {
-        let snapshots = Snapshots::new();
+        let snapshots = SnapshotRegistry::new();
         // Takes the only slot, and holds nothing back.
         let _ = snapshots.open(0, || 100);
         trims_nothing_that_is_read(snapshots);

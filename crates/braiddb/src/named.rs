@@ -10,8 +10,8 @@ use braid_rt::Mutex;
 
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
-use crate::horizon::Registration;
 use crate::snapshot::Snapshot;
+use crate::snapshot_registry::Registration;
 
 /// A registration that the name and the opened snapshots share.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ pub const CORE: &[&str] = &[
     "crates/braiddb/src/held.rs",
     "crates/braiddb/src/versions.rs",
     "crates/braiddb/src/gc.rs",
-    "crates/braiddb/src/horizon.rs",
+    "crates/braiddb/src/snapshot_registry.rs",
     "crates/braiddb/src/range_reads.rs",
     "crates/braiddb/src/recovery.rs",
     "crates/braiddb/src/replay.rs",

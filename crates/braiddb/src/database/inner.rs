@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::gc::Gc;
 use crate::health::HealthWatch;
 use crate::held::HeldLocks;
-use crate::horizon::{Registration, Snapshots};
 use crate::locks::{LockTable, User, first_owner};
 use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
@@ -34,6 +33,7 @@ use crate::range_reads::RangeReads;
 use crate::readers::{Readers, View};
 use crate::recovery::RecoveryReport;
 use crate::retention::Retention;
+use crate::snapshot_registry::{Registration, SnapshotRegistry};
 use crate::stats::Counters;
 use crate::table::{Identity, TableCore};
 use crate::trace::PoisonTold;
@@ -78,7 +78,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) locks: LockTable,
     pub(crate) held: HeldLocks,
-    pub(crate) snapshots: Snapshots,
+    pub(crate) snapshots: SnapshotRegistry,
     pub(crate) gc: Gc,
     pub(crate) counters: Counters,
     pub(crate) maintenance: Maintenance,
@@ -165,7 +165,7 @@ impl Inner {
             log: parts.log,
             store: parts.store,
             locks: LockTable::for_pool(options.pool_bytes),
-            snapshots: Snapshots::new(),
+            snapshots: SnapshotRegistry::new(),
             gc: Gc::new(),
             counters: Counters::new(),
             maintenance: Maintenance::new(),

@@ -1,4 +1,4 @@
-//! Which snapshots are open, and below which number no new one can begin.
+//! The registry of open snapshots, and the number below which no new one can begin.
 //!
 //! A snapshot reads at the log's durable horizon (I4: what it returns cannot vanish in a crash). Old
 //! versions are kept while a snapshot may need them: those that end at or below the *watermark* can go.
@@ -28,7 +28,7 @@ const FREE: u64 = u64::MAX;
 
 /// The open snapshots of a database.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
+pub(crate) struct SnapshotRegistry {
     slots: Box<[CachePadded<AtomicU64>]>,
     /// Slots from here on were never used.
     used: CachePadded<AtomicUsize>,
@@ -41,7 +41,7 @@ pub(crate) struct Snapshots {
     collecting: Mutex<()>,
 }
 
-/// An open snapshot's registration; give it back with [`Snapshots::close`].
+/// An open snapshot's registration; give it back with [`SnapshotRegistry::close`].
 #[derive(Debug)]
 pub(crate) struct Registration {
     number: u64,
@@ -56,13 +56,13 @@ impl Registration {
 }
 
 impl Registration {
-    /// A number that is registered nowhere, and must not be given to [`Snapshots::close`].
+    /// A number that is registered nowhere, and must not be given to [`SnapshotRegistry::close`].
     pub(crate) fn of_nobody(number: u64) -> Self {
         Self { number, slot: None }
     }
 }
 
-impl Snapshots {
+impl SnapshotRegistry {
     pub(crate) fn new() -> Self {
         Self {
             slots: (0..SLOTS)
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_open_snapshot_holds_the_watermark_back() {
-        let snapshots = Snapshots::new();
+        let snapshots = SnapshotRegistry::new();
         let ten = snapshots.open(3, || 10);
         snapshots.advance(20);
         assert_eq!(snapshots.watermark(), 10);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_never_begins_below_the_intent() {
-        let snapshots = Snapshots::new();
+        let snapshots = SnapshotRegistry::new();
         snapshots.advance(20);
         // A stale first look at the horizon is taken again.
         let looks = std::cell::Cell::new(0);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn more_snapshots_than_slots() {
-        let snapshots = Snapshots::new();
+        let snapshots = SnapshotRegistry::new();
         let open: Vec<_> = (0..3 * SLOTS as u64)
             .map(|n| snapshots.open(0, || 5 + n))
             .collect();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn snapshots_beyond_the_slots_hold_the_watermark_back() {
-        let snapshots = Snapshots::new();
+        let snapshots = SnapshotRegistry::new();
         let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open(0, || 20)).collect();
         let oldest = snapshots.open(0, || 10);
         snapshots.advance(30);
