@@ -80,8 +80,8 @@ pub use room::{WriterRoom, layer_entries};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, DamagedRange, Direction, Estimate, Found, LeafScan, OldRecord, Position, Record,
-    RecordMeta, Spot, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
+    Change, DamagedRange, Direction, Estimate, Found, LeafHint, LeafScan, OldRecord, Position,
+    Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

@@ -6,11 +6,11 @@ pub(crate) mod damage;
 mod estimate;
 mod large;
 pub(crate) mod layers;
+mod leaf_hint;
 mod merged;
 mod position;
 mod repack;
 mod scan;
-mod spot;
 mod structure;
 mod value;
 
@@ -30,15 +30,15 @@ use crate::page::PageId;
 use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
 use self::layers::LongKeys;
-use self::spot::Slot;
+use self::leaf_hint::Slot;
 use self::value::Place;
 
 pub use batch::TOGETHER;
 pub use damage::DamagedRange;
 pub use estimate::{Estimate, TreeStats};
+pub use leaf_hint::LeafHint;
 pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
-pub use spot::Spot;
 pub use value::{OldRecord, ValueRef};
 
 /// What belongs to a record beside key and value.
@@ -292,33 +292,33 @@ impl Tree {
         self.read_by(None, key, want_value, take)
     }
 
-    /// [`Tree::read`] that looks first where `spot` says, and then says where the key was found.
+    /// [`Tree::read`] that looks first where `hint` says, and then says where the key was found.
     ///
     /// # Errors
     /// As [`Tree::read`].
     pub fn read_at<T>(
         &self,
-        spot: &mut Spot,
+        hint: &mut LeafHint,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
-        self.read_by(Some(spot), key, want_value, take)
+        self.read_by(Some(hint), key, want_value, take)
     }
 
-    // So that who has no spot pays for none.
+    // So that who has no leaf hint pays for none.
     #[inline(always)]
     fn read_by<T>(
         &self,
-        mut spot: Option<&mut Spot>,
+        mut hint: Option<&mut LeafHint>,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
         let mut waits = Waits::default();
         loop {
-            let spot = spot.as_deref_mut();
-            if let Some(outcome) = self.try_read(spot, key, &want_value, &mut take)? {
+            let hint = hint.as_deref_mut();
+            if let Some(outcome) = self.try_read(hint, key, &want_value, &mut take)? {
                 return Ok(outcome);
             }
             if key.len() > SHORT_KEY_MAX && self.long.is_some() {
@@ -331,12 +331,12 @@ impl Tree {
     #[inline(always)]
     fn try_read<T>(
         &self,
-        spot: Option<&mut Spot>,
+        hint: Option<&mut LeafHint>,
         key: &[u8],
         want_value: impl Fn(RecordMeta) -> bool,
         take: &mut impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Option<Taken<T>>>, StoreError> {
-        let recalled = spot.as_ref().and_then(|spot| self.recall(spot, key));
+        let recalled = hint.as_ref().and_then(|hint| self.recall(hint, key));
         let (leaf, place) = match recalled {
             Some(found) => found,
             None => {
@@ -344,8 +344,8 @@ impl Tree {
                     return Ok(None);
                 };
                 let place = Node(leaf.page()).search(key);
-                if let Some(spot) = spot {
-                    *spot = self.spot(&leaf, key, place);
+                if let Some(hint) = hint {
+                    *hint = self.leaf_hint(&leaf, key, place);
                 }
                 (leaf, place)
             }
@@ -396,22 +396,22 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        self.modify_at(&mut Spot::default(), key, decide)
+        self.modify_at(&mut LeafHint::default(), key, decide)
     }
 
-    /// [`Tree::modify`] that looks first where `spot` says, and then says where the record is.
+    /// [`Tree::modify`] that looks first where `hint` says, and then says where the record is.
     ///
     /// # Errors
     /// As [`Tree::modify`].
     pub fn modify_at<'v, R>(
         &self,
-        spot: &mut Spot,
+        hint: &mut LeafHint,
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
         let (mut leaf, found, long) = match key.len() > SHORT_KEY_MAX {
             false => {
-                let (leaf, found) = self.latch_at(spot, key)?;
+                let (leaf, found) = self.latch_at(hint, key)?;
                 (leaf, found, None)
             }
             true => self.latch_long(key)?,
@@ -441,18 +441,18 @@ impl Tree {
             && node.admits(key, found)
             && node.put_in_place(&record, &NewValue::inline(version, value))
         {
-            spot.follow(self, &leaf, true);
+            hint.follow(self, &leaf, true);
             return Ok(result);
         }
-        spot.follow(self, &leaf, false);
+        hint.follow(self, &leaf, false);
         self.apply(leaf, found, key, change, kept.get())?;
         Ok(result)
     }
 
-    /// [`Tree::latch_leaf`] that looks first where `spot` says.
+    /// [`Tree::latch_leaf`] that looks first where `hint` says.
     #[inline(always)]
-    fn latch_at(&self, spot: &Spot, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
-        if let Some((leaf, place)) = self.recall(spot, key)
+    fn latch_at(&self, hint: &LeafHint, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
+        if let Some((leaf, place)) = self.recall(hint, key)
             && let Some(leaf) = leaf.upgrade()
         {
             return Ok((leaf, place));

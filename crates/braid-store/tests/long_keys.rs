@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::{AlignedBuf, Device, MemoryDevice, OpenMode};
 use braid_store::{
-    Change, DetachedValue, Direction, Loss, MAX_KEY_LEN, PAGE_SIZE, SHORT_KEY_MAX, Salvage,
-    SalvagedEntry, Spot, Store, StoreError, StoreOptions, Tree,
+    Change, DetachedValue, Direction, LeafHint, Loss, MAX_KEY_LEN, PAGE_SIZE, SHORT_KEY_MAX,
+    Salvage, SalvagedEntry, Store, StoreError, StoreOptions, Tree,
 };
 use bytes::Bytes;
 
@@ -212,8 +212,8 @@ fn keys_of_all_lengths_are_a_map() {
                 }
                 _ => {
                     let value = random_value(&mut rng);
-                    let mut spot = Spot::default();
-                    let detached = tree.modify_at(&mut spot, &key, |old| {
+                    let mut hint = LeafHint::default();
+                    let detached = tree.modify_at(&mut hint, &key, |old| {
                         let old = old.map(|old| old.keep_value(&mut Vec::new()).unwrap());
                         let version = step;
                         (
@@ -579,13 +579,13 @@ fn a_stamp_covers_long_keys() {
         }
         let key = grouped_key(3_000, 2);
         let stamps = || {
-            let mut spot = Spot::default();
+            let mut hint = LeafHint::default();
             assert_eq!(
-                tree.read_at(&mut spot, &key, |_| true, |_| ()).unwrap(),
+                tree.read_at(&mut hint, &key, |_| true, |_| ()).unwrap(),
                 None
             );
             let scan = tree.scan_leaf(None, ALL.0, ALL.1, Direction::Forward, 100);
-            [spot.stamp(), scan.unwrap().stamp]
+            [hint.stamp(), scan.unwrap().stamp]
         };
         let before = stamps();
         assert!(before.iter().all(|stamp| tree.is_current(*stamp)));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Direction, Found, RecordMeta, Spot, Store, StoreOptions, Tree};
+use braid_store::{Change, Direction, Found, LeafHint, RecordMeta, Store, StoreOptions, Tree};
 use bytes::Bytes;
 
 /// The least there is, so that pages are put out and loaded all the time.
@@ -31,8 +31,8 @@ fn put(tree: &Tree, key: &[u8], version: u64, value: &[u8]) {
         .unwrap();
 }
 
-fn read(tree: &Tree, spot: &mut Spot, key: &[u8]) -> Option<Found> {
-    let found = tree.read_at(spot, key, |_| true, |value| value.to_bytes());
+fn read(tree: &Tree, hint: &mut LeafHint, key: &[u8]) -> Option<Found> {
+    let found = tree.read_at(hint, key, |_| true, |value| value.to_bytes());
     let found = found.unwrap();
     found.map(|(meta, value)| Found { meta, value })
 }
@@ -164,13 +164,13 @@ fn no_increment_is_lost() {
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(thread);
                 let mut last = [0; KEYS as usize];
-                let mut spots = [Spot::default(); 3];
+                let mut hints = [LeafHint::default(); 3];
                 for _ in 0..each {
                     let key = rng.u64(..KEYS);
-                    let spot = &mut spots[rng.usize(..3)];
+                    let hint = &mut hints[rng.usize(..3)];
                     // The version counts; the value is only there to be whole.
                     let count = tree
-                        .modify_at(spot, &key.to_be_bytes(), |old| {
+                        .modify_at(hint, &key.to_be_bytes(), |old| {
                             let version = old.map_or(0, |old| {
                                 let version = old.meta().version;
                                 let expected = vec![version as u8; 40 + version as usize % 60];
@@ -239,14 +239,14 @@ fn a_current_stamp_tells_the_truth() {
             let (tree, done, trusted) = (&tree, &done, &trusted);
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(1_000 + reader);
-                let mut spot = Spot::default();
+                let mut hint = LeafHint::default();
                 loop {
                     let last = done.load(Ordering::Acquire);
                     for _ in 0..scaled(20, 5) {
                         let key = rng.u32(..keys).to_be_bytes();
-                        let first = read(tree, &mut spot, &key);
-                        let second = read(tree, &mut Spot::default(), &key);
-                        if tree.is_current(spot.stamp()) {
+                        let first = read(tree, &mut hint, &key);
+                        let second = read(tree, &mut LeafHint::default(), &key);
+                        if tree.is_current(hint.stamp()) {
                             trusted.fetch_add(1, Ordering::Relaxed);
                             assert_eq!(first, second, "key {key:?}");
                         }

@@ -690,19 +690,19 @@ impl Inner {
         let Context {
             writes,
             tables,
-            spots,
+            hints,
             ..
         } = state;
         for write in writes.live() {
             let table = &tables[write.table as usize];
             let key = writes.key(write);
             let value = writes.value(write);
-            let spot = spots.of_write(write.hash, key, write.table, &table.tree);
+            let hint = hints.of_write(write.hash, key, write.table, &table.tree);
             let stripe = self.locks.stripe_of(write.hash);
             let mut kept = false;
             // Beside the result, which the tree would move about.
             let mut failed = None;
-            table.tree.modify_at(spot, key, |old| {
+            table.tree.modify_at(hint, key, |old| {
                 let keep = (Change::Keep, ());
                 if let Some(old) = old {
                     let meta = old.meta();

@@ -12,12 +12,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
+use crate::hint_cache::HintCache;
 use crate::locks::{Owner, User, next_owner};
 use crate::range_reads::RangeReads;
 use crate::redo::{self, Redo};
 use crate::savepoint::Savepoints;
 use crate::snapshot_registry::Registration;
-use crate::spots::Spots;
 use crate::table::TableCore;
 
 /// Up to this many writes a linear search beats a hash table.
@@ -451,7 +451,7 @@ pub(crate) struct Context {
     /// Whether the locks of the writes are left for the commit; see [`crate::write_locks`].
     pub(crate) locks_in_commit: bool,
     /// Where it came by keys.
-    pub(crate) spots: Spots,
+    pub(crate) hints: HintCache,
     /// The tables in use; writes and reads refer to them by index.
     pub(crate) tables: Vec<Arc<TableCore>>,
     /// Under snapshot isolation: what it reads.
@@ -474,7 +474,7 @@ impl Context {
             locks: Vec::new(),
             reads_locked: false,
             locks_in_commit: false,
-            spots: Spots::default(),
+            hints: HintCache::default(),
             tables: Vec::new(),
             snapshot: None,
             time: None,

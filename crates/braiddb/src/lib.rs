@@ -137,6 +137,7 @@ pub mod fuzzing;
 mod gc;
 mod health;
 mod held;
+mod hint_cache;
 mod ingest;
 mod locks;
 #[cfg(all(test, loom))]
@@ -162,7 +163,6 @@ mod scan;
 mod serialized;
 mod snapshot;
 mod snapshot_registry;
-mod spots;
 mod stats;
 mod sync;
 mod table;

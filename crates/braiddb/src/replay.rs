@@ -12,7 +12,7 @@ use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
 
 use braid_log::Piece;
-use braid_store::{Change, DamagedRange, Spot, Store, Tree};
+use braid_store::{Change, DamagedRange, LeafHint, Store, Tree};
 
 use crate::context::hash_key;
 use crate::error::{Error, Result};
@@ -152,11 +152,11 @@ impl<'a> Replay<'a> {
         let mut writes: Vec<Write> = partition.writes.drain().collect();
         partition.bytes = 0;
         writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
-        let mut spot = Spot::default();
+        let mut hint = LeafHint::default();
         for write in &writes {
-            match self.apply_one(write, &mut spot) {
+            match self.apply_one(write, &mut hint) {
                 Err(error @ Error::Corrupted { .. }) if self.goes_around_damage => {
-                    spot = Spot::default();
+                    hint = LeafHint::default();
                     self.leave_out(write, error)?;
                 }
                 applied => applied?,
@@ -174,7 +174,7 @@ impl<'a> Replay<'a> {
         let Some(range) = condemned else {
             // Nothing is damaged on the way to the key, so its page would be believed as it is.
             return self
-                .apply_one(write, &mut Spot::default())
+                .apply_one(write, &mut LeafHint::default())
                 .map_err(|_| error);
         };
         let mut damage = self.damage.lock();
@@ -185,12 +185,12 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// `spot` is that of the write before, in the order of the keys.
-    fn apply_one(&self, write: &Write, spot: &mut Spot) -> Result<()> {
+    /// `hint` is that of the write before, in the order of the keys.
+    fn apply_one(&self, write: &Write, hint: &mut LeafHint) -> Result<()> {
         let version = write.version;
         let (key, value) = write.bytes.split_at(write.key_len as usize);
         self.with_tree(write.table, |tree| {
-            Ok(tree.modify_at(spot, key, |old| {
+            Ok(tree.modify_at(hint, key, |old| {
                 let change = match old {
                     Some(old) if old.meta().version >= version => {
                         braid_rt::reach("replay: an older write in a later batch");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
-use braid_store::{Spot, TOGETHER, Tree, ValueRef};
+use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};
 
 use crate::MAX_VALUE_LEN;
 use crate::error::{Error, Result};
@@ -165,7 +165,7 @@ impl TableCore {
     pub(crate) fn prefetch<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
         &self,
         keys: impl IntoIterator<Item = &'q Q>,
-        mut found: impl FnMut(&[u8], Spot),
+        mut found: impl FnMut(&[u8], LeafHint),
     ) {
         let mut keys = keys.into_iter();
         let mut bytes = Vec::new();

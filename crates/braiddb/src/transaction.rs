@@ -125,11 +125,11 @@ impl Transaction {
             state.reads.newest = state.reads.newest.max(snapshot.number());
             return inner.read_at(core, key, snapshot.number(), take);
         }
-        let spot = state.spots.of_key(hash);
-        let found = core.tree.read_at(spot, key, |_| true, take)?;
+        let hint = state.hints.of_key(hash);
+        let found = core.tree.read_at(hint, key, |_| true, take)?;
         let meta = found.as_ref().map(|(meta, _)| *meta);
         let stripe = inner.locks.stripe_of(hash);
-        let stamp = spot.stamp();
+        let stamp = hint.stamp();
         state.reads.add_point(table, stripe, key, meta, stamp);
         inner.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
@@ -160,8 +160,8 @@ impl Transaction {
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
-        let spot = state.spots.of_key(hash);
-        let Some((meta, value)) = core.tree.read_at(spot, key, |_| true, take)? else {
+        let hint = state.hints.of_key(hash);
+        let Some((meta, value)) = core.tree.read_at(hint, key, |_| true, take)? else {
             return Ok(None);
         };
         state.reads.newest = state.reads.newest.max(meta.version);
@@ -475,11 +475,11 @@ impl Readable for Transaction {
     ) -> Result<()> {
         let inner = self.inner();
         let core = inner.table_here(&table.core)?;
-        core.prefetch(keys, |key, spot| {
+        core.prefetch(keys, |key, hint| {
             let hash = hash_key(core.id, key);
             inner.locks.prefetch(inner.locks.stripe_of(hash));
             // For each anew: what makes the keys may read in this transaction.
-            *self.state().borrow_mut().spots.of_key(hash) = spot;
+            *self.state().borrow_mut().hints.of_key(hash) = hint;
         });
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! to different keys don't wait for each other: taken level by level together, their waits overlap (group
 //! prefetching, Chen et al. 2007 §4, here for a tree).
 
-use super::{LEVELS_MAX, SEARCHED, Spot, Tree};
+use super::{LEVELS_MAX, LeafHint, SEARCHED, Tree};
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::PageId;
 use crate::pool::ReadPage;
@@ -39,13 +39,13 @@ impl Tree {
     /// Brings what reading or changing these keys looks at into memory, and into the processor's caches, all at the
     /// same time; tells where they are. A hint: what fails or changes meanwhile is left to who comes for it.
     #[inline]
-    pub fn prefetch(&self, keys: &[&[u8]], mut found: impl FnMut(&[u8], Spot)) {
+    pub fn prefetch(&self, keys: &[&[u8]], mut found: impl FnMut(&[u8], LeafHint)) {
         keys.chunks(TOGETHER)
             .for_each(|keys| self.prefetch_together(keys, &mut found));
     }
 
     #[inline]
-    fn prefetch_together(&self, keys: &[&[u8]], found: &mut impl FnMut(&[u8], Spot)) {
+    fn prefetch_together(&self, keys: &[&[u8]], found: &mut impl FnMut(&[u8], LeafHint)) {
         let Ok(Some(root)) = self.pool.read(self.root) else {
             return;
         };
@@ -83,7 +83,7 @@ impl Tree {
                 way.node().prefetch_record(i);
             }
             // If the leaf was changed meanwhile, its version tells who recalls it.
-            found(way.key, self.spot(&way.page, way.key, place));
+            found(way.key, self.leaf_hint(&way.page, way.key, place));
         }
     }
 

@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
-use super::spot::Slot;
+use super::leaf_hint::Slot;
 use super::{Change, Direction, LeafScan, RecordMeta, Taken, Tree, ValueRef};
 use crate::detached::DetachedValue;
 use crate::error::StoreError;

@@ -1,11 +1,11 @@
-//! Spots, which say where to look first: whatever they are of, what is read and changed by them is what a descent
-//! leads to.
+//! Leaf hints, which say where to look first: whatever they are of, what is read and changed by
+//! them is what a descent leads to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, Spot, Store, StoreOptions, Tree};
+use braid_store::{Change, LeafHint, Store, StoreOptions, Tree};
 
 const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
 
@@ -23,18 +23,18 @@ fn key(number: u32) -> Vec<u8> {
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-fn check(tree: &Tree, model: &Model, spot: &mut Spot, key: &[u8]) {
+fn check(tree: &Tree, model: &Model, hint: &mut LeafHint, key: &[u8]) {
     let found = tree
-        .read_at(spot, key, |_| true, |value| value.to_vec())
+        .read_at(hint, key, |_| true, |value| value.to_vec())
         .unwrap();
     let found = found.map(|(meta, value)| (meta.version, value.unwrap()));
     assert_eq!(found.as_ref(), model.get(key), "key {key:?}");
 }
 
-/// Many spots at random for keys of two trees: their own, those of others, and those of long ago, while leaves split
-/// and merge and pages come and go.
+/// Many leaf hints at random for keys of two trees: their own, those of others, and those of long
+/// ago, while leaves split and merge and pages come and go.
 #[test]
-fn a_spot_of_anything_does_no_harm() {
+fn a_leaf_hint_of_anything_does_no_harm() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -42,27 +42,28 @@ fn a_spot_of_anything_does_no_harm() {
         let store = Store::create(Arc::new(MemoryDevice::new()), POOL).unwrap();
         let trees = [store.tree(3).unwrap(), store.tree(4).unwrap()];
         let mut models = [Model::new(), Model::new()];
-        let mut spots = [Spot::default(); 6];
+        let mut hints = [LeafHint::default(); 6];
         let mut near = 0;
         for version in 1..if cfg!(miri) { 400 } else { 40_000 } {
             if rng.u8(..) < 30 {
                 near = rng.u32(..KEYS);
             }
-            // Few keys at a time, so that a spot is of this one, or of one beside it, more often than not.
+            // Few keys at a time, so that a leaf hint is of this one, or of one beside it, more
+            // often than not.
             let number = near + rng.u32(..3);
             let at = usize::from(rng.u8(..) < 60);
             let (tree, model) = (&trees[at], &mut models[at]);
-            let (key, spot) = (key(number), &mut spots[rng.usize(..6)]);
+            let (key, hint) = (key(number), &mut hints[rng.usize(..6)]);
             let shrinks = version / 5_000 % 2 == 1;
             match rng.u8(..16) {
                 0 => {
                     let ahead = [number, number + 1, number + 2].map(self::key);
                     let ahead: Vec<&[u8]> = ahead.iter().map(|key| &key[..]).collect();
-                    let mut others = spots.iter_mut().skip(3);
+                    let mut others = hints.iter_mut().skip(3);
                     tree.prefetch(&ahead, |_, found| *others.next().unwrap() = found);
                 }
                 1..5 if shrinks => {
-                    let was_there = tree.modify_at(spot, &key, |old| match old {
+                    let was_there = tree.modify_at(hint, &key, |old| match old {
                         Some(_) => (Change::Remove, true),
                         None => (Change::Keep, false),
                     });
@@ -76,17 +77,17 @@ fn a_spot_of_anything_does_no_harm() {
                         version,
                         value: &value,
                     };
-                    let before = tree.modify_at(spot, &key, |old| (put, old.map(|o| o.meta())));
+                    let before = tree.modify_at(hint, &key, |old| (put, old.map(|o| o.meta())));
                     let before = before.unwrap().map(|meta| meta.version);
                     let replaced = model.insert(key, (version, value));
                     assert_eq!(before, replaced.map(|(version, _)| version));
                 }
-                _ => check(tree, model, spot, &key),
+                _ => check(tree, model, hint, &key),
             }
         }
         for (tree, model) in trees.iter().zip(&models) {
-            let mut spot = Spot::default();
-            (0..KEYS + 5).for_each(|number| check(tree, model, &mut spot, &key(number)));
+            let mut hint = LeafHint::default();
+            (0..KEYS + 5).for_each(|number| check(tree, model, &mut hint, &key(number)));
         }
         assert!(store.stats().evictions > 0 || cfg!(miri));
         let mut damages = Vec::new();

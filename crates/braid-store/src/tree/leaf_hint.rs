@@ -1,4 +1,4 @@
-//! Where a key was found.
+//! Leaf hints: where a key was found.
 //!
 //! A transaction comes by most keys more than once: it asks for them ahead, reads them, and changes them in its
 //! commit. While the version of the leaf stands, a key is where it was: that takes no descent, and no search. And a
@@ -18,7 +18,7 @@ const NAME_MAX: usize = 16;
 /// Where a key was found, or is missing; see [`Tree::read_at`]. A hint: of another key or tree, of a leaf that was
 /// changed since, or of nothing at all, as by default, it does no harm.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spot {
+pub struct LeafHint {
     /// Names the tree. No tree has page 0.
     root: PageId,
     leaf: Stamp,
@@ -50,7 +50,7 @@ impl Name {
 /// Where in its leaf a key is, or else belongs.
 pub(super) type Slot = Result<usize, usize>;
 
-impl Spot {
+impl LeafHint {
     /// The leaf as it was.
     #[inline]
     pub fn stamp(&self) -> Stamp {
@@ -94,8 +94,8 @@ impl Spot {
 impl Tree {
     /// Where a key is in a leaf that is read.
     #[inline]
-    pub(super) fn spot(&self, leaf: &ReadPage<'_>, key: &[u8], place: Slot) -> Spot {
-        Spot {
+    pub(super) fn leaf_hint(&self, leaf: &ReadPage<'_>, key: &[u8], place: Slot) -> LeafHint {
+        LeafHint {
             root: self.root,
             leaf: Stamp::of(leaf),
             name: Name::of(key),
@@ -107,20 +107,20 @@ impl Tree {
 
     /// Looks where a key was found; `None` if that does not hold any more, or was another key's.
     #[inline(always)]
-    pub(super) fn recall(&self, spot: &Spot, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
-        if spot.root != self.root {
+    pub(super) fn recall(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
+        if hint.root != self.root {
             return None;
         }
-        let has_key = spot.has_key(key);
-        if !has_key && !spot.is_of_many {
+        let has_key = hint.has_key(key);
+        if !has_key && !hint.is_of_many {
             return None;
         }
-        let leaf = self.pool.read_resident(spot.leaf.page)?;
-        if leaf.version() != spot.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
+        let leaf = self.pool.read_resident(hint.leaf.page)?;
+        if leaf.version() != hint.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
             return None;
         }
         if has_key {
-            return Some((leaf, spot.place()));
+            return Some((leaf, hint.place()));
         }
         let node = Node(leaf.page());
         let is_here = node.is_between_fences(key);
@@ -138,19 +138,19 @@ mod tests {
     use crate::store::{Store, StoreOptions};
     use crate::tree::Change;
 
-    fn put(tree: &Tree, spot: &mut Spot, key: u32, value: &[u8]) {
+    fn put(tree: &Tree, hint: &mut LeafHint, key: u32, value: &[u8]) {
         let put = Change::Put { version: 1, value };
-        tree.modify_at(spot, &key.to_be_bytes(), |_| (put, ()))
+        tree.modify_at(hint, &key.to_be_bytes(), |_| (put, ()))
             .unwrap();
     }
 
-    fn read(tree: &Tree, spot: &mut Spot, key: u32) {
+    fn read(tree: &Tree, hint: &mut LeafHint, key: u32) {
         let key = key.to_be_bytes();
-        tree.read_at(spot, &key, |_| true, |_| ()).unwrap();
+        tree.read_at(hint, &key, |_| true, |_| ()).unwrap();
     }
 
-    fn is_known(tree: &Tree, spot: &Spot, key: u32) -> bool {
-        tree.recall(spot, &key.to_be_bytes()).is_some()
+    fn is_known(tree: &Tree, hint: &LeafHint, key: u32) -> bool {
+        tree.recall(hint, &key.to_be_bytes()).is_some()
     }
 
     /// A store with two trees; the first has keys 0, 10, 20 and so on.
@@ -160,43 +160,43 @@ mod tests {
         };
         let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
         let (tree, other) = (store.tree(1).unwrap(), store.tree(2).unwrap());
-        (0..50).for_each(|i| put(&tree, &mut Spot::default(), i * 10, &[7; 500]));
+        (0..50).for_each(|i| put(&tree, &mut LeafHint::default(), i * 10, &[7; 500]));
         (store, tree, other)
     }
 
     #[test]
     fn a_key_that_was_read_is_known_until_its_leaf_changes() {
         let (_store, tree, other) = trees();
-        let mut spot = Spot::default();
-        assert!(!is_known(&tree, &spot, 20));
+        let mut hint = LeafHint::default();
+        assert!(!is_known(&tree, &hint, 20));
         for key in [20, 25] {
-            read(&tree, &mut spot, key);
-            assert!(is_known(&tree, &spot, key));
-            assert!(!is_known(&tree, &spot, 30), "that is another key");
-            assert!(!is_known(&other, &spot, key), "that is another tree");
-            put(&tree, &mut Spot::default(), 30, &[8; 500]);
-            assert!(!is_known(&tree, &spot, key));
+            read(&tree, &mut hint, key);
+            assert!(is_known(&tree, &hint, key));
+            assert!(!is_known(&tree, &hint, 30), "that is another key");
+            assert!(!is_known(&other, &hint, key), "that is another tree");
+            put(&tree, &mut LeafHint::default(), 30, &[8; 500]);
+            assert!(!is_known(&tree, &hint, key));
         }
-        tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| spot = found);
-        assert!(is_known(&tree, &spot, 20));
+        tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| hint = found);
+        assert!(is_known(&tree, &hint, 20));
         // A change of what is known keeps it known.
-        put(&tree, &mut spot, 20, &[8; 500]);
-        assert!(is_known(&tree, &spot, 20));
+        put(&tree, &mut hint, 20, &[8; 500]);
+        assert!(is_known(&tree, &hint, 20));
         // Unless it may have moved.
-        put(&tree, &mut spot, 20, &[8; 520]);
-        assert!(spot.name.is_none());
+        put(&tree, &mut hint, 20, &[8; 520]);
+        assert!(hint.name.is_none());
     }
 
     #[test]
     fn a_leaf_that_is_written_again_and_again_is_known() {
         let (_store, tree, _) = trees();
-        let mut spot = Spot::default();
-        put(&tree, &mut spot, 21, &[7; 10]);
-        assert!(!is_known(&tree, &spot, 22), "it was only one");
-        put(&tree, &mut spot, 22, &[7; 10]);
-        assert!(is_known(&tree, &spot, 23));
-        assert!(!is_known(&tree, &spot, 490), "that is in another leaf");
-        put(&tree, &mut spot, 490, &[7; 10]);
-        assert!(!is_known(&tree, &spot, 491));
+        let mut hint = LeafHint::default();
+        put(&tree, &mut hint, 21, &[7; 10]);
+        assert!(!is_known(&tree, &hint, 22), "it was only one");
+        put(&tree, &mut hint, 22, &[7; 10]);
+        assert!(is_known(&tree, &hint, 23));
+        assert!(!is_known(&tree, &hint, 490), "that is in another leaf");
+        put(&tree, &mut hint, 490, &[7; 10]);
+        assert!(!is_known(&tree, &hint, 491));
     }
 }
