@@ -326,7 +326,7 @@ impl PooledContext {
         {
             let state = &mut *self.state.borrow_mut();
             if !state.locks.is_empty() {
-                self.inner.hold_locks(state, ticket.unlock_point());
+                self.inner.defer_unlocks(state, ticket.unlock_point());
                 if durability == Durability::None && !braid_rt::mutant!("hold_without_flush") {
                     self.inner.flush_for_locks();
                 }

@@ -129,6 +129,7 @@ mod context;
 mod copies;
 mod creation;
 mod database;
+mod deferred_unlocks;
 mod error;
 mod estimate;
 #[cfg(feature = "fuzzing")]
@@ -136,7 +137,6 @@ mod estimate;
 pub mod fuzzing;
 mod gc;
 mod health;
-mod held;
 mod hint_cache;
 mod ingest;
 mod locks;

@@ -16,7 +16,7 @@ pub const CORE: &[&str] = &[
     "crates/braiddb/src/commit.rs",
     "crates/braiddb/src/locks.rs",
     "crates/braiddb/src/write_locks.rs",
-    "crates/braiddb/src/held.rs",
+    "crates/braiddb/src/deferred_unlocks.rs",
     "crates/braiddb/src/versions.rs",
     "crates/braiddb/src/gc.rs",
     "crates/braiddb/src/snapshot_registry.rs",

@@ -19,10 +19,10 @@ use crate::archive::Archiver;
 use crate::changes::Bell;
 use crate::context::Context;
 use crate::copies::Copies;
+use crate::deferred_unlocks::DeferredUnlocks;
 use crate::error::{Error, Result};
 use crate::gc::Gc;
 use crate::health::HealthWatch;
-use crate::held::HeldLocks;
 use crate::locks::{LockTable, User, first_owner};
 use crate::maintenance::{Maintenance, Ticker};
 use crate::meta::Meta;
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
     pub(crate) store: Store,
     pub(crate) locks: LockTable,
-    pub(crate) held: HeldLocks,
+    pub(crate) deferred_unlocks: DeferredUnlocks,
     pub(crate) snapshots: SnapshotRegistry,
     pub(crate) gc: Gc,
     pub(crate) counters: Counters,
@@ -161,7 +161,7 @@ impl Inner {
         Self {
             lock_release: parts.meta.protocol.lock_release(),
             wants_dependencies: parts.log.wants_dependencies(),
-            held: HeldLocks::new(parts.log.options().strands),
+            deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
             locks: LockTable::for_pool(options.pool_bytes),

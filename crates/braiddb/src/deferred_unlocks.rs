@@ -1,4 +1,4 @@
-//! Write locks that outlive their transaction.
+//! Deferred unlocks: write locks that outlive their transaction.
 //!
 //! Some protocols let a lock go only when the flush that carries its transaction has its number (`gwsn`),
 //! or is durable (`serial`, `gwsn-strict`). Such locks wait here, apart from the transaction's context,
@@ -16,7 +16,7 @@ use crate::database::Inner;
 use crate::locks::Owner;
 
 #[derive(Debug)]
-struct HeldLock {
+struct DeferredUnlock {
     at: u64,
     owner: Owner,
     stripe: usize,
@@ -25,16 +25,16 @@ struct HeldLock {
 #[derive(Debug, Default)]
 struct Queue {
     /// Nearly in the order of their points. One that comes late in it is held a flush longer.
-    locks: VecDeque<HeldLock>,
+    locks: VecDeque<DeferredUnlock>,
     /// Whether a callback is on its way.
     armed: bool,
 }
 
-/// What committed transactions still hold, by the strand that carries them.
+/// The locks that committed transactions still hold, by the strand that carries them.
 #[derive(Debug)]
-pub(crate) struct HeldLocks(Box<[CachePadded<Mutex<Queue>>]>);
+pub(crate) struct DeferredUnlocks(Box<[CachePadded<Mutex<Queue>>]>);
 
-impl HeldLocks {
+impl DeferredUnlocks {
     pub(crate) fn new(strands: usize) -> Self {
         Self((0..strands).map(|_| CachePadded::default()).collect())
     }
@@ -42,11 +42,11 @@ impl HeldLocks {
 
 impl Inner {
     /// Keeps the transaction's locks until `point` is reached. The context is free for another transaction.
-    pub(crate) fn hold_locks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
+    pub(crate) fn defer_unlocks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
         let owner = state.renew_owner();
-        let mut queue = self.held.0[point.strand()].lock();
+        let mut queue = self.deferred_unlocks.0[point.strand()].lock();
         for stripe in state.locks.drain(..) {
-            queue.locks.push_back(HeldLock {
+            queue.locks.push_back(DeferredUnlock {
                 at: point.at(),
                 owner,
                 stripe,
@@ -64,15 +64,15 @@ impl Inner {
         let inner = Arc::downgrade(self);
         self.log.when_unlockable(point, move || {
             if let Some(inner) = inner.upgrade() {
-                inner.release_held(point);
+                inner.release_deferred(point);
             }
         });
     }
 
     /// Releases what may go of the point's strand.
     #[cold]
-    fn release_held(self: &Arc<Self>, point: UnlockPoint) {
-        let mut queue = self.held.0[point.strand()].lock();
+    fn release_deferred(self: &Arc<Self>, point: UnlockPoint) {
+        let mut queue = self.deferred_unlocks.0[point.strand()].lock();
         let reached = self.log.unlockable(point.strand());
         while let Some(lock) = queue.locks.pop_front_if(|lock| lock.at <= reached) {
             self.locks.unlock(lock.stripe, lock.owner);
