@@ -448,7 +448,7 @@ pub(crate) struct Context {
     pub(crate) locks: Vec<usize>,
     /// Whether something was read that must stay locked.
     pub(crate) reads_locked: bool,
-    /// Whether the locks of the writes are left for the commit; see [`crate::write_locks`].
+    /// Whether the locks of the writes are left for the commit; see [`crate::lock_acquisition`].
     pub(crate) locks_in_commit: bool,
     /// Where it came by keys.
     pub(crate) hints: HintCache,

@@ -139,6 +139,7 @@ mod gc;
 mod health;
 mod hint_cache;
 mod ingest;
+mod lock_acquisition;
 mod locks;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -175,7 +176,6 @@ mod upgrade;
 mod value_format;
 mod verify;
 mod versions;
-mod write_locks;
 
 pub use backup::{
     Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,

@@ -15,7 +15,7 @@ use crate::{Places, chosen};
 pub const CORE: &[&str] = &[
     "crates/braiddb/src/commit.rs",
     "crates/braiddb/src/locks.rs",
-    "crates/braiddb/src/write_locks.rs",
+    "crates/braiddb/src/lock_acquisition.rs",
     "crates/braiddb/src/deferred_unlocks.rs",
     "crates/braiddb/src/versions.rs",
     "crates/braiddb/src/gc.rs",

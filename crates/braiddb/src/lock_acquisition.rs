@@ -1,4 +1,4 @@
-//! When a transaction takes the locks of what it writes.
+//! Lock acquisition: when a transaction acquires the locks of the keys that it writes.
 //!
 //! A small one takes each at the write, so that of two that write the same key one waits, instead of losing its
 //! work. A large one would have most of the others wait: the locks are those of stripes of keys, and two that hold a
