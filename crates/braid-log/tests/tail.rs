@@ -195,18 +195,18 @@ fn a_reader_is_woken_and_misses_nothing() {
                     }
                 });
             }
-            let bell = Arc::new((Mutex::new(false), Condvar::new()));
+            let signal = Arc::new((Mutex::new(false), Condvar::new()));
             let ring: Arc<dyn Fn() + Send + Sync> = {
-                let bell = Arc::clone(&bell);
+                let signal = Arc::clone(&signal);
                 Arc::new(move || {
-                    *bell.0.lock().unwrap() = true;
-                    bell.1.notify_all();
+                    *signal.0.lock().unwrap() = true;
+                    signal.1.notify_all();
                 })
             };
             while (found.len() as u64) < 3 * EACH {
-                let mut rung = bell.0.lock().unwrap();
-                *rung = false;
-                drop(rung);
+                let mut signaled = signal.0.lock().unwrap();
+                *signaled = false;
+                drop(signaled);
                 let mut take = |piece: braid_log::Piece<'_>| {
                     found.push((piece.number, piece.payload.to_vec()));
                 };
@@ -223,9 +223,9 @@ fn a_reader_is_woken_and_misses_nothing() {
                     let ring = Arc::clone(&ring);
                     log.on_progress(kind, to, move || ring());
                 }
-                rung = bell.0.lock().unwrap();
-                while !*rung {
-                    rung = bell.1.wait(rung).unwrap();
+                signaled = signal.0.lock().unwrap();
+                while !*signaled {
+                    signaled = signal.1.wait(signaled).unwrap();
                 }
             }
         });

@@ -4,11 +4,11 @@
 //! shows lies at or below the durable horizon: like what a snapshot shows (I4), it is there after
 //! every crash.
 
-mod bell;
 mod feed;
+mod notifier;
 
-pub(crate) use bell::Bell;
 pub use feed::Feed;
+pub(crate) use notifier::Notifier;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -16,7 +16,7 @@ use braid_rt::{Mutex, Process, RwLock};
 use braid_store::Store;
 
 use crate::archive::Archiver;
-use crate::changes::Bell;
+use crate::changes::Notifier;
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::deferred_unlocks::DeferredUnlocks;
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
     pub(crate) transaction_bytes_max: usize,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) retention: Retention,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) notifier: Arc<Notifier>,
     pub(crate) copies: Copies,
     pub(crate) archiver: Option<Archiver>,
     pub(crate) archive_ticker: Ticker,
@@ -185,7 +185,7 @@ impl Inner {
             transaction_bytes_max: options.transaction_bytes_max,
             checkpoint_log_bytes: options.checkpoint_log_bytes,
             retention: parts.retention,
-            bell: Arc::default(),
+            notifier: Arc::default(),
             copies: parts.copies,
             archiver: parts.archiver,
             archive_ticker: Ticker::default(),
@@ -476,7 +476,7 @@ impl Inner {
             return Ok(());
         }
         self.stop_threads();
-        self.bell.ring();
+        self.notifier.notify();
         // Commits that draw a number before this are in the log, and the flush takes them; others fail.
         if !braid_rt::mutant!("accept_commits_after_close") {
             self.log.seal();
