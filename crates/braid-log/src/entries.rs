@@ -42,8 +42,8 @@ pub(crate) struct Entries {
 #[derive(Debug)]
 struct Slot {
     number: AtomicU64,
-    /// Where the entry writes, see [`InFlight::writes_in`](crate::InFlight::writes_in).
-    footprint: AtomicU64,
+    /// Where the entry writes, see [`InFlight::set_signature`](crate::InFlight::set_signature).
+    signature: AtomicU64,
 }
 
 /// A commit slot in use.
@@ -65,7 +65,7 @@ impl Entries {
             slots: (0..MAX_ENTRIES)
                 .map(|_| Slot {
                     number: AtomicU64::new(FREE),
-                    footprint: AtomicU64::new(0),
+                    signature: AtomicU64::new(0),
                 })
                 .map(CachePadded::new)
                 .collect(),
@@ -151,11 +151,11 @@ impl Entries {
         slot: EntrySlot,
         count: u64,
         lane: usize,
-        footprint: u64,
+        signature: u64,
     ) -> (u64, u64) {
         let slot = &self.slots[slot.0];
         // Release: pairs with `are_finished`. It comes before the draw, so that whoever drew later sees it.
-        slot.footprint.store(footprint, Ordering::Release);
+        slot.signature.store(signature, Ordering::Release);
         braid_rt::point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
@@ -195,16 +195,18 @@ impl Entries {
         least.unwrap_or(FREE)
     }
 
-    /// Whether no entry with a number below `below` that writes in the footprint is in flight; what those did that
-    /// were is visible then. The caller drew `below`, or read it from the counter.
-    pub(crate) fn are_finished(&self, below: u64, footprint: u64) -> bool {
+    /// Whether no entry with a number below `below` whose write-set signature matches is in flight;
+    /// what those did that were is visible then. The caller drew `below`, or read it from the
+    /// counter.
+    pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::point();
             // SeqCst, as in `oldest`.
             slot.number.load(Ordering::SeqCst) >= below
-                // Acquire: pairs with `draw`. Who drew a smaller number stored it before, so this is its footprint,
-                // or that of a later entry in the slot, which is there because the one in question left.
-                || slot.footprint.load(Ordering::Acquire) & footprint == 0
+                // Acquire: pairs with `draw`. Who drew a smaller number stored it before, so this
+                // is its signature, or that of a later entry in the slot, which is there because
+                // the one in question left.
+                || slot.signature.load(Ordering::Acquire) & signature == 0
         };
         // SeqCst, as in `oldest`.
         let used = self.used.load(Ordering::SeqCst);

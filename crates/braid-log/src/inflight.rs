@@ -30,7 +30,7 @@ pub struct InFlight<'a> {
     /// What the piece names as dependencies.
     dependencies: Vec<u64>,
     reservation: Reservation,
-    footprint: u64,
+    signature: u64,
     /// Whether the commit slot is given back.
     has_left: bool,
 }
@@ -52,7 +52,7 @@ impl<'a> InFlight<'a> {
             has_writes: false,
             dependencies: Vec::new(),
             reservation,
-            footprint: u64::MAX,
+            signature: u64::MAX,
             has_left: false,
         }
     }
@@ -61,8 +61,8 @@ impl<'a> InFlight<'a> {
     /// what is written [elsewhere](crate::Log::wait_applied) need not wait for this one. Everywhere, if not called.
     /// To be called before the draw.
     #[inline]
-    pub fn writes_in(&mut self, footprint: u64) {
-        self.footprint = footprint;
+    pub fn set_signature(&mut self, signature: u64) {
+        self.signature = signature;
     }
 
     /// Draws `records` consecutive order numbers and returns the last, the commit number. (`gsn` draws one
@@ -78,7 +78,7 @@ impl<'a> InFlight<'a> {
         assert!(self.numbers.is_none(), "a transaction draws once");
         let entries = &self.home.core.entries;
         let lane = self.strand.lane;
-        let (first, last) = entries.draw(self.entry, u64::from(records), lane, self.footprint);
+        let (first, last) = entries.draw(self.entry, u64::from(records), lane, self.signature);
         self.numbers = Some(PieceNumbers { first, last });
         last
     }

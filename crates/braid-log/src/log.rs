@@ -470,16 +470,16 @@ impl Log {
         next.min(entries.oldest())
     }
 
-    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished, as far as it
-    /// [writes](InFlight::writes_in) in the footprint.
+    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished,
+    /// if its [signature](InFlight::set_signature) matches.
     ///
     /// An entry in flight may wait for smaller numbers than its own, never for greater ones, so nobody
     /// waits in a circle. Does not return if `below` is greater than `last_number() + 1` and nobody
     /// draws.
-    pub fn wait_applied(&self, below: u64, footprint: u64) {
+    pub fn wait_applied(&self, below: u64, signature: u64) {
         let entries = &self.core().entries;
         let are_finished =
-            || entries.last_number() + 1 >= below && entries.are_finished(below, footprint);
+            || entries.last_number() + 1 >= below && entries.are_finished(below, signature);
         if are_finished() {
             return;
         }

@@ -65,9 +65,9 @@ fn a_frontier_lies_below_every_unfinished_entry() {
 /// Who waits for what is written in one place need not wait for entries that write elsewhere, but misses none of
 /// the others, though a slot is used by one after the other.
 ///
-/// Needs Release for the footprint in `draw` and Acquire for it in `are_finished`.
+/// Needs Release for the signature in `draw` and Acquire for it in `are_finished`.
 #[test]
-fn nobody_passes_an_unfinished_entry_that_writes_in_the_footprint() {
+fn nobody_passes_an_unfinished_entry_whose_signature_matches() {
     explore(3, || {
         let entries = Arc::new(Entries::new(0, None));
         let (here, elsewhere) = (1, 2);
@@ -75,9 +75,9 @@ fn nobody_passes_an_unfinished_entry_that_writes_in_the_footprint() {
         let committer = {
             let (entries, finished) = (entries.clone(), finished.clone());
             spawn(move || {
-                for footprint in [here, elsewhere] {
+                for signature in [here, elsewhere] {
                     let slot = entries.enter(0).unwrap();
-                    entries.draw(slot, 1, 0, footprint);
+                    entries.draw(slot, 1, 0, signature);
                     finished.store(true, Relaxed);
                     entries.leave(slot);
                 }

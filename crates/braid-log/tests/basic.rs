@@ -156,7 +156,7 @@ fn void_and_dropped_entries_leave_no_gap() {
     log.wait_applied(7, u64::MAX);
     // Those that write elsewhere are not waited for.
     let mut entry = log.enter(10).unwrap();
-    entry.writes_in(0b10);
+    entry.set_signature(0b10);
     assert_eq!(entry.draw(1), 7);
     log.wait_applied(8, 0b01);
     entry.append(&[b"elsewhere"]);

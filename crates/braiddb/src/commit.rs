@@ -26,7 +26,7 @@ use braid_log::LockRelease;
 use braid_rt::narrow;
 use braid_store::{Change, Direction, SHORT_KEY_MAX};
 
-use crate::context::{Context, footprint};
+use crate::context::{Context, signature_of};
 use crate::database::{Inner, PooledContext};
 use crate::error::{ConflictKind, Error, Result};
 use crate::gc::Retired;
@@ -374,7 +374,7 @@ impl PooledContext {
         for &stripe in &state.locks {
             inner.locks.mark_committing(stripe);
         }
-        flight.writes_in(state.writes.footprint());
+        flight.set_signature(state.writes.signature());
         let number = flight.draw(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
@@ -560,7 +560,7 @@ impl Inner {
             // A smaller number may be about to insert into the range. Waiting follows the numbers
             // downwards, so nobody waits in a circle.
             let read = state.reads.ranges.iter();
-            let tables = read.map(|read| footprint(state.tables[read.table as usize].id));
+            let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
             let tables = match braid_rt::mutant!("ranges_wait_for_one_table") {
                 true => tables.last().unwrap_or_default(),
                 false => tables.fold(0, |all, table| all | table),

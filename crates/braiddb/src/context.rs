@@ -29,8 +29,9 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Nor is an index of writes for more than these, unless they come.
 const INDEX_KEPT_MAX: usize = 1 << 10;
 
-/// A table in a set of tables of 64 bits, which several may share: see [`braid_log::InFlight::writes_in`].
-pub(crate) fn footprint(table_id: u32) -> u64 {
+/// A table in a set of tables of 64 bits, which several may share: see
+/// [`braid_log::InFlight::set_signature`].
+pub(crate) fn signature_of(table_id: u32) -> u64 {
     1 << (table_id % u64::BITS)
 }
 
@@ -69,14 +70,14 @@ pub(crate) struct WriteSet {
     filter: u64,
     superseded: usize,
     savepoints: Savepoints,
-    /// The tables written, at least, as [`footprint`] has them.
-    footprint: u64,
+    /// The tables written, at least, as [`signature_of`] has them.
+    signature: u64,
 }
 
 impl WriteSet {
     /// The tables that are written, and perhaps others.
-    pub(crate) fn footprint(&self) -> u64 {
-        self.footprint
+    pub(crate) fn signature(&self) -> u64 {
+        self.signature
     }
 
     /// The bytes that the log will hold.
@@ -130,9 +131,9 @@ impl WriteSet {
         value: Option<&[u8]>,
     ) {
         if braid_rt::mutant!("footprint_of_one_write") {
-            self.footprint = 0;
+            self.signature = 0;
         }
-        self.footprint |= footprint(table_id);
+        self.signature |= signature_of(table_id);
         let before = self.find_index(hash, table, key);
         self.filter |= filter_bit(hash);
         let record_at = narrow(self.redo.len());
@@ -306,7 +307,7 @@ impl WriteSet {
             self.by_key.clear();
         }
         self.superseded = 0;
-        self.footprint = 0;
+        self.signature = 0;
         self.filter = 0;
         self.redo.clear();
         self.savepoints.clear();
