@@ -13,7 +13,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
-use crate::entries::relax;
+use crate::entries::backoff;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 
 /// Most members of a group.
@@ -140,7 +140,7 @@ impl<Q, S> Member<'_, Q, S> {
         let mut spins = 0;
         // Relaxed: see `join`. Who has joined is about to set its bit.
         while self.group.ready.load(Ordering::Relaxed) != all {
-            relax(&mut spins);
+            backoff(&mut spins);
         }
         let seats = self.group.seats[..members].iter();
         let requests = seats.map(|seat| seat.lock().request.take());
@@ -167,7 +167,7 @@ impl<Q, S> Member<'_, Q, S> {
         let mut spins = 0;
         // Relaxed: see `serve`.
         while !group.served.load(Ordering::Relaxed) {
-            relax(&mut spins);
+            backoff(&mut spins);
         }
         let share = group.seats[self.seat].lock().share.take();
         // Relaxed: the last one finds what it makes new, and what it does not is behind the seats' locks.

@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use crate::LogError;
 use crate::background::Ticker;
 use crate::callbacks::{Action, Callbacks};
-use crate::entries::{Entries, relax};
+use crate::entries::{Entries, backoff};
 use crate::event::Event;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
@@ -452,7 +452,7 @@ impl Core {
             };
             while is_open() && self.poison().is_none() {
                 if !self.lead(lane) {
-                    relax(&mut spins);
+                    backoff(&mut spins);
                 }
             }
         }

@@ -238,14 +238,14 @@ impl Entries {
         let _open = Open(self);
         let mut spins = 0;
         while self.oldest() != FREE {
-            relax(&mut spins);
+            backoff(&mut spins);
         }
         f()
     }
 }
 
 /// Waits a moment: first spinning, then giving the core to whoever is waited for.
-pub(crate) fn relax(spins: &mut u32) {
+pub(crate) fn backoff(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {
         spin_loop();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_io::AlignedBuf;
 
-use crate::entries::relax;
+use crate::entries::backoff;
 
 /// The buffer.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl FillBuf {
         let mut spins = 0;
         // `get_mut` acquires what the owners of the parts released when they dropped them.
         while Arc::get_mut(&mut self.buf).is_none() {
-            relax(&mut spins);
+            backoff(&mut spins);
         }
         let buf = Arc::get_mut(&mut self.buf);
         buf.expect("with `&mut self` no part is handed out")

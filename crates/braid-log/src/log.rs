@@ -14,7 +14,7 @@ use crate::background;
 use crate::begin::{preallocate, prepare_first};
 use crate::callbacks::Action;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
-use crate::entries::relax;
+use crate::entries::backoff;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
 use crate::inflight::InFlight;
@@ -486,7 +486,7 @@ impl Log {
         self.core().publish();
         let mut spins = 0;
         while !are_finished() {
-            relax(&mut spins);
+            backoff(&mut spins);
         }
     }
 
