@@ -116,7 +116,6 @@ mod core;
 mod entries;
 mod error;
 mod event;
-mod fill;
 mod flush;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -136,6 +135,7 @@ mod reader;
 mod recover;
 mod scan;
 mod segment;
+mod shared_buffer;
 mod space;
 mod start;
 mod stats;

@@ -10,9 +10,9 @@ use braid_rt::narrow;
 use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
 use crate::consolidation::Consolidation;
-use crate::fill::{FillBuf, Part};
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
 use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
+use crate::shared_buffer::{Reservation, SharedBuffer};
 use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 
 /// How often a thread tries to take a latch before it joins others that wait for it: about as long as one
@@ -26,7 +26,7 @@ const SLOT_OVERHEAD: usize = CHUNK_HEADER + PIECE_HEADER_MAX;
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// The room for the chunk header, then the pieces.
-    pub(crate) buf: FillBuf,
+    pub(crate) buf: SharedBuffer,
     id: usize,
     /// Commit number of the last piece, which the next one's is encoded against.
     previous: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Request {
 }
 
 /// What it gets: its part of a slot, and the flush group that will take it. `None` if the log failed.
-type Share = Option<(Part, u64)>;
+type Share = Option<(Reservation, u64)>;
 
 /// The part of a strand under its latch.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Strand {
             .rev()
             .map(|id| {
                 let mut slot = Slot {
-                    buf: FillBuf::new(device.allocate(slot_bytes)),
+                    buf: SharedBuffer::new(device.allocate(slot_bytes)),
                     id,
                     previous: 0,
                     first: 0,

@@ -1,7 +1,7 @@
-//! A buffer that several threads fill at once, each its own part.
+//! A shared buffer: several threads fill it at once, each its own reservation.
 //!
-//! Parts are handed out one behind the other, so no two overlap. That makes it sound to write them without
-//! a latch. The whole is looked at only when all parts are filled.
+//! Reservations are handed out one after the other, so no two overlap. That makes it sound to write
+//! them without a latch. The whole is looked at only when all reservations are filled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use crate::entries::backoff;
 
 /// The buffer.
 #[derive(Debug)]
-pub(crate) struct FillBuf {
-    /// Shared with the parts that are not filled yet, and with nothing else.
+pub(crate) struct SharedBuffer {
+    /// Shared with the reservations that are not filled yet, and with nothing else.
     buf: Arc<AlignedBuf>,
     size: usize,
     /// The bytes from here on are nobody's yet.
     end: usize,
-    /// Bytes that were zeroes when [`FillBuf::pad`] or [`FillBuf::reset`] was here last.
+    /// Bytes that were zeroes when [`SharedBuffer::pad`] or [`SharedBuffer::reset`] was here last.
     zeroes: Range<usize>,
 }
 
-/// A part of the buffer, to be filled by its owner.
+/// A reservation of the buffer, to be filled by its owner.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct Reservation {
     buf: Arc<AlignedBuf>,
     at: usize,
     len: usize,
 }
 
-impl FillBuf {
+impl SharedBuffer {
     /// `buf` is zeroed, as those of a device are.
     pub(crate) fn new(buf: AlignedBuf) -> Self {
         let zeroes = 0..buf.len();
@@ -73,8 +73,8 @@ impl FillBuf {
     #[inline]
     pub(crate) fn append_with(&mut self, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         assert!(most <= self.room(), "there is room");
-        // SAFETY: these bytes lie in the buffer and in no part; with `&mut self` nobody gets them
-        // meanwhile, and nobody looks at the whole.
+        // SAFETY: these bytes lie in the buffer and in no reservation; with `&mut self` nobody gets
+        // them meanwhile, and nobody looks at the whole.
         let free = unsafe {
             let start = self.buf.as_non_null().as_ptr().add(self.end);
             std::slice::from_raw_parts_mut(start, most)
@@ -84,12 +84,12 @@ impl FillBuf {
         self.end += len;
     }
 
-    /// Hands out a part.
-    pub(crate) fn reserve(&mut self, len: usize) -> Part {
+    /// Hands out a reservation.
+    pub(crate) fn reserve(&mut self, len: usize) -> Reservation {
         assert!(len <= self.room(), "there is room");
         let at = self.end;
         self.end += len;
-        Part {
+        Reservation {
             buf: Arc::clone(&self.buf),
             at,
             len,
@@ -111,10 +111,11 @@ impl FillBuf {
         }
     }
 
-    /// The whole buffer. Waits for parts that are not filled yet: each is a copy that somebody has begun.
+    /// The whole buffer. Waits for reservations that are not filled yet: each is a copy that
+    /// somebody has begun.
     pub(crate) fn finished(&mut self) -> &mut [u8] {
         let mut spins = 0;
-        // `get_mut` acquires what the owners of the parts released when they dropped them.
+        // `get_mut` acquires what the owners of the reservations released when they dropped them.
         while Arc::get_mut(&mut self.buf).is_none() {
             backoff(&mut spins);
         }
@@ -123,11 +124,11 @@ impl FillBuf {
     }
 }
 
-impl Part {
+impl Reservation {
     /// Cuts the first `len` bytes off.
-    pub(crate) fn split_front(&mut self, len: usize) -> Part {
+    pub(crate) fn split_front(&mut self, len: usize) -> Reservation {
         assert!(len <= self.len, "a part of the part");
-        let front = Part {
+        let front = Reservation {
             buf: Arc::clone(&self.buf),
             at: self.at,
             len,
@@ -137,10 +138,10 @@ impl Part {
         front
     }
 
-    /// Fills the part with `pieces`, which have its length.
+    /// Fills the reservation with `pieces`, which have its length.
     pub(crate) fn fill<'a>(self, pieces: impl Iterator<Item = &'a [u8]>) {
-        // SAFETY: the bytes lie in the buffer and, since parts do not overlap, are this part's alone; the
-        // buffer is not looked at before the part is dropped.
+        // SAFETY: the bytes lie in the buffer and, since reservations do not overlap, are this
+        // reservation's alone; the buffer is not looked at before the reservation is dropped.
         let mut rest = unsafe {
             let start = self.buf.as_non_null().as_ptr().add(self.at);
             std::slice::from_raw_parts_mut(start, self.len)
@@ -163,7 +164,7 @@ mod tests {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut buf = FillBuf::new(AlignedBuf::new(1024));
+        let mut buf = SharedBuffer::new(AlignedBuf::new(1024));
         for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
             buf.reset(8);
             for _ in 0..rng.usize(..4) {
@@ -185,25 +186,25 @@ mod tests {
 
     #[test]
     fn parts_are_filled_by_their_threads() {
-        let mut buf = FillBuf::new(AlignedBuf::new(4096));
+        let mut buf = SharedBuffer::new(AlignedBuf::new(4096));
         buf.reset(72);
         for round in 0..20u8 {
             let mut all = buf.reserve(96);
-            let parts: Vec<Part> = (0..8).map(|_| all.split_front(12)).collect();
+            let reservations: Vec<Reservation> = (0..8).map(|_| all.split_front(12)).collect();
             drop(all);
             buf.append_with(10, |free| {
                 free[..4].fill(round);
                 4
             });
             std::thread::scope(|scope| {
-                for (i, part) in (0..).zip(parts) {
+                for (i, reservation) in (0..).zip(reservations) {
                     let bytes = [round ^ i; 12];
-                    scope.spawn(move || part.fill([&bytes[..5], &bytes[5..]].into_iter()));
+                    scope.spawn(move || reservation.fill([&bytes[..5], &bytes[5..]].into_iter()));
                 }
                 let end = buf.len();
                 let whole = &buf.finished()[end - 100..end];
-                for (i, part) in (0..).zip(whole[..96].chunks(12)) {
-                    assert_eq!(part, [round ^ i; 12]);
+                for (i, reservation) in (0..).zip(whole[..96].chunks(12)) {
+                    assert_eq!(reservation, [round ^ i; 12]);
                 }
                 assert_eq!(whole[96..], [round; 4]);
             });
