@@ -45,7 +45,7 @@ miri_ci() {
     # What has an `unsafe` of its own: buffers, pages, parts of a buffer; not the contexts of a database,
     # which take minutes to get to.
     miri -p braid-io -p braid-log -p braid-store --lib -- \
-        shared_buffer:: consolidation:: entries:: strand:: nonsense heads space::tests::b sim::tests::f
+        shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
 }
 
 miri_all() {

@@ -13,7 +13,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
-use crate::entries::backoff;
+use crate::commit_slots::backoff;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 
 /// Most members of a group.

@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use crate::LogError;
 use crate::background::Ticker;
 use crate::callbacks::{Action, Callbacks};
-use crate::entries::{Entries, backoff};
+use crate::commit_slots::{CommitSlots, backoff};
 use crate::event::Event;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     ///
     /// [`SegmentHeader::kept`]: crate::segment::SegmentHeader::kept
     pub(crate) kept: Vec<u64>,
-    pub(crate) entries: Entries,
+    pub(crate) commit_slots: CommitSlots,
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) flushed: CachePadded<AtomicU64>,
     /// The greatest number that somebody sleeps for whose own bytes are not what is missing.
     awaited: CachePadded<AtomicU64>,
-    /// An entry in flight holds the horizon back: whoever finishes next computes it anew.
+    /// A pending commit holds the horizon back: whoever finishes next computes it anew.
     stalled: CachePadded<AtomicBool>,
     /// Notified when the horizon grows, for those whose own flush is long done.
     pub(crate) stall: Event,
@@ -168,7 +168,7 @@ impl Core {
             beginning: Mutex::new(None),
             base,
             kept,
-            entries: Entries::new(base, by_lane.then_some(options.lanes)),
+            commit_slots: CommitSlots::new(base, by_lane.then_some(options.lanes)),
             strands,
             lanes,
             horizon: CachePadded::new(AtomicU64::new(base)),
@@ -285,13 +285,14 @@ impl Core {
 
     /// Looks how far everything is durable and finished. With hardening, also how far each lane is.
     fn frontier(&self) -> (Frontier, Vec<u64>) {
-        // The order matters, see `Entries` and `Protocol::horizon`: what is drawn after the first look is
-        // greater; what left its entry before the second is in a strand's buffer by the third.
-        // Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends later counts later.
+        // The order matters, see `CommitSlots` and `Protocol::horizon`: what is drawn after the
+        // first look is greater; what left its slot before the second is in a strand's buffer by
+        // the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends
+        // later counts later.
         let epoch_end = self.epoch_end.load(Ordering::Acquire);
-        let drawn = self.entries.last_number();
-        let entries = self.entries.oldest();
-        let finished = drawn.min(entries - 1);
+        let drawn = self.commit_slots.last_number();
+        let commit_slots = self.commit_slots.oldest();
+        let finished = drawn.min(commit_slots - 1);
         let mut lanes = Vec::new();
         let mut strands = u64::MAX;
         for lane in &self.lanes {
@@ -307,7 +308,7 @@ impl Core {
         }
         let frontier = Frontier {
             drawn,
-            entries,
+            commit_slots,
             strands,
             epoch_end,
         };
@@ -316,35 +317,39 @@ impl Core {
 
     /// Computes anew what is acknowledged, and notifies those who waited for it.
     ///
-    /// Also to be called by an entry in flight before it waits for others: until it drew, its slot held less
-    /// than the number it has now, and what was computed from that may be what the others wait for.
+    /// Also to be called by a pending commit before it waits for others: until it drew, its slot
+    /// held less than the number it has now, and what was computed from that may be what the others
+    /// wait for.
     pub(crate) fn publish(&self) {
-        let entries = self.publish_frontier();
+        let commit_slots = self.publish_frontier();
         // Acquire: what a leader stored before it called us is seen.
         let flushed = self.flushed.load(Ordering::Acquire);
-        // SeqCst: pairs with `await_entries`.
+        // SeqCst: pairs with `await_commits`.
         let awaited = self.awaited.load(Ordering::SeqCst);
-        // With epochs, who waits for a number waits for the end of its epoch, and so for entries behind the number.
+        // With epochs, who waits for a number waits for the end of its epoch, and so for commits
+        // behind the number.
         let needed = flushed.max(awaited).max(self.epoch_end());
-        if entries <= needed && !braid_rt::mutant!("skip_second_look") {
-            // SeqCst: pairs with `left_entry`. Either the entry sees the flag when it leaves, or we see it
-            // gone in the second look.
+        if commit_slots <= needed && !braid_rt::mutant!("skip_second_look") {
+            // SeqCst: pairs with `left_slot`. Either the commit sees the flag when it leaves, or we
+            // see it gone in the second look.
             self.stalled.store(true, Ordering::SeqCst);
             self.publish_frontier();
         }
     }
 
-    /// Announces that somebody waits for everything up to `number`: entries in flight below it may not be
-    /// about to flush what they append (their commits asked for no durability), so they must do it when they
-    /// leave. To be called before the look for unflushed bytes. Says whether there are any.
-    fn await_entries(&self, number: u64) -> bool {
-        // SeqCst, all: either we see the entry, or its bytes are in the buffer by our next look, or it sees the
-        // flag when it leaves; and whoever takes the flag down looks whether it is needed further.
+    /// Announces that somebody waits for everything up to `number`: pending commits below it may
+    /// not be about to flush what they append (their commits asked for no durability), so they must
+    /// do it when they leave. To be called before the look for unflushed bytes. Says whether there
+    /// are any.
+    fn await_commits(&self, number: u64) -> bool {
+        // SeqCst, all: either we see the commit, or its bytes are in the buffer by our next look,
+        // or it sees the flag when it leaves; and whoever takes the flag down looks whether it is
+        // needed further.
         if braid_rt::mutant!("sleep_unannounced") {
             return true;
         }
         self.awaited.fetch_max(number, Ordering::SeqCst);
-        let any = self.entries.oldest() <= number;
+        let any = self.commit_slots.oldest() <= number;
         if any {
             self.stalled.store(true, Ordering::SeqCst);
         }
@@ -352,12 +357,12 @@ impl Core {
     }
 
     /// One look, for the horizon and for hardening: what one of them found in the way, `publish` must know.
-    /// Returns the least number of an entry in flight.
+    /// Returns the least number of a pending commit.
     fn publish_frontier(&self) -> u64 {
         let (frontier, lanes) = self.frontier();
         // I8: nothing is acknowledged after a failure.
         if self.poison().is_some() {
-            return frontier.entries;
+            return frontier.commit_slots;
         }
         let hardening = self.hardening.as_ref();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
@@ -373,7 +378,7 @@ impl Core {
             self.stall.notify();
             self.run_callbacks();
         }
-        frontier.entries
+        frontier.commit_slots
     }
 
     /// The last number of the newest epoch that has ended.
@@ -384,7 +389,7 @@ impl Core {
     /// Ends the epoch with the newest number drawn so far. No further epoch ends before it is
     /// acknowledged, so that it is reached however fast numbers are drawn.
     pub(crate) fn end_epoch(&self) {
-        let end = self.entries.last_number();
+        let end = self.commit_slots.last_number();
         let before = self.epoch_end.load(Ordering::Relaxed);
         if before > self.horizon() || end == before {
             return;
@@ -413,7 +418,8 @@ impl Core {
     }
 
     /// What a transaction does before it is appended about those that it read from or overwrote; see
-    /// [`InFlight::depends_on`](crate::InFlight::depends_on). Returns those to be named in its piece.
+    /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns those to be named
+    /// in its piece.
     pub(crate) fn depend(&self, lane: usize, number: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
         if newest <= self.horizon() {
@@ -458,9 +464,9 @@ impl Core {
         }
     }
 
-    /// To be called after an entry has left. Usually one look at a flag.
+    /// To be called after a pending commit has left. Usually one look at a flag.
     #[inline]
-    pub(crate) fn left_entry(&self, lane: usize) {
+    pub(crate) fn left_slot(&self, lane: usize) {
         // SeqCst: pairs with `publish`.
         if self.stalled.load(Ordering::SeqCst) {
             self.unstall(lane);
@@ -490,7 +496,7 @@ impl Core {
             strand
         };
         self.callbacks.add(shard, target.number, action);
-        self.await_entries(target.number);
+        self.await_commits(target.number);
         match self.outcome(target) {
             None => self.request_flush_everywhere(target.lane),
             Some(Ok(())) => self.run_callbacks(),
@@ -585,7 +591,7 @@ impl Core {
             self.end_epoch();
         }
         let listener = self.stall.listen();
-        if !self.await_entries(target.number) && !braid_rt::mutant!("believe_old_bounds") {
+        if !self.await_commits(target.number) && !braid_rt::mutant!("believe_old_bounds") {
             self.publish();
         }
         if self.outcome(target).is_some() {

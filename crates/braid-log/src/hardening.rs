@@ -20,7 +20,8 @@ struct LaneHardening {
     /// Every transaction of the lane up to this number is durable, and what it depends on is hardened.
     /// Grows only.
     hardened: AtomicU64,
-    /// The lane's own bytes are durable up to this number, and its entries finished, as far as anybody saw.
+    /// The lane's own bytes are durable up to this number, and its commits finished, as far as
+    /// anybody saw.
     durable: AtomicU64,
     /// Transactions with dependencies in other lanes that were not hardened, and these dependencies.
     waiting: Mutex<BTreeMap<u64, Vec<u64>>>,
@@ -85,8 +86,8 @@ impl Hardening {
             .remove(&number);
     }
 
-    /// Raises what is hardened, given how far each lane's own bytes are durable and its entries finished.
-    /// Says whether it rose in any.
+    /// Raises what is hardened, given how far each lane's own bytes are durable and its commits
+    /// finished. Says whether it rose in any.
     pub(crate) fn advance(&self, durable: &[u64]) -> bool {
         let mut rose = false;
         for (lane, &durable) in self.lanes.iter().zip(durable) {

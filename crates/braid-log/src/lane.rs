@@ -261,7 +261,7 @@ pub(crate) struct Lane {
     pub(crate) pool: SegmentPool,
     /// Bytes left in the segment being written.
     pub(crate) segment_left: AtomicU64,
-    /// On a cache line of its own: every entry looks at it.
+    /// On a cache line of its own: every pending commit looks at it.
     pub(crate) log_space: CachePadded<LaneSpace>,
     pub(crate) counters: CachePadded<LaneCounters>,
 }

@@ -31,11 +31,12 @@
 //! # How a transaction is logged
 //!
 //! 1. [`Log::enter`] reserves log space and announces the transaction in its thread's commit slot.
-//! 2. [`InFlight::draw`] assigns it consecutive sequence numbers of the global order with one `fetch_add`.
-//! 3. [`InFlight::append`] copies its record into the buffer of the thread's *strand* (or
-//!    [`InFlight::void`] writes an abort record for the numbers).
-//! 4. The caller applies the transaction, then calls [`InFlight::finish`], and may release its locks
-//!    early where [`ProtocolKind::lock_release`] says so.
+//! 2. [`PendingCommit::draw`] assigns it consecutive sequence numbers of the global order with one
+//!    `fetch_add`.
+//! 3. [`PendingCommit::append`] copies its record into the buffer of the thread's *strand* (or
+//!    [`PendingCommit::void`] writes an abort record for the numbers).
+//! 4. The caller applies the transaction, then calls [`PendingCommit::finish`], and may release its
+//!    locks early where [`ProtocolKind::lock_release`] says so.
 //! 5. The [`Ticket`] resolves when the transaction is durable: block, poll, await or register a
 //!    callback.
 //!
@@ -111,9 +112,9 @@ mod background;
 mod begin;
 mod callbacks;
 mod chunk;
+mod commit_slots;
 mod consolidation;
 mod core;
-mod entries;
 mod error;
 mod event;
 mod flush;
@@ -121,13 +122,13 @@ mod flush;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hardening;
-mod inflight;
 mod lane;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod options;
 mod ownership;
+mod pending_commit;
 mod piece;
 mod pool;
 mod protocol;
@@ -145,10 +146,10 @@ mod tail;
 mod ticket;
 
 pub use error::LogError;
-pub use inflight::InFlight;
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
 pub use ownership::is_file_of;
+pub use pending_commit::PendingCommit;
 pub use recover::{Piece, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;

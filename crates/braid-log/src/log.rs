@@ -13,13 +13,13 @@ use crate::LogError;
 use crate::background;
 use crate::begin::{preallocate, prepare_first};
 use crate::callbacks::Action;
+use crate::commit_slots::backoff;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
-use crate::entries::backoff;
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
-use crate::inflight::InFlight;
 use crate::lane::{Lane, LaneEnd};
 use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
+use crate::pending_commit::PendingCommit;
 use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
@@ -175,8 +175,9 @@ impl Log {
     }
 
     /// Begins to write, if nothing was written since the log was recovered with
-    /// [`Recovered::into_idle_log`]: the first entry does that. To be called before a [position](Log::quiesce) is
-    /// taken from which the log will be recovered: what recovery gave up is given up for good only then.
+    /// [`Recovered::into_idle_log`]: the first commit does that. To be called before a
+    /// [position](Log::quiesce) is taken from which the log will be recovered: what recovery gave
+    /// up is given up for good only then.
     ///
     /// # Errors
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] if a file can't be prepared, and may be tried again;
@@ -300,14 +301,14 @@ impl Log {
         &self.core().options
     }
 
-    /// The durable horizon: every number up to it is durable, and its entry finished. Grows only.
+    /// The durable horizon: every number up to it is durable, and its commit finished. Grows only.
     pub fn horizon(&self) -> u64 {
         self.core().horizon()
     }
 
     /// The newest number drawn.
     pub fn last_number(&self) -> u64 {
-        self.core().entries.last_number()
+        self.core().commit_slots.last_number()
     }
 
     /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes the
@@ -318,7 +319,7 @@ impl Log {
     /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything was drawn;
     /// [`LogError::Io`] if the space would have to be made and that failed.
     #[inline]
-    pub fn enter(&self, payload_bytes: usize) -> Result<InFlight<'_>, LogError> {
+    pub fn enter(&self, payload_bytes: usize) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
         let dependencies = match &core.hardening {
             Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
@@ -329,12 +330,12 @@ impl Log {
         let home = &homes[thread % homes.len()];
         let lane = &core.lanes[home.lane];
         let reservation = core.reserve(lane, payload_bytes + dependencies)?;
-        let Some(entry) = core.entries.enter(thread) else {
+        let Some(slot) = core.commit_slots.enter(thread) else {
             braid_rt::reach("log: a commit comes after close");
             core.unreserve(home.lane, reservation);
             return Err(LogError::Closed);
         };
-        Ok(InFlight::new(home, entry, reservation))
+        Ok(PendingCommit::new(home, slot, reservation))
     }
 
     /// Appends one record: [`Log::enter`], draw one number, append, finish.
@@ -413,7 +414,7 @@ impl Log {
         }
     }
 
-    /// Whether transactions say what they depend on: [`InFlight::depends_on`].
+    /// Whether transactions say what they depend on: [`PendingCommit::depends_on`].
     pub fn wants_dependencies(&self) -> bool {
         let core = self.core();
         match core.protocol.dependence() {
@@ -461,25 +462,26 @@ impl Log {
         }
     }
 
-    /// Every number below this is finished: the least of an entry in flight, or else the next one to be
-    /// drawn.
+    /// Every number below this is finished: the least of a pending commit, or else the next one to
+    /// be drawn.
     pub fn applied_before(&self) -> u64 {
-        let entries = &self.core().entries;
-        // The counter first, see `Entries`.
-        let next = entries.last_number() + 1;
-        next.min(entries.oldest())
+        let commit_slots = &self.core().commit_slots;
+        // The counter first, see `CommitSlots`.
+        let next = commit_slots.last_number() + 1;
+        next.min(commit_slots.oldest())
     }
 
-    /// Waits (spinning, then yielding) until every entry with a number below `below` has finished,
-    /// if its [signature](InFlight::set_signature) matches.
+    /// Waits (spinning, then yielding) until every pending commit with a number below `below` has
+    /// finished, if its [signature](PendingCommit::set_signature) matches.
     ///
-    /// An entry in flight may wait for smaller numbers than its own, never for greater ones, so nobody
-    /// waits in a circle. Does not return if `below` is greater than `last_number() + 1` and nobody
-    /// draws.
+    /// A pending commit may wait for smaller numbers than its own, never for greater ones, so
+    /// nobody waits in a circle. Does not return if `below` is greater than `last_number() + 1` and
+    /// nobody draws.
     pub fn wait_applied(&self, below: u64, signature: u64) {
-        let entries = &self.core().entries;
-        let are_finished =
-            || entries.last_number() + 1 >= below && entries.are_finished(below, signature);
+        let commit_slots = &self.core().commit_slots;
+        let are_finished = || {
+            commit_slots.last_number() + 1 >= below && commit_slots.are_finished(below, signature)
+        };
         if are_finished() {
             return;
         }
@@ -490,9 +492,10 @@ impl Log {
         }
     }
 
-    /// Keeps new entries out, waits for those in flight, and calls `f` with the position of the log:
-    /// everything up to its number is finished, everything later will lie behind its positions. For
-    /// a checkpoint's consistent instant; keep `f` short, all commits wait for it. `f` must not commit.
+    /// Keeps new commits out, waits for those in flight, and calls `f` with the position of the
+    /// log: everything up to its number is finished, everything later will lie behind its
+    /// positions. For a checkpoint's consistent instant; keep `f` short, all commits wait for it.
+    /// `f` must not commit.
     ///
     /// The number is not durable yet: see [`Log::sync`].
     pub fn quiesce<R>(&self, f: impl FnOnce(LogStart) -> R) -> R {
@@ -500,7 +503,7 @@ impl Log {
         let _one = core.quiescing.lock();
         // Either all lanes have begun, or none.
         let _begun = core.beginning.lock();
-        core.entries.quiesce(|| {
+        core.commit_slots.quiesce(|| {
             let lanes = core.lanes.iter().map(|lane| {
                 let seal = lane.seal.lock();
                 LanePosition {
@@ -513,19 +516,20 @@ impl Log {
             });
             let lanes = lanes.collect();
             f(LogStart {
-                number: core.entries.last_number(),
+                number: core.commit_slots.last_number(),
                 flush: core.flush_order.as_ref().map_or(0, FlushOrder::newest),
                 lanes,
             })
         })
     }
 
-    /// Refuses all further entries with [`LogError::Closed`], and waits for those in flight. Nothing is appended any
-    /// more: after a [`Log::sync`] everything that ever entered is durable, or the log is poisoned.
+    /// Refuses all further commits with [`LogError::Closed`], and waits for those in flight.
+    /// Nothing is appended any more: after a [`Log::sync`] everything that ever entered is durable,
+    /// or the log is poisoned.
     pub fn seal(&self) {
         let core = self.core();
         let _one = core.quiescing.lock();
-        core.entries.seal();
+        core.commit_slots.seal();
     }
 
     /// Releases the log before `start` (I6): the caller has made durable what makes it unneeded, and will
@@ -545,7 +549,7 @@ impl Log {
             return wrong("cannot release the log: the position has another number of lanes");
         }
         // I6: what is released was finished, and lies before the place where the log is written.
-        if start.number > core.entries.last_number() {
+        if start.number > core.commit_slots.last_number() {
             return wrong("cannot release the log: the position is ahead of its end");
         }
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {

@@ -17,101 +17,104 @@ use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
 use crate::background::flush_loop;
 use crate::callbacks::{Action, Callbacks};
+use crate::commit_slots::CommitSlots;
 use crate::consolidation::Consolidation;
-use crate::entries::Entries;
 use crate::event::{Event, GroupWords};
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
-use crate::inflight::InFlight;
 use crate::lane::FlushGroup;
 use crate::log::Log;
 use crate::options::{FlushMode, LogOptions, ProtocolKind, SLOTS_PER_STRAND};
+use crate::pending_commit::PendingCommit;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
 use crate::ticket::Ticket;
 
-/// Nobody computes a frontier at or above an entry that is not finished, and what the entries below it
-/// did is visible.
+/// Nobody computes a frontier at or above a pending commit that is not finished, and what the
+/// commits below it did is visible.
 ///
 /// Needs Release (as part of SeqCst) in `leave`.
 #[test]
-fn a_frontier_lies_below_every_unfinished_entry() {
+fn a_frontier_lies_below_every_pending_commit() {
     explore(3, || {
-        let entries = Arc::new(Entries::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(0, None));
         let finished = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let committers: Vec<_> = (0..2)
             .map(|_| {
-                let (entries, finished) = (entries.clone(), finished.clone());
+                let (commit_slots, finished) = (commit_slots.clone(), finished.clone());
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
-                    let slot = entries.enter(0).unwrap();
-                    let (number, _) = entries.draw(slot, 1, 0, 1);
+                    let slot = commit_slots.enter(0).unwrap();
+                    let (number, _) = commit_slots.draw(slot, 1, 0, 1);
                     finished[number as usize - 1].store(true, Relaxed);
-                    entries.leave(slot);
+                    commit_slots.leave(slot);
                 })
             })
             .collect();
-        let drawn = entries.last_number();
-        let frontier = drawn.min(entries.oldest() - 1);
+        let drawn = commit_slots.last_number();
+        let frontier = drawn.min(commit_slots.oldest() - 1);
         for number in 1..=frontier {
             assert!(finished[number as usize - 1].load(Relaxed), "{number}");
         }
         for committer in committers {
             committer.join().unwrap();
         }
-        assert_eq!((entries.last_number(), entries.oldest()), (2, u64::MAX));
+        assert_eq!(
+            (commit_slots.last_number(), commit_slots.oldest()),
+            (2, u64::MAX)
+        );
     });
 }
 
-/// Who waits for what is written in one place need not wait for entries that write elsewhere, but misses none of
-/// the others, though a slot is used by one after the other.
+/// Who waits for what is written in one place need not wait for commits that write elsewhere, but
+/// misses none of the others, though a slot is used by one after the other.
 ///
 /// Needs Release for the signature in `draw` and Acquire for it in `are_finished`.
 #[test]
-fn nobody_passes_an_unfinished_entry_whose_signature_matches() {
+fn nobody_passes_a_pending_commit_whose_signature_matches() {
     explore(3, || {
-        let entries = Arc::new(Entries::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(0, None));
         let (here, elsewhere) = (1, 2);
         let finished = Arc::new(AtomicBool::new(false));
         let committer = {
-            let (entries, finished) = (entries.clone(), finished.clone());
+            let (commit_slots, finished) = (commit_slots.clone(), finished.clone());
             spawn(move || {
                 for signature in [here, elsewhere] {
-                    let slot = entries.enter(0).unwrap();
-                    entries.draw(slot, 1, 0, signature);
+                    let slot = commit_slots.enter(0).unwrap();
+                    commit_slots.draw(slot, 1, 0, signature);
                     finished.store(true, Relaxed);
-                    entries.leave(slot);
+                    commit_slots.leave(slot);
                 }
             })
         };
-        let below = entries.last_number() + 1;
-        if entries.are_finished(below, here) {
+        let below = commit_slots.last_number() + 1;
+        if commit_slots.are_finished(below, here) {
             assert!(finished.load(Relaxed) || below == 1);
         }
         committer.join().unwrap();
-        assert!(entries.are_finished(3, here | elsewhere));
+        assert!(commit_slots.are_finished(3, here | elsewhere));
     });
 }
 
-/// While the gate is closed and the entries are gone, nobody is inside.
+/// While the gate is closed and the commits are gone, nobody is inside.
 ///
 /// Needs SeqCst for `closed` in `enter` and `quiesce`; in `take_slot` for `used` and the slot, and in
 /// `oldest` for both.
 #[test]
-fn quiesce_excludes_entries() {
+fn quiesce_excludes_commits() {
     explore(3, || {
-        let entries = Arc::new(Entries::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(0, None));
         let inside = Arc::new(UnsafeCell::new(0));
         let committer = {
-            let (entries, inside) = (entries.clone(), inside.clone());
+            let (commit_slots, inside) = (commit_slots.clone(), inside.clone());
             spawn(move || {
-                let slot = entries.enter(0).unwrap();
+                let slot = commit_slots.enter(0).unwrap();
                 // SAFETY: exclusive if the gate works, which loom checks.
                 inside.with_mut(|value| unsafe { *value += 1 });
-                entries.leave(slot);
+                commit_slots.leave(slot);
             })
         };
         // SAFETY: as above.
-        entries.quiesce(|| inside.with_mut(|value| unsafe { *value += 1 }));
+        commit_slots.quiesce(|| inside.with_mut(|value| unsafe { *value += 1 }));
         committer.join().unwrap();
         // SAFETY: all threads are joined.
         assert_eq!(inside.with(|value| unsafe { *value }), 2);
@@ -269,19 +272,19 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let core = log.core();
     let lane = &core.lanes[strand % core.lanes.len()];
     let reservation = core.reserve(lane, bytes.len()).unwrap();
-    let entry = core.entries.enter(strand).unwrap();
+    let slot = core.commit_slots.enter(strand).unwrap();
     let homes = &log.inner().homes;
-    let mut entry = InFlight::new(&homes[strand % homes.len()], entry, reservation);
-    entry.draw(1);
-    entry.append(&[bytes]);
-    entry.finish()
+    let mut pending = PendingCommit::new(&homes[strand % homes.len()], slot, reservation);
+    pending.draw(1);
+    pending.append(&[bytes]);
+    pending.finish()
 }
 
-/// Two that block on their tickets flush for each other, and the one that finishes its entry last gets
-/// the horizon moving again.
+/// Two that block on their tickets flush for each other, and the one that finishes its commit last
+/// gets the horizon moving again.
 ///
-/// Needs SeqCst for `stalled` in `publish` and `left_entry`, for the slot in `Entries::leave` and
-/// `Entries::oldest`, for `dirty` in `put` and `is_dirty`, and in `Lane::release`.
+/// Needs SeqCst for `stalled` in `publish` and `left_slot`, for the slot in `CommitSlots::leave`
+/// and `CommitSlots::oldest`, for `dirty` in `put` and `is_dirty`, and in `Lane::release`.
 #[test]
 fn blocked_committers_are_acknowledged() {
     explore(2, || {
@@ -298,8 +301,8 @@ fn blocked_committers_are_acknowledged() {
 
 /// Who finds no room in the strand's buffers flushes, or is woken by who does.
 ///
-/// Needs SeqCst for `stalled` in `publish` and `left_entry`, for `dirty` in `put` and `is_dirty`, and in
-/// `Lane::release`.
+/// Needs SeqCst for `stalled` in `publish` and `left_slot`, for `dirty` in `put` and `is_dirty`,
+/// and in `Lane::release`.
 #[test]
 fn who_needs_buffer_space_gets_it() {
     // Not on the small stacks of loom's threads.
@@ -322,7 +325,7 @@ fn who_needs_buffer_space_gets_it() {
 /// A committer that does not wait holds the horizon back while it is in flight; who waits for it behind
 /// it is woken when it leaves.
 ///
-/// Needs SeqCst for the slot in `Entries::leave` and `Entries::oldest`.
+/// Needs SeqCst for the slot in `CommitSlots::leave` and `CommitSlots::oldest`.
 fn last_one_wakes(protocol: ProtocolKind) {
     explore(2, move || {
         let log = log_of(protocol, FlushMode::Callers, 2);
@@ -353,7 +356,8 @@ fn who_leaves_last_wakes_who_waits_for_its_lane() {
     last_one_wakes(ProtocolKind::Gsn);
 }
 
-/// Who waits for everything is served by an entry that was in flight and whose own commit needs no flush.
+/// Who waits for everything is served by a pending commit that was in flight and whose own commit
+/// needs no flush.
 #[test]
 fn who_leaves_flushes_for_who_waits_for_all() {
     explore(2, || {
@@ -365,11 +369,11 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         // Its ticket asks for nothing: only leaving can wake anybody.
         let core = log.core();
         let reservation = core.reserve(&core.lanes[0], 1).unwrap();
-        let entry = core.entries.enter(0).unwrap();
-        let mut entry = InFlight::new(&log.inner().homes[0], entry, reservation);
-        entry.draw(1);
-        entry.append(&[b"x"]);
-        entry.finish().detach();
+        let slot = core.commit_slots.enter(0).unwrap();
+        let mut pending = PendingCommit::new(&log.inner().homes[0], slot, reservation);
+        pending.draw(1);
+        pending.append(&[b"x"]);
+        pending.finish().detach();
         waiting.join().unwrap();
         log.sync().unwrap();
         assert_eq!(log.horizon(), 1);
@@ -379,7 +383,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
 /// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
 ///
 /// Needs SeqCst for the horizon in `advance` and `Core::horizon`, for `stalled`, for the slot in
-/// `Entries::leave` and `Entries::oldest`, in `is_dirty`, for `stopping`, and the fence in
+/// `CommitSlots::leave` and `CommitSlots::oldest`, in `is_dirty`, for `stopping`, and the fence in
 /// `request_flush`.
 #[test]
 fn the_flusher_serves_who_does_not_block() {

@@ -176,11 +176,11 @@ pub struct LogOptions {
     pub flushes_in_flight: usize,
     /// Whose threads write.
     pub flush_mode: FlushMode,
-    /// P-WAL's group size: after this many [asynchronous](crate::InFlight::finish_async) commits in
-    /// a strand, the thread of the last one flushes its lane. Earlier commits start no flush, so
-    /// the device gets fewer, larger writes, at the cost of a longer wait. An incomplete group is
-    /// flushed after [`LogOptions::GROUP_WAIT`], or when a thread waits for one of its tickets.
-    /// Default 0: no groups; a flush begins when none is in flight. P-WAL uses 16.
+    /// P-WAL's group size: after this many [asynchronous](crate::PendingCommit::finish_async)
+    /// commits in a strand, the thread of the last one flushes its lane. Earlier commits start no
+    /// flush, so the device gets fewer, larger writes, at the cost of a longer wait. An incomplete
+    /// group is flushed after [`LogOptions::GROUP_WAIT`], or when a thread waits for one of its
+    /// tickets. Default 0: no groups; a flush begins when none is in flight. P-WAL uses 16.
     pub group_size: u32,
     /// How long an epoch of the `epoch` protocol lasts. Default 40 ms, as in Silo and FOEDUS. A blocking
     /// [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every wait does.

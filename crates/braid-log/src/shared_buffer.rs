@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_io::AlignedBuf;
 
-use crate::entries::backoff;
+use crate::commit_slots::backoff;
 
 /// The buffer.
 #[derive(Debug)]

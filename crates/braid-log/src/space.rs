@@ -1,28 +1,30 @@
 //! Log space is reserved before anything is drawn, so that a commit that was let in never fails for
 //! lack of it.
 //!
-//! A lane lets entries in while it has more room ahead than all of its buffers and all small entries in
-//! flight can still need. Large entries reserve their bytes on top. So a small commit costs one look at a flag.
+//! A lane lets commits in while it has more room ahead than all of its buffers and all small
+//! commits in flight can still need. Large commits reserve their bytes on top. So a small commit
+//! costs one look at a flag.
 //!
-//! A new lane is too small for that: it begins with a segment of at most 64 KiB. While it is small, every entry reserves
-//! its bytes, and is let in if there is room for all that is reserved and all that lies in the buffers, of which only a
-//! part is used then, so that a chunk fits into the shortest segment. Segments grow with use. Once those ahead take
-//! whole buffers and the room above, the lane has grown, for as long as the log is open. Each lane grows by itself: a
-//! thread writes to one lane, so an idle lane stays small and slows no other down.
+//! A new lane is too small for that: it begins with a segment of at most 64 KiB. While it is small,
+//! every pending commit reserves its bytes, and is let in if there is room for all that is reserved
+//! and all that lies in the buffers, of which only a part is used then, so that a chunk fits into
+//! the shortest segment. Segments grow with use. Once those ahead take whole buffers and the room
+//! above, the lane has grown, for as long as the log is open. Each lane grows by itself: a thread
+//! writes to one lane, so an idle lane stays small and slows no other down.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LogError;
 use crate::chunk::CHUNK_HEADER;
+use crate::commit_slots::MAX_COMMIT_SLOTS;
 use crate::core::Core;
-use crate::entries::MAX_ENTRIES;
 use crate::lane::Lane;
 use crate::options::{BLOCK, BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
 use crate::piece::PIECE_HEADER_MAX;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
-/// Payload up to which an entry is covered by the margin.
+/// Payload up to which a pending commit is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;
 
 /// How long a refusal of the device is believed before it is asked again.
@@ -40,12 +42,12 @@ pub(crate) struct SpaceState {
 /// Accounting of a lane's space.
 #[derive(Debug)]
 pub(crate) struct LaneSpace {
-    /// Whether the lane has too little space ahead to let new entries in without a look.
+    /// Whether the lane has too little space ahead to let new commits in without a look.
     short: AtomicBool,
-    /// Bytes reserved by large entries in flight, and by all while the lane is small.
+    /// Bytes reserved by large pending commits, and by all while the lane is small.
     reserved: AtomicU64,
-    /// Whether the lane has the room ahead that lets small entries in without a reservation. Loom's lanes have it from
-    /// the beginning.
+    /// Whether the lane has the room ahead that lets small commits in without a reservation. Loom's
+    /// lanes have it from the beginning.
     grown: std::sync::atomic::AtomicBool,
 }
 
@@ -90,16 +92,16 @@ impl SpaceState {
     pub(crate) fn new(options: &LogOptions) -> Self {
         let strands = options.strands.div_ceil(options.lanes) as u64;
         let buffers = strands * SLOTS_PER_STRAND as u64 * options.slot_bytes as u64;
-        // More small entries than this at once are slowed down by their number, not by space.
+        // More small commits than this at once are slowed down by their number, not by space.
         let entries =
-            MAX_ENTRIES.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
+            MAX_COMMIT_SLOTS.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
         Self {
             margin: buffers + entries.min(2 * options.segment_bytes),
             refused: Mutex::new(None),
         }
     }
 
-    /// The least `max_log_bytes` that lets entries in at all, with one segment to spare.
+    /// The least `max_log_bytes` that lets commits in at all, with one segment to spare.
     pub(crate) fn least_log_bytes(options: &LogOptions) -> u64 {
         let usable = options.segment_bytes - (BLOCK + options.slot_bytes) as u64;
         let segments = Self::new(options).margin.div_ceil(usable) + 2;
@@ -112,7 +114,7 @@ impl SpaceState {
     }
 }
 
-/// Reserved bytes; 0 for a small entry.
+/// Reserved bytes; 0 for a small commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation(u64);
 
@@ -140,7 +142,7 @@ impl Core {
         loop {
             let short = self.is_short(lane);
             let flag = &lane.log_space.short;
-            // Written only when it changes: every entry reads it.
+            // Written only when it changes: every pending commit reads it.
             if flag.load(Ordering::SeqCst) != short {
                 flag.store(short, Ordering::SeqCst);
             }
@@ -176,7 +178,7 @@ impl Core {
         self.is_begun() && left + BLOCK as u64 >= self.options.first_segment_bytes()
     }
 
-    /// Makes sure that an entry with so much payload will find log space in the lane.
+    /// Makes sure that a pending commit with so much payload will find log space in the lane.
     #[inline]
     pub(crate) fn reserve(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         if let Some(error) = self.poison() {
@@ -287,8 +289,9 @@ impl Core {
     }
 
     fn has_exact_room(&self, lane: &Lane) -> bool {
-        // Under the latch: what leaves the buffers takes its room in the segment at once; and of two entries that reserve
-        // at the same time, the later one to come here sees both reservations.
+        // Under the latch: what leaves the buffers takes its room in the segment at once; and of
+        // two commits that reserve at the same time, the later one to come here sees both
+        // reservations.
         let seal = lane.seal.lock();
         // Acquire, and before the buffers: what is reserved no more is in a buffer that is looked at below.
         let reserved = lane.log_space.reserved.load(Ordering::Acquire);

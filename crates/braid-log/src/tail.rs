@@ -147,7 +147,7 @@ impl TailReader {
         let idle = !self.core.is_begun();
         // In this order: what the horizon covers lies before the ends that are looked up after it.
         let horizon = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
-            true => self.core.entries.last_number(),
+            true => self.core.commit_slots.last_number(),
             false => self.core.horizon(),
         };
         let ends: Vec<DurableEnd> = self

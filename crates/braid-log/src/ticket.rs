@@ -24,13 +24,13 @@ pub(crate) struct TicketHome {
 /// ([`Ticket::try_wait`]), register a callback ([`Ticket::on_durable`]) or await it as a `Future`.
 ///
 /// Any use but [`Ticket::number`] sees to it that the log is flushed, and so does dropping the ticket. A
-/// ticket of [`InFlight::finish`] that is kept and never touched does not; use
-/// [`InFlight::finish_async`] if that may happen.
+/// ticket of [`PendingCommit::finish`] that is kept and never touched does not; use
+/// [`PendingCommit::finish_async`] if that may happen.
 ///
 /// A ticket keeps the log's memory alive, and works after the last [`Log`] is gone.
 ///
-/// [`InFlight::finish`]: crate::InFlight::finish
-/// [`InFlight::finish_async`]: crate::InFlight::finish_async
+/// [`PendingCommit::finish`]: crate::PendingCommit::finish
+/// [`PendingCommit::finish_async`]: crate::PendingCommit::finish_async
 /// [`Log`]: crate::Log
 #[must_use = "a transaction is durable only once its ticket says so"]
 pub struct Ticket {

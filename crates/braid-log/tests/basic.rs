@@ -135,32 +135,32 @@ fn streams_pieces_larger_than_all_buffers() {
 }
 
 #[test]
-fn void_and_dropped_entries_leave_no_gap() {
+fn void_and_dropped_commits_leave_no_gap() {
     let device = memory();
     let options = small(FlushMode::Callers);
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    let mut entry = log.enter(10).unwrap();
-    assert_eq!(entry.draw(3), 3);
-    entry.append(&[b"kept"]);
-    let kept = entry.finish();
-    let mut entry = log.enter(10).unwrap();
-    assert_eq!(entry.draw(2), 5);
-    entry.void();
-    let voided = entry.finish();
-    let mut entry = log.enter(10).unwrap();
-    entry.draw(1);
-    drop(entry);
+    let mut pending = log.enter(10).unwrap();
+    assert_eq!(pending.draw(3), 3);
+    pending.append(&[b"kept"]);
+    let kept = pending.finish();
+    let mut pending = log.enter(10).unwrap();
+    assert_eq!(pending.draw(2), 5);
+    pending.void();
+    let voided = pending.finish();
+    let mut pending = log.enter(10).unwrap();
+    pending.draw(1);
+    drop(pending);
     drop(log.enter(10).unwrap());
     assert_eq!(log.applied_before(), 7);
     log.wait_applied(7, u64::MAX);
     // Those that write elsewhere are not waited for.
-    let mut entry = log.enter(10).unwrap();
-    entry.set_signature(0b10);
-    assert_eq!(entry.draw(1), 7);
+    let mut pending = log.enter(10).unwrap();
+    pending.set_signature(0b10);
+    assert_eq!(pending.draw(1), 7);
     log.wait_applied(8, 0b01);
-    entry.append(&[b"elsewhere"]);
-    drop(entry.finish());
+    pending.append(&[b"elsewhere"]);
+    drop(pending.finish());
     log.wait_applied(8, u64::MAX);
     let last = log.append(&[b"last"]).unwrap();
     last.wait().unwrap();
@@ -174,12 +174,12 @@ fn void_and_dropped_entries_leave_no_gap() {
     );
 }
 
-/// A blocked entry holds the horizon back, and its end moves it.
+/// A blocked commit holds the horizon back, and its end moves it.
 #[test]
-fn an_entry_in_flight_holds_the_horizon_back() {
+fn a_pending_commit_holds_the_durable_seqno_back() {
     let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
-    let mut entry = log.enter(10).unwrap();
-    assert_eq!(entry.draw(1), 1);
+    let mut pending = log.enter(10).unwrap();
+    assert_eq!(pending.draw(1), 1);
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -193,18 +193,19 @@ fn an_entry_in_flight_holds_the_horizon_back() {
             std::thread::yield_now();
         }
         assert_eq!((log.horizon(), log.applied_before()), (0, 1));
-        entry.append(&[b"first"]);
+        pending.append(&[b"first"]);
         // The ticket is kept untouched: the other one's wait must see to our bytes.
-        let ticket = entry.finish();
+        let ticket = pending.finish();
         assert_eq!(other.join().unwrap(), 2);
         assert!(ticket.is_durable());
     });
     assert_eq!(log.horizon(), 2);
 }
 
-/// Until it draws, an entry holds back whatever is drawn meanwhile. When it has drawn, it may wait for that.
+/// Until it draws, a pending commit holds back whatever is drawn meanwhile. When it has drawn, it
+/// may wait for that.
 #[test]
-fn an_entry_in_flight_can_wait_for_what_it_held_back() {
+fn a_pending_commit_can_wait_for_what_it_held_back() {
     let options = LogOptions {
         protocol: ProtocolKind::Gsn,
         ..small(FlushMode::Callers)
@@ -212,17 +213,17 @@ fn an_entry_in_flight_can_wait_for_what_it_held_back() {
     let log = Log::create(memory(), options).unwrap();
     let (done, over) = mpsc::channel();
     let waits = std::thread::spawn(move || {
-        let mut entry = log.enter(10).unwrap();
+        let mut pending = log.enter(10).unwrap();
         let before = log.append(&[b"before"]).unwrap().number();
         // Who finds the buffer full flushes it.
         while log.stats().flushes == 0 {
             drop(log.append(&[&[7; 1000]]).unwrap());
         }
         assert_eq!(log.horizon(), 0);
-        entry.draw(1);
+        pending.draw(1);
         log.ticket(before).wait().unwrap();
-        entry.append(&[b"later"]);
-        entry.finish().wait().unwrap();
+        pending.append(&[b"later"]);
+        pending.finish().wait().unwrap();
         done.send(()).unwrap();
     });
     let over = over.recv_timeout(Duration::from_secs(60));
@@ -256,10 +257,10 @@ fn futures_and_callbacks() {
     block_on(log.append(&[b"awaited"]).unwrap()).unwrap();
     let (send, receive) = mpsc::channel();
     for _ in 0..100 {
-        let mut entry = log.enter(10).unwrap();
-        entry.draw(1);
-        entry.append(&[b"called"]);
-        let ticket = entry.finish_async();
+        let mut pending = log.enter(10).unwrap();
+        pending.draw(1);
+        pending.append(&[b"called"]);
+        let ticket = pending.finish_async();
         let (number, send) = (ticket.number(), send.clone());
         ticket.on_durable(move |outcome| send.send((number, outcome.is_ok())).unwrap());
     }
@@ -301,10 +302,10 @@ fn a_full_group_is_flushed_by_who_fills_it() {
         };
         let log = Log::create(memory(), options).unwrap();
         let commit = || {
-            let mut entry = log.enter(1).unwrap();
-            entry.draw(1);
-            entry.append(&[b"x"]);
-            entry.finish_async()
+            let mut pending = log.enter(1).unwrap();
+            pending.draw(1);
+            pending.append(&[b"x"]);
+            pending.finish_async()
         };
         let mut tickets = Vec::new();
         for _ in 0..3 {
@@ -365,25 +366,25 @@ fn many_threads_with_checkpoints() {
                             } else {
                                 rng.usize(..300)
                             };
-                            let mut entry = log.enter(len).unwrap();
+                            let mut pending = log.enter(len).unwrap();
                             let records = rng.u32(1..5);
-                            let number = entry.draw(records);
+                            let number = pending.draw(records);
                             if rng.u8(..20) == 0 {
-                                entry.void();
+                                pending.void();
                             } else {
-                                entry.append(&[&payload(number, len)]);
+                                pending.append(&[&payload(number, len)]);
                             }
                             match thread % 3 {
-                                0 => entry.finish().wait().unwrap(),
+                                0 => pending.finish().wait().unwrap(),
                                 1 => {
                                     let called = called.clone();
-                                    entry.finish_async().on_durable(move |outcome| {
+                                    pending.finish_async().on_durable(move |outcome| {
                                         outcome.unwrap();
                                         called.fetch_add(1, Ordering::SeqCst);
                                     });
                                 }
                                 _ => {
-                                    let ticket = entry.finish_async();
+                                    let ticket = pending.finish_async();
                                     if round % 16 == 0 {
                                         ticket.wait().unwrap();
                                     }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
-    FlushMode, InFlight, LockRelease, Log, LogError, LogOptions, LogStart, ProtocolKind, Ticket,
+    FlushMode, LockRelease, Log, LogError, LogOptions, LogStart, PendingCommit, ProtocolKind,
+    Ticket,
 };
 use common::{bounded, memory, payload, pieces, recover, sim, small, try_recover};
 
@@ -97,7 +98,7 @@ impl Model {
     }
 }
 
-/// Commits in one thread, with some entries in flight at once, until the power goes.
+/// Commits in one thread, with some pending commits at once, until the power goes.
 fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Result<(), LogError> {
     let mut tickets: Vec<Ticket> = Vec::new();
     for _ in 0..steps {
@@ -118,24 +119,24 @@ fn step(
     tickets: &mut Vec<Ticket>,
 ) -> Result<(), LogError> {
     {
-        let mut entries: Vec<(InFlight<'_>, u64, usize)> = Vec::new();
+        let mut commits: Vec<(PendingCommit<'_>, u64, usize)> = Vec::new();
         for _ in 0..rng.usize(1..4) {
             let len = match rng.u8(..40) {
                 0 => rng.usize(8_000..60_000),
                 1..4 => rng.usize(3_000..9_000),
                 _ => rng.usize(..400),
             };
-            let mut entry = log.enter(len)?;
-            let number = entry.draw(rng.u32(1..4));
-            entries.push((entry, number, len));
+            let mut pending = log.enter(len)?;
+            let number = pending.draw(rng.u32(1..4));
+            commits.push((pending, number, len));
         }
-        let batch = entries.iter().map(|&(_, number, _)| number).min();
+        let batch = commits.iter().map(|&(_, number, _)| number).min();
         // Appended in another order than drawn.
-        rng.shuffle(&mut entries);
-        for (mut entry, number, len) in entries {
+        rng.shuffle(&mut commits);
+        for (mut pending, number, len) in commits {
             if rng.u8(..10) == 0 {
                 model.known.insert(number, Known::Void);
-                entry.void();
+                pending.void();
             } else {
                 if log.wants_dependencies() {
                     let appended = model.known.iter().rev().take(12);
@@ -143,13 +144,13 @@ fn step(
                     let mut on: Vec<u64> = appended.map(|(number, _)| *number).collect();
                     // Not on the others in flight, for which this thread would wait in vain.
                     on.retain(|&on| Some(on) < batch && rng.u8(..4) == 0);
-                    entry.depends_on(&on, len);
+                    pending.depends_on(&on, len);
                     model.depends.insert(number, on);
                 }
                 model.known.insert(number, Known::Appended(len));
-                entry.append(&[&payload(number, len)]);
+                pending.append(&[&payload(number, len)]);
             }
-            tickets.push(entry.finish());
+            tickets.push(pending.finish());
         }
         if rng.u8(..3) == 0 {
             let ticket = tickets.swap_remove(rng.usize(..tickets.len()));
@@ -276,20 +277,20 @@ fn concurrent_commits_survive() {
                             } else {
                                 rng.usize(..500)
                             };
-                            let Ok(mut entry) = log.enter(len) else {
+                            let Ok(mut pending) = log.enter(len) else {
                                 return;
                             };
-                            let number = entry.draw(rng.u32(1..3));
-                            entry.append(&[&payload(number, len)]);
+                            let number = pending.draw(rng.u32(1..3));
+                            pending.append(&[&payload(number, len)]);
                             // Small groups, so that several are in flight.
                             if thread % 2 == 0 || in_flight == 4 {
-                                if entry.finish().wait().is_err() {
+                                if pending.finish().wait().is_err() {
                                     return;
                                 }
                                 acknowledged.fetch_max(number, Ordering::SeqCst);
                             } else {
                                 let acknowledged = Arc::clone(acknowledged);
-                                entry.finish_async().on_durable(move |outcome| {
+                                pending.finish_async().on_durable(move |outcome| {
                                     if outcome.is_ok() {
                                         acknowledged.fetch_max(number, Ordering::SeqCst);
                                     }
@@ -407,11 +408,11 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         let registers = Arc::clone(registers);
         move || registers[mine].locked.store(false, Ordering::Release)
     };
-    let Ok(mut entry) = log.enter(64) else {
+    let Ok(mut pending) = log.enter(64) else {
         unlock();
         return None;
     };
-    let number = entry.draw(1);
+    let number = pending.draw(1);
     // Reads of what has a greater number would not be validated.
     let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
     let mut on: Vec<u64> = reads
@@ -421,18 +422,18 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         .collect();
     on.sort_unstable();
     if log.wants_dependencies() {
-        entry.depends_on(&on, 64);
+        pending.depends_on(&on, 64);
     }
     let payload: Vec<u8> = on.iter().flat_map(|on| on.to_le_bytes()).collect();
-    entry.append(&[&payload]);
+    pending.append(&[&payload]);
     register.writer.store(number, Ordering::Release);
     let release = log.options().protocol.lock_release();
     if release == LockRelease::Precommit {
         unlock();
-        let ticket = entry.finish();
+        let ticket = pending.finish();
         return Some((rng.bool() && ticket.wait().is_ok()).then_some(number));
     }
-    let ticket = entry.finish_async();
+    let ticket = pending.finish_async();
     log.when_unlockable(ticket.unlock_point(), unlock);
     Some((rng.bool() && ticket.wait().is_ok()).then_some(number))
 }
@@ -475,10 +476,10 @@ fn a_large_piece_counts_with_its_last_flush() {
             // Another thread, another strand.
             let log = Arc::clone(&of_callback);
             let commit = move || {
-                let mut entry = log.enter(100).unwrap();
-                let number = entry.draw(1);
-                entry.append(&[&payload(number, 100)]);
-                drop(entry.finish_async());
+                let mut pending = log.enter(100).unwrap();
+                let number = pending.draw(1);
+                pending.append(&[&payload(number, 100)]);
+                drop(pending.finish_async());
                 number
             };
             seen.1.push(std::thread::spawn(commit).join().unwrap());

@@ -163,7 +163,8 @@ fn segments_grow_with_use_to_their_size() {
     }
 }
 
-/// On a device that fills up at any size of the log: an entry is let in, and then becomes durable, or is refused.
+/// On a device that fills up at any size of the log: a pending commit is let in, and then becomes
+/// durable, or is refused.
 #[test]
 fn what_a_small_log_lets_in_finds_room() {
     let (mut refused, mut finished) = (0, 0);
@@ -236,7 +237,7 @@ fn what_a_small_log_lets_in_finds_room() {
     );
 }
 
-/// A log in a space in which it can't grow: what a checkpoint releases takes the next entries.
+/// A log in a space in which it can't grow: what a checkpoint releases takes the next commits.
 #[test]
 fn a_log_goes_on_in_the_space_that_it_has() {
     let mut refused = 0;
@@ -295,7 +296,7 @@ fn a_log_goes_on_in_the_space_that_it_has() {
     assert!(refused > 300, "{refused} refused");
 }
 
-/// A segment that can't be made ready, at any step: no entry is lost, and the log goes on.
+/// A segment that can't be made ready, at any step: no pending commit is lost, and the log goes on.
 #[test]
 fn a_segment_that_is_not_made_ready_costs_nothing() {
     let mut failed = 0;

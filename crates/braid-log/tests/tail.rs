@@ -30,27 +30,27 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
     }
 }
 
-/// Commits until the power goes, with voids, large pieces and several entries in flight.
+/// Commits until the power goes, with voids, large pieces and several pending commits.
 fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
-    let mut entries = Vec::new();
+    let mut commits = Vec::new();
     for _ in 0..rng.usize(1..4) {
         let len = match rng.u8(..40) {
             0 => rng.usize(8_000..60_000),
             1..4 => rng.usize(3_000..9_000),
             _ => rng.usize(..400),
         };
-        let mut entry = log.enter(len)?;
-        let number = entry.draw(rng.u32(1..4));
-        entries.push((entry, number, len));
+        let mut pending = log.enter(len)?;
+        let number = pending.draw(rng.u32(1..4));
+        commits.push((pending, number, len));
     }
-    rng.shuffle(&mut entries);
+    rng.shuffle(&mut commits);
     let mut tickets = Vec::new();
-    for (mut entry, number, len) in entries {
+    for (mut pending, number, len) in commits {
         match rng.u8(..10) {
-            0 => entry.void(),
-            _ => entry.append(&[&payload(number, len)]),
+            0 => pending.void(),
+            _ => pending.append(&[&payload(number, len)]),
         }
-        tickets.push(entry.finish());
+        tickets.push(pending.finish());
     }
     match rng.u8(..4) {
         0 => rng.choice(&tickets).map_or(Ok(()), |ticket| ticket.wait()),
@@ -182,11 +182,11 @@ fn a_reader_is_woken_and_misses_nothing() {
                         } else {
                             rng.usize(..300)
                         };
-                        let mut entry = log.enter(len).unwrap();
-                        let number = entry.draw(rng.u32(1..3));
+                        let mut pending = log.enter(len).unwrap();
+                        let number = pending.draw(rng.u32(1..3));
                         let bytes = payload(number, len);
-                        entry.append(&[&bytes]);
-                        let ticket = entry.finish();
+                        pending.append(&[&bytes]);
+                        let ticket = pending.finish();
                         known.lock().unwrap().insert(number, bytes);
                         total.fetch_add(1, Ordering::SeqCst);
                         if i % 3 == 0 || i == EACH - 1 {

@@ -95,7 +95,7 @@ impl Batch {
 type Written = (Batch, Result<Placed, StoreError>);
 
 /// A batch that is being written.
-struct InFlight {
+struct PendingWrite {
     thread: JoinHandle,
     outcome: Arc<Mutex<Option<Written>>>,
 }
@@ -106,7 +106,7 @@ struct Writer {
     background: bool,
     filling: Batch,
     /// The oldest first.
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<PendingWrite>,
     placed: Placed,
     process: Process,
 }
@@ -159,7 +159,7 @@ impl Writer {
         });
         match thread {
             Ok(thread) => {
-                self.in_flight.push_back(InFlight { thread, outcome });
+                self.in_flight.push_back(PendingWrite { thread, outcome });
                 Ok(())
             }
             Err(error) => {
@@ -174,7 +174,7 @@ impl Writer {
 
     /// Waits for the oldest batch under way, and returns its buffer.
     fn wait(&mut self) -> Result<Option<Batch>, StoreError> {
-        let Some(InFlight { thread, outcome }) = self.in_flight.pop_front() else {
+        let Some(PendingWrite { thread, outcome }) = self.in_flight.pop_front() else {
             return Ok(None);
         };
         let _ = thread.join();

@@ -370,16 +370,16 @@ impl PooledContext {
         let records = narrow(state.writes.live_len());
         let bytes = state.writes.log_payload().len();
         inner.admit(state, bytes)?;
-        let mut flight = inner.log.enter(bytes)?;
+        let mut pending = inner.log.enter(bytes)?;
         for &stripe in &state.locks {
             inner.locks.mark_committing(stripe);
         }
-        flight.set_signature(state.writes.signature());
-        let number = flight.draw(records);
+        pending.set_signature(state.writes.signature());
+        let number = pending.draw(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
                 // Its first number: the others are its own.
-                inner.validate(state, flight.first_number())?;
+                inner.validate(state, pending.first_number())?;
             }
             // After the validation, which may have passed the locks of a transaction that could not be applied:
             // that one poisons the log before it releases them.
@@ -388,23 +388,23 @@ impl PooledContext {
                 false => Ok(()),
             }
         }) {
-            flight.void();
+            pending.void();
             inner.unlock_all(state);
-            drop(flight.finish());
+            drop(pending.finish());
             return Err(error);
         }
         if inner.wants_dependencies {
             match inner.dependencies(state) {
-                Ok(on) => flight.depends_on(&on, bytes),
+                Ok(on) => pending.depends_on(&on, bytes),
                 Err(error) => {
-                    flight.void();
+                    pending.void();
                     inner.unlock_all(state);
-                    drop(flight.finish());
+                    drop(pending.finish());
                     return Err(error);
                 }
             }
         }
-        flight.append(&[state.writes.log_payload()]);
+        pending.append(&[state.writes.log_payload()]);
         if braid_rt::mutant!("unlock_before_apply") {
             inner.unlock_all(state);
         }
@@ -413,7 +413,7 @@ impl PooledContext {
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
             let cause = format!("cannot apply a logged transaction: {error}");
-            flight.fail(&cause);
+            pending.fail(&cause);
             inner.poisoned();
             return Err(Error::Poisoned { cause });
         }
@@ -429,8 +429,8 @@ impl PooledContext {
         // A waiting commit flushes on its own thread; others need the flush to be asked for, unless they
         // were told not to care.
         let ticket = match (options.durability, waits) {
-            (Durability::Immediate, false) => flight.finish_async(),
-            _ => flight.finish(),
+            (Durability::Immediate, false) => pending.finish_async(),
+            _ => pending.finish(),
         };
         inner.counters.commit();
         inner.collect_versions();

@@ -30,7 +30,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 const INDEX_KEPT_MAX: usize = 1 << 10;
 
 /// A table in a set of tables of 64 bits, which several may share: see
-/// [`braid_log::InFlight::set_signature`].
+/// [`braid_log::PendingCommit::set_signature`].
 pub(crate) fn signature_of(table_id: u32) -> u64 {
     1 << (table_id % u64::BITS)
 }

@@ -432,9 +432,10 @@ impl LockTable {
         if braid_rt::mutant!("no_marks") {
             return;
         }
-        // Relaxed: the draw of the number behind it (`InFlight::draw`, a read-modify-write of one counter
-        // with Release and Acquire) carries it to every validator that draws later, or that finds this number
-        // drawn. One that does not see the mark comes before this owner in the order.
+        // Relaxed: the draw of the number behind it (`PendingCommit::draw`, a read-modify-write of
+        // one counter with Release and Acquire) carries it to every validator that draws later, or
+        // that finds this number drawn. One that does not see the mark comes before this owner in
+        // the order.
         self.stripes[stripe]
             .word
             .fetch_or(COMMITTING, Ordering::Relaxed);

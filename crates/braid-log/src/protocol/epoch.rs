@@ -45,7 +45,7 @@ mod tests {
     fn an_epoch_is_acknowledged_as_a_whole() {
         let frontier = Frontier {
             drawn: 9,
-            entries: u64::MAX,
+            commit_slots: u64::MAX,
             strands: 7,
             epoch_end: 6,
         };

@@ -30,15 +30,21 @@ mod tests {
     fn horizon_is_the_least_of_all() {
         let free = Frontier {
             drawn: 9,
-            entries: u64::MAX,
+            commit_slots: u64::MAX,
             strands: u64::MAX,
             epoch_end: 0,
         };
         assert_eq!(Glsn.horizon(&free), 9);
-        assert_eq!(Glsn.horizon(&Frontier { entries: 4, ..free }), 3);
         assert_eq!(
             Glsn.horizon(&Frontier {
-                entries: 4,
+                commit_slots: 4,
+                ..free
+            }),
+            3
+        );
+        assert_eq!(
+            Glsn.horizon(&Frontier {
+                commit_slots: 4,
                 strands: 2,
                 ..free
             }),

@@ -14,13 +14,14 @@ use crate::chunk::NUMBERS_MAX;
 use crate::{LockRelease, LogError, ProtocolKind};
 
 /// What the durable horizon is computed from. The order of collection matters: `drawn` first, then
-/// the entries, then the strands; see [`Protocol::horizon`].
+/// the commits, then the strands; see [`Protocol::horizon`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frontier {
     /// The newest number drawn when the collection began.
     pub(crate) drawn: u64,
-    /// The smallest number that an entry in flight has, or may still draw; `u64::MAX` if there is none.
-    pub(crate) entries: u64,
+    /// The smallest number that a pending commit has, or may still draw; `u64::MAX` if there is
+    /// none.
+    pub(crate) commit_slots: u64,
     /// The smallest number that lies in a strand's buffer and is not durable; `u64::MAX` if none.
     pub(crate) strands: u64,
     /// The last number of the newest epoch that has ended.
@@ -32,15 +33,15 @@ impl Frontier {
     ///
     /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back for
     /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
-    /// appended counts through its entry, so the minimum is exact.
+    /// appended counts through its commit, so the minimum is exact.
     pub(crate) fn durable(&self) -> u64 {
         if braid_rt::mutant!("acknowledge_before_flush") {
             return self.drawn;
         }
-        if braid_rt::mutant!("horizon_ignores_entries") {
+        if braid_rt::mutant!("horizon_ignores_pending") {
             return self.drawn.min(self.strands - 1);
         }
-        self.drawn.min(self.entries - 1).min(self.strands - 1)
+        self.drawn.min(self.commit_slots - 1).min(self.strands - 1)
     }
 }
 

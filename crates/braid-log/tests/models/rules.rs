@@ -169,7 +169,8 @@ impl Rules {
                 let transaction = &state.transactions[*i];
                 match transaction.phase {
                     Phase::Waiting | Phase::Running => false,
-                    // An entry in flight holds all lanes back, for it is not known where it will append.
+                    // A pending commit holds all lanes back, for it is not known where it will
+                    // append.
                     Phase::Drawn => true,
                     _ if lane_of(state, *i) != lane => false,
                     Phase::Void => !self.is_durable(state, *i),

@@ -10,8 +10,8 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, spin_loop, yield_now};
 /// A slot that nobody uses.
 const FREE: u64 = u64::MAX;
 
-/// Entries that can be in flight at once; more wait for a slot.
-pub(crate) const MAX_ENTRIES: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
+/// Commits that can be in flight at once; more wait for a slot.
+pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
     (true, _) => 3,
     // Each is looked at again and again.
     (_, true) => 16,
@@ -20,11 +20,11 @@ pub(crate) const MAX_ENTRIES: usize = match (cfg!(all(test, loom)), cfg!(miri)) 
 
 /// The order counter and the commit slots.
 ///
-/// A slot's number is a lower bound of what its entry will draw, then the first number drawn. Whoever
-/// wants to know how far everything is finished reads the counter first and the slots after it: an
-/// entry whose slot it saw free draws later than that read, so its number is greater.
+/// A slot's number is a lower bound of what its commit will draw, then the first number drawn.
+/// Whoever wants to know how far everything is finished reads the counter first and the slots after
+/// it: a commit whose slot it saw free draws later than that read, so its number is greater.
 #[derive(Debug)]
-pub(crate) struct Entries {
+pub(crate) struct CommitSlots {
     /// The newest number drawn; with a stride, no number drawn is greater.
     counter: CachePadded<AtomicU64>,
     /// How many numbers a draw takes to have one of every remainder; 0 if
@@ -42,27 +42,28 @@ pub(crate) struct Entries {
 #[derive(Debug)]
 struct Slot {
     number: AtomicU64,
-    /// Where the entry writes, see [`InFlight::set_signature`](crate::InFlight::set_signature).
+    /// Where the commit writes, see
+    /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
 }
 
 /// A commit slot in use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EntrySlot(usize);
+pub(crate) struct CommitSlot(usize);
 
-impl EntrySlot {
+impl CommitSlot {
     pub(crate) fn index(self) -> usize {
         self.0
     }
 }
 
-impl Entries {
+impl CommitSlots {
     /// `lanes`: if numbers are drawn by lane, how many there are.
     pub(crate) fn new(last_number: u64, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
             counter: CachePadded::new(AtomicU64::new(last_number)),
-            slots: (0..MAX_ENTRIES)
+            slots: (0..MAX_COMMIT_SLOTS)
                 .map(|_| Slot {
                     number: AtomicU64::new(FREE),
                     signature: AtomicU64::new(0),
@@ -85,7 +86,7 @@ impl Entries {
     /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken. `None` once it is
     /// closed for good.
     #[inline]
-    pub(crate) fn enter(&self, thread: usize) -> Option<EntrySlot> {
+    pub(crate) fn enter(&self, thread: usize) -> Option<CommitSlot> {
         let slot = self.take_slot(thread);
         // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
         match self.closed.load(Ordering::SeqCst) {
@@ -95,7 +96,7 @@ impl Entries {
     }
 
     #[cold]
-    fn wait_for_the_gate(&self, mut slot: EntrySlot, thread: usize) -> Option<EntrySlot> {
+    fn wait_for_the_gate(&self, mut slot: CommitSlot, thread: usize) -> Option<CommitSlot> {
         loop {
             self.leave(slot);
             let listener = self.gate.listen();
@@ -115,8 +116,8 @@ impl Entries {
     }
 
     #[inline]
-    fn take_slot(&self, thread: usize) -> EntrySlot {
-        let mut index = thread % MAX_ENTRIES;
+    fn take_slot(&self, thread: usize) -> CommitSlot {
+        let mut index = thread % MAX_COMMIT_SLOTS;
         let mut tries = 0;
         loop {
             // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
@@ -134,11 +135,11 @@ impl Entries {
                 Ordering::Relaxed,
             );
             if taken.is_ok() {
-                return EntrySlot(index);
+                return CommitSlot(index);
             }
-            index = (index + 1) % MAX_ENTRIES;
+            index = (index + 1) % MAX_COMMIT_SLOTS;
             tries += 1;
-            if tries % MAX_ENTRIES == 0 {
+            if tries % MAX_COMMIT_SLOTS == 0 {
                 yield_now();
             }
         }
@@ -148,7 +149,7 @@ impl Entries {
     /// returns the first and the last.
     pub(crate) fn draw(
         &self,
-        slot: EntrySlot,
+        slot: CommitSlot,
         count: u64,
         lane: usize,
         signature: u64,
@@ -175,15 +176,15 @@ impl Entries {
         (first, last)
     }
 
-    /// Gives the slot back. What the entry did is visible to whoever sees the slot free.
-    pub(crate) fn leave(&self, slot: EntrySlot) {
+    /// Gives the slot back. What the commit did is visible to whoever sees the slot free.
+    pub(crate) fn leave(&self, slot: CommitSlot) {
         braid_rt::point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
         self.slots[slot.0].number.store(FREE, Ordering::SeqCst);
     }
 
-    /// The least number that an entry in flight has or may draw; `u64::MAX` if there is none. Read
-    /// [`Entries::last_number`] before.
+    /// The least number that a pending commit has or may draw; `u64::MAX` if there is none. Read
+    /// [`CommitSlots::last_number`] before.
     pub(crate) fn oldest(&self) -> u64 {
         braid_rt::point();
         let used = self.used.load(Ordering::SeqCst);
@@ -195,16 +196,16 @@ impl Entries {
         least.unwrap_or(FREE)
     }
 
-    /// Whether no entry with a number below `below` whose write-set signature matches is in flight;
-    /// what those did that were is visible then. The caller drew `below`, or read it from the
-    /// counter.
+    /// Whether no pending commit with a number below `below` whose write-set signature matches is
+    /// in flight; what those did that were is visible then. The caller drew `below`, or read it
+    /// from the counter.
     pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::point();
             // SeqCst, as in `oldest`.
             slot.number.load(Ordering::SeqCst) >= below
                 // Acquire: pairs with `draw`. Who drew a smaller number stored it before, so this
-                // is its signature, or that of a later entry in the slot, which is there because
+                // is its signature, or that of a later commit in the slot, which is there because
                 // the one in question left.
                 || slot.signature.load(Ordering::Acquire) & signature == 0
         };
@@ -213,18 +214,19 @@ impl Entries {
         self.slots[..used].iter().all(is_finished)
     }
 
-    /// Closes the gate for good and waits until no entry is in flight.
+    /// Closes the gate for good and waits until no pending commit is in flight.
     ///
     /// The caller makes sure that nobody quiesces meanwhile.
     pub(crate) fn seal(&self) {
         self.quiesce(|| self.sealed.store(true, Ordering::SeqCst));
     }
 
-    /// Closes the gate, waits until no entry is in flight, runs `f`, opens the gate unless it is closed for good.
+    /// Closes the gate, waits until no pending commit is in flight, runs `f`, opens the gate unless
+    /// it is closed for good.
     ///
     /// The caller makes sure that only one thread is in here.
     pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
-        struct Open<'a>(&'a Entries);
+        struct Open<'a>(&'a CommitSlots);
         impl Drop for Open<'_> {
             fn drop(&mut self) {
                 if !self.0.sealed.load(Ordering::SeqCst) {
@@ -259,47 +261,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oldest_follows_the_entries() {
-        let entries = Entries::new(10, None);
-        assert_eq!(entries.oldest(), FREE);
-        let a = entries.enter(3).unwrap();
-        assert_eq!(entries.oldest(), 11);
-        let b = entries.enter(3).unwrap();
-        assert_eq!(entries.draw(b, 2, 0, 1), (11, 12));
-        assert_eq!(entries.draw(a, 1, 0, 1), (13, 13));
-        assert_eq!(entries.oldest(), 11);
-        entries.leave(b);
-        assert_eq!(entries.oldest(), 13);
-        entries.leave(a);
-        assert_eq!((entries.oldest(), entries.last_number()), (FREE, 13));
+    fn oldest_follows_the_commits() {
+        let commit_slots = CommitSlots::new(10, None);
+        assert_eq!(commit_slots.oldest(), FREE);
+        let a = commit_slots.enter(3).unwrap();
+        assert_eq!(commit_slots.oldest(), 11);
+        let b = commit_slots.enter(3).unwrap();
+        assert_eq!(commit_slots.draw(b, 2, 0, 1), (11, 12));
+        assert_eq!(commit_slots.draw(a, 1, 0, 1), (13, 13));
+        assert_eq!(commit_slots.oldest(), 11);
+        commit_slots.leave(b);
+        assert_eq!(commit_slots.oldest(), 13);
+        commit_slots.leave(a);
+        assert_eq!(
+            (commit_slots.oldest(), commit_slots.last_number()),
+            (FREE, 13)
+        );
     }
 
     #[test]
     fn a_number_by_lane_tells_the_lane() {
-        let entries = Entries::new(7, Some(3));
+        let commit_slots = CommitSlots::new(7, Some(3));
         let mut before = 7;
         for lane in [0, 2, 1, 1, 0] {
-            let slot = entries.enter(lane).unwrap();
-            let (first, last) = entries.draw(slot, 5, lane, 1);
-            assert!(first == last && last > before && last <= entries.last_number());
+            let slot = commit_slots.enter(lane).unwrap();
+            let (first, last) = commit_slots.draw(slot, 5, lane, 1);
+            assert!(first == last && last > before && last <= commit_slots.last_number());
             assert_eq!(last % 3, lane as u64);
             before = last;
-            entries.leave(slot);
+            commit_slots.leave(slot);
         }
     }
 
     #[test]
     fn nobody_enters_while_the_gate_is_closed() {
-        let entries = Entries::new(0, None);
+        let commit_slots = CommitSlots::new(0, None);
         let entered = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            entries.quiesce(|| {
+            commit_slots.quiesce(|| {
                 scope.spawn(|| {
-                    let slot = entries.enter(0).unwrap();
+                    let slot = commit_slots.enter(0).unwrap();
                     entered.store(true, Ordering::SeqCst);
-                    entries.leave(slot);
+                    commit_slots.leave(slot);
                 });
-                while !entries.gate.has_listeners() && !entered.load(Ordering::SeqCst) {
+                while !commit_slots.gate.has_listeners() && !entered.load(Ordering::SeqCst) {
                     std::thread::yield_now();
                 }
                 assert!(!entered.load(Ordering::SeqCst));
@@ -309,32 +314,32 @@ mod tests {
     }
 
     #[test]
-    fn quiesce_sees_no_entry() {
-        let entries = Entries::new(0, None);
+    fn quiesce_sees_no_commit() {
+        let commit_slots = CommitSlots::new(0, None);
         let busy = AtomicUsize::new(0);
         let (each, times) = if cfg!(miri) { (20, 3) } else { (5_000, 50) };
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (entries, busy) = (&entries, &busy);
+                let (commit_slots, busy) = (&commit_slots, &busy);
                 scope.spawn(move || {
                     for _ in 0..each {
-                        let slot = entries.enter(thread).unwrap();
+                        let slot = commit_slots.enter(thread).unwrap();
                         busy.fetch_add(1, Ordering::SeqCst);
-                        entries.draw(slot, 1, 0, 1);
+                        commit_slots.draw(slot, 1, 0, 1);
                         busy.fetch_sub(1, Ordering::SeqCst);
-                        entries.leave(slot);
+                        commit_slots.leave(slot);
                     }
                 });
             }
             for _ in 0..times {
-                entries.quiesce(|| {
-                    let last = entries.last_number();
+                commit_slots.quiesce(|| {
+                    let last = commit_slots.last_number();
                     assert_eq!(busy.load(Ordering::SeqCst), 0);
                     std::thread::yield_now();
-                    assert_eq!(entries.last_number(), last);
+                    assert_eq!(commit_slots.last_number(), last);
                 });
             }
         });
-        assert_eq!(entries.last_number(), 4 * each);
+        assert_eq!(commit_slots.last_number(), 4 * each);
     }
 }

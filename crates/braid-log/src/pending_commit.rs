@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
+use crate::commit_slots::CommitSlot;
 use crate::core::{Core, DEPENDENCIES_MAX};
-use crate::entries::EntrySlot;
 use crate::piece::{PieceHeader, PieceKind};
 use crate::space::Reservation;
 use crate::strand::{PieceNumbers, Strand};
 use crate::ticket::{Ticket, TicketHome};
 
-/// One committing transaction: [`InFlight::draw`] its numbers, [`InFlight::append`] its piece (or
-/// [`InFlight::void`]), apply its writes, then [`InFlight::finish`].
+/// One committing transaction: [`PendingCommit::draw`] its numbers, [`PendingCommit::append`] its
+/// piece (or [`PendingCommit::void`]), apply its writes, then [`PendingCommit::finish`].
 ///
 /// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
 /// gives drawn numbers up. If its piece was appended, its writes may be applied in part: then dropping it
-/// stops the log, see [`InFlight::fail`].
+/// stops the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
-pub struct InFlight<'a> {
+pub struct PendingCommit<'a> {
     home: &'a Arc<TicketHome>,
     strand: &'a Strand,
-    entry: EntrySlot,
+    slot: CommitSlot,
     numbers: Option<PieceNumbers>,
     /// The flush group that takes the piece; 0 while nothing is appended.
     group: u64,
@@ -35,17 +35,17 @@ pub struct InFlight<'a> {
     has_left: bool,
 }
 
-impl<'a> InFlight<'a> {
+impl<'a> PendingCommit<'a> {
     #[inline]
     pub(crate) fn new(
         home: &'a Arc<TicketHome>,
-        entry: EntrySlot,
+        slot: CommitSlot,
         reservation: Reservation,
     ) -> Self {
         Self {
             home,
             strand: &home.core.strands[home.strand],
-            entry,
+            slot,
             numbers: None,
             group: 0,
             appended: false,
@@ -76,9 +76,9 @@ impl<'a> InFlight<'a> {
     pub fn draw(&mut self, records: u32) -> u64 {
         assert!(records > 0, "a transaction draws at least one number");
         assert!(self.numbers.is_none(), "a transaction draws once");
-        let entries = &self.home.core.entries;
+        let commit_slots = &self.home.core.commit_slots;
         let lane = self.strand.lane;
-        let (first, last) = entries.draw(self.entry, u64::from(records), lane, self.signature);
+        let (first, last) = commit_slots.draw(self.slot, u64::from(records), lane, self.signature);
         self.numbers = Some(PieceNumbers { first, last });
         last
     }
@@ -194,8 +194,8 @@ impl<'a> InFlight<'a> {
             kind,
             payload_len: len,
         };
-        // The entry's slot differs from thread to thread.
-        let hint = self.entry.index();
+        // The commit's slot differs from thread to thread.
+        let hint = self.slot.index();
         self.strand
             .append_together(hint, header, numbers, payload, |retry| {
                 core.wait_for_buffer(self.home.strand, retry);
@@ -261,8 +261,9 @@ impl<'a> InFlight<'a> {
         Ticket::new(Arc::clone(self.home), number, self.group)
     }
 
-    /// Like [`InFlight::finish`], for a caller that does not block on the ticket right away: starts a
-    /// flush if none is under way, or as [`group_size`](crate::LogOptions::group_size) has it.
+    /// Like [`PendingCommit::finish`], for a caller that does not block on the ticket right away:
+    /// starts a flush if none is under way, or as [`group_size`](crate::LogOptions::group_size) has
+    /// it.
     #[inline]
     pub fn finish_async(self) -> Ticket {
         let (home, strand) = (self.home, self.strand);
@@ -298,13 +299,13 @@ impl<'a> InFlight<'a> {
             self.void();
         }
         let core = &self.home.core;
-        core.entries.leave(self.entry);
-        core.left_entry(self.strand.lane);
+        core.commit_slots.leave(self.slot);
+        core.left_slot(self.strand.lane);
         core.unreserve(self.strand.lane, self.reservation);
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for PendingCommit<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.has_left {
