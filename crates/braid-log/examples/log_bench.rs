@@ -179,7 +179,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     while !stop.load(Ordering::Relaxed) {
                         let start = Instant::now();
                         let mut entry = log.enter(bytes).expect("space");
-                        entry.draw(1);
+                        entry.assign(1);
                         entry.append(&[&payload]);
                         done += 1;
                         match mode {

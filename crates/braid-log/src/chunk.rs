@@ -22,8 +22,8 @@
 
 use crate::options::BLOCK;
 
-/// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever drawn, and what
-/// comes behind one that is read from the medium can be counted without care.
+/// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever
+/// assigned, and what comes behind one that is read from the medium can be counted without care.
 pub(crate) const NUMBERS_MAX: u64 = 1 << 62;
 
 /// Incarnations stay below.

@@ -20,14 +20,14 @@ pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(mi
 
 /// The order counter and the commit slots.
 ///
-/// A slot's number is a lower bound of what its commit will draw, then the first number drawn.
+/// A slot's number is a lower bound of what its commit will assign, then the first number assigned.
 /// Whoever wants to know how far everything is finished reads the counter first and the slots after
-/// it: a commit whose slot it saw free draws later than that read, so its number is greater.
+/// it: a commit whose slot it saw free assigns later than that read, so its number is greater.
 #[derive(Debug)]
 pub(crate) struct CommitSlots {
-    /// The newest number drawn; with a stride, no number drawn is greater.
+    /// The newest number assigned; with a stride, no number assigned is greater.
     counter: CachePadded<AtomicU64>,
-    /// How many numbers a draw takes to have one of every remainder; 0 if
+    /// How many numbers an assignment takes to have one of every remainder; 0 if
     /// numbers are dense.
     stride: u64,
     slots: Box<[CachePadded<Slot>]>,
@@ -58,7 +58,7 @@ impl CommitSlot {
 }
 
 impl CommitSlots {
-    /// `lanes`: if numbers are drawn by lane, how many there are.
+    /// `lanes`: if numbers are assigned by lane, how many there are.
     pub(crate) fn new(last_number: u64, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
@@ -77,7 +77,7 @@ impl CommitSlots {
         }
     }
 
-    /// The newest number drawn.
+    /// The newest number assigned.
     pub(crate) fn last_number(&self) -> u64 {
         // SeqCst: the first step of every frontier computation, see the type.
         self.counter.load(Ordering::SeqCst)
@@ -122,8 +122,8 @@ impl CommitSlots {
         loop {
             // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
             if index >= self.used.load(Ordering::Relaxed) {
-                // SeqCst: before the slot is taken, so before the draw; a scan that misses this read the
-                // counter before we draw.
+                // SeqCst: before the slot is taken, so before the assignment; a scan that misses
+                // this read the counter before we assign.
                 self.used.fetch_max(index + 1, Ordering::SeqCst);
             }
             let bound = self.last_number() + 1;
@@ -145,9 +145,9 @@ impl CommitSlots {
         }
     }
 
-    /// Draws `count` consecutive numbers, or, where they are drawn by lane, one whose remainder is `lane`;
-    /// returns the first and the last.
-    pub(crate) fn draw(
+    /// Assigns `count` consecutive numbers, or, where they are assigned by lane, one whose
+    /// remainder is `lane`; returns the first and the last.
+    pub(crate) fn assign(
         &self,
         slot: CommitSlot,
         count: u64,
@@ -155,7 +155,8 @@ impl CommitSlots {
         signature: u64,
     ) -> (u64, u64) {
         let slot = &self.slots[slot.0];
-        // Release: pairs with `are_finished`. It comes before the draw, so that whoever drew later sees it.
+        // Release: pairs with `are_finished`. It comes before the assignment, so that whoever was
+        // assigned later sees it.
         slot.signature.store(signature, Ordering::Release);
         braid_rt::point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
@@ -183,7 +184,7 @@ impl CommitSlots {
         self.slots[slot.0].number.store(FREE, Ordering::SeqCst);
     }
 
-    /// The least number that a pending commit has or may draw; `u64::MAX` if there is none. Read
+    /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. Read
     /// [`CommitSlots::last_number`] before.
     pub(crate) fn oldest(&self) -> u64 {
         braid_rt::point();
@@ -197,16 +198,16 @@ impl CommitSlots {
     }
 
     /// Whether no pending commit with a number below `below` whose write-set signature matches is
-    /// in flight; what those did that were is visible then. The caller drew `below`, or read it
-    /// from the counter.
+    /// in flight; what those did that were is visible then. The caller was assigned `below`, or
+    /// read it from the counter.
     pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::point();
             // SeqCst, as in `oldest`.
             slot.number.load(Ordering::SeqCst) >= below
-                // Acquire: pairs with `draw`. Who drew a smaller number stored it before, so this
-                // is its signature, or that of a later commit in the slot, which is there because
-                // the one in question left.
+                // Acquire: pairs with `assign`. Who was assigned a smaller number stored it before,
+                // so this is its signature, or that of a later commit in the slot, which is there
+                // because the one in question left.
                 || slot.signature.load(Ordering::Acquire) & signature == 0
         };
         // SeqCst, as in `oldest`.
@@ -267,8 +268,8 @@ mod tests {
         let a = commit_slots.enter(3).unwrap();
         assert_eq!(commit_slots.oldest(), 11);
         let b = commit_slots.enter(3).unwrap();
-        assert_eq!(commit_slots.draw(b, 2, 0, 1), (11, 12));
-        assert_eq!(commit_slots.draw(a, 1, 0, 1), (13, 13));
+        assert_eq!(commit_slots.assign(b, 2, 0, 1), (11, 12));
+        assert_eq!(commit_slots.assign(a, 1, 0, 1), (13, 13));
         assert_eq!(commit_slots.oldest(), 11);
         commit_slots.leave(b);
         assert_eq!(commit_slots.oldest(), 13);
@@ -285,7 +286,7 @@ mod tests {
         let mut before = 7;
         for lane in [0, 2, 1, 1, 0] {
             let slot = commit_slots.enter(lane).unwrap();
-            let (first, last) = commit_slots.draw(slot, 5, lane, 1);
+            let (first, last) = commit_slots.assign(slot, 5, lane, 1);
             assert!(first == last && last > before && last <= commit_slots.last_number());
             assert_eq!(last % 3, lane as u64);
             before = last;
@@ -325,7 +326,7 @@ mod tests {
                     for _ in 0..each {
                         let slot = commit_slots.enter(thread).unwrap();
                         busy.fetch_add(1, Ordering::SeqCst);
-                        commit_slots.draw(slot, 1, 0, 1);
+                        commit_slots.assign(slot, 1, 0, 1);
                         busy.fetch_sub(1, Ordering::SeqCst);
                         commit_slots.leave(slot);
                     }

@@ -285,14 +285,14 @@ impl Core {
 
     /// Looks how far everything is durable and finished. With hardening, also how far each lane is.
     fn frontier(&self) -> (Frontier, Vec<u64>) {
-        // The order matters, see `CommitSlots` and `Protocol::horizon`: what is drawn after the
+        // The order matters, see `CommitSlots` and `Protocol::horizon`: what is assigned after the
         // first look is greater; what left its slot before the second is in a strand's buffer by
         // the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends
         // later counts later.
         let epoch_end = self.epoch_end.load(Ordering::Acquire);
-        let drawn = self.commit_slots.last_number();
+        let assigned = self.commit_slots.last_number();
         let commit_slots = self.commit_slots.oldest();
-        let finished = drawn.min(commit_slots - 1);
+        let finished = assigned.min(commit_slots - 1);
         let mut lanes = Vec::new();
         let mut strands = u64::MAX;
         for lane in &self.lanes {
@@ -307,7 +307,7 @@ impl Core {
             }
         }
         let frontier = Frontier {
-            drawn,
+            assigned,
             commit_slots,
             strands,
             epoch_end,
@@ -317,9 +317,9 @@ impl Core {
 
     /// Computes anew what is acknowledged, and notifies those who waited for it.
     ///
-    /// Also to be called by a pending commit before it waits for others: until it drew, its slot
-    /// held less than the number it has now, and what was computed from that may be what the others
-    /// wait for.
+    /// Also to be called by a pending commit before it waits for others: until it was assigned, its
+    /// slot held less than the number it has now, and what was computed from that may be what the
+    /// others wait for.
     pub(crate) fn publish(&self) {
         let commit_slots = self.publish_frontier();
         // Acquire: what a leader stored before it called us is seen.
@@ -386,8 +386,8 @@ impl Core {
         self.epoch_end.load(Ordering::Acquire)
     }
 
-    /// Ends the epoch with the newest number drawn so far. No further epoch ends before it is
-    /// acknowledged, so that it is reached however fast numbers are drawn.
+    /// Ends the epoch with the newest number assigned so far. No further epoch ends before it is
+    /// acknowledged, so that it is reached however fast numbers are assigned.
     pub(crate) fn end_epoch(&self) {
         let end = self.commit_slots.last_number();
         let before = self.epoch_end.load(Ordering::Relaxed);

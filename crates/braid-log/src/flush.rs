@@ -135,7 +135,7 @@ impl Core {
             && !chunks.is_empty()
         {
             // While the latches are held: whoever appends from here on may depend on what we took.
-            flush = order.draw();
+            flush = order.assign();
         }
         drop(closed);
         // The headers are made outside the strands' latches.
@@ -379,15 +379,16 @@ impl FlushOrder {
         }
     }
 
-    /// The newest number drawn.
+    /// The newest number assigned.
     pub(crate) fn newest(&self) -> u64 {
-        // Acquire: pairs with `draw`; the caller has kept out everybody who might draw for what matters.
+        // Acquire: pairs with `assign`; the caller has kept out everybody who might assign for what
+        // matters.
         self.newest.load(Ordering::Acquire)
     }
 
     /// The next flush's number.
-    pub(crate) fn draw(&self) -> u64 {
-        // AcqRel: the numbers follow the latches under which they are drawn; see `newest`.
+    pub(crate) fn assign(&self) -> u64 {
+        // AcqRel: the numbers follow the latches under which they are assigned; see `newest`.
         self.newest.fetch_add(1, Ordering::AcqRel) + 1
     }
 

@@ -31,8 +31,8 @@
 //! # How a transaction is logged
 //!
 //! 1. [`Log::enter`] reserves log space and announces the transaction in its thread's commit slot.
-//! 2. [`PendingCommit::draw`] assigns it consecutive sequence numbers of the global order with one
-//!    `fetch_add`.
+//! 2. [`PendingCommit::assign`] assigns it consecutive sequence numbers of the global order with
+//!    one `fetch_add`.
 //! 3. [`PendingCommit::append`] copies its record into the buffer of the thread's *strand* (or
 //!    [`PendingCommit::void`] writes an abort record for the numbers).
 //! 4. The caller applies the transaction, then calls [`PendingCommit::finish`], and may release its

@@ -55,7 +55,7 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// Draws a fresh identity, so that files of two logs are never mixed up.
+    /// Assigns a fresh identity, so that files of two logs are never mixed up.
     pub fn new_identity() -> u128 {
         let half = || u128::from(braid_rt::entropy());
         half() << 64 | half()
@@ -82,7 +82,7 @@ impl Log {
         Self::create_as(device, options, number, Self::new_identity())
     }
 
-    /// Creates a log as [`Log::create_behind`] does, with an identity drawn before.
+    /// Creates a log as [`Log::create_behind`] does, with an identity assigned before.
     ///
     /// # Errors
     /// As [`Log::create`].
@@ -291,7 +291,7 @@ impl Log {
         &self.0
     }
 
-    /// The log's own number, drawn when it was created, which its segments carry.
+    /// The log's own number, assigned when it was created, which its segments carry.
     pub fn identity(&self) -> u128 {
         self.core().id
     }
@@ -306,7 +306,7 @@ impl Log {
         self.core().horizon()
     }
 
-    /// The newest number drawn.
+    /// The newest number assigned.
     pub fn last_number(&self) -> u64 {
         self.core().commit_slots.last_number()
     }
@@ -316,8 +316,8 @@ impl Log {
     /// enter again before it has finished.
     ///
     /// # Errors
-    /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything was drawn;
-    /// [`LogError::Io`] if the space would have to be made and that failed.
+    /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
+    /// was assigned; [`LogError::Io`] if the space would have to be made and that failed.
     #[inline]
     pub fn enter(&self, payload_bytes: usize) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
@@ -338,13 +338,13 @@ impl Log {
         Ok(PendingCommit::new(home, slot, reservation))
     }
 
-    /// Appends one record: [`Log::enter`], draw one number, append, finish.
+    /// Appends one record: [`Log::enter`], assign one number, append, finish.
     ///
     /// # Errors
     /// As [`Log::enter`].
     pub fn append(&self, payload: &[&[u8]]) -> Result<Ticket, LogError> {
         let mut entry = self.enter(payload.iter().map(|part| part.len()).sum())?;
-        entry.draw(1);
+        entry.assign(1);
         entry.append(payload);
         Ok(entry.finish())
     }
@@ -354,7 +354,7 @@ impl Log {
         Ticket::new(Arc::clone(&self.0.homes[0]), number, 0)
     }
 
-    /// Blocks until everything drawn so far is durable.
+    /// Blocks until everything assigned so far is durable.
     ///
     /// # Errors
     /// [`LogError::Poisoned`].
@@ -384,7 +384,7 @@ impl Log {
         }
         match core.protocol.lock_release() {
             LockRelease::Precommit => u64::MAX,
-            // Flushes draw their number before they let go of the latch that this takes.
+            // Flushes assign their number before they let go of the latch that this takes.
             LockRelease::Numbered => core.strands[strand].open_group() - 1,
             LockRelease::Durable => core.horizon(),
         }
@@ -463,7 +463,7 @@ impl Log {
     }
 
     /// Every number below this is finished: the least of a pending commit, or else the next one to
-    /// be drawn.
+    /// be assigned.
     pub fn applied_before(&self) -> u64 {
         let commit_slots = &self.core().commit_slots;
         // The counter first, see `CommitSlots`.
@@ -476,7 +476,7 @@ impl Log {
     ///
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so
     /// nobody waits in a circle. Does not return if `below` is greater than `last_number() + 1` and
-    /// nobody draws.
+    /// nobody assigns.
     pub fn wait_applied(&self, below: u64, signature: u64) {
         let commit_slots = &self.core().commit_slots;
         let are_finished = || {

@@ -44,14 +44,14 @@ fn a_frontier_lies_below_every_pending_commit() {
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = commit_slots.enter(0).unwrap();
-                    let (number, _) = commit_slots.draw(slot, 1, 0, 1);
+                    let (number, _) = commit_slots.assign(slot, 1, 0, 1);
                     finished[number as usize - 1].store(true, Relaxed);
                     commit_slots.leave(slot);
                 })
             })
             .collect();
-        let drawn = commit_slots.last_number();
-        let frontier = drawn.min(commit_slots.oldest() - 1);
+        let assigned = commit_slots.last_number();
+        let frontier = assigned.min(commit_slots.oldest() - 1);
         for number in 1..=frontier {
             assert!(finished[number as usize - 1].load(Relaxed), "{number}");
         }
@@ -68,7 +68,7 @@ fn a_frontier_lies_below_every_pending_commit() {
 /// Who waits for what is written in one place need not wait for commits that write elsewhere, but
 /// misses none of the others, though a slot is used by one after the other.
 ///
-/// Needs Release for the signature in `draw` and Acquire for it in `are_finished`.
+/// Needs Release for the signature in `assign` and Acquire for it in `are_finished`.
 #[test]
 fn nobody_passes_a_pending_commit_whose_signature_matches() {
     explore(3, || {
@@ -80,7 +80,7 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
             spawn(move || {
                 for signature in [here, elsewhere] {
                     let slot = commit_slots.enter(0).unwrap();
-                    commit_slots.draw(slot, 1, 0, signature);
+                    commit_slots.assign(slot, 1, 0, signature);
                     finished.store(true, Relaxed);
                     commit_slots.leave(slot);
                 }
@@ -275,7 +275,7 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let slot = core.commit_slots.enter(strand).unwrap();
     let homes = &log.inner().homes;
     let mut pending = PendingCommit::new(&homes[strand % homes.len()], slot, reservation);
-    pending.draw(1);
+    pending.assign(1);
     pending.append(&[bytes]);
     pending.finish()
 }
@@ -371,7 +371,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         let reservation = core.reserve(&core.lanes[0], 1).unwrap();
         let slot = core.commit_slots.enter(0).unwrap();
         let mut pending = PendingCommit::new(&log.inner().homes[0], slot, reservation);
-        pending.draw(1);
+        pending.assign(1);
         pending.append(&[b"x"]);
         pending.finish().detach();
         waiting.join().unwrap();
@@ -555,7 +555,7 @@ fn flushes_are_acknowledged_by_their_numbers() {
             move || {
                 let (order, durable, acknowledged) = &*shared;
                 for group in 1..=2 {
-                    let flush = order.draw();
+                    let flush = order.assign();
                     durable[flush as usize - 1].store(true, Relaxed);
                     let empty = FlushGroup::empty(group, flush);
                     for group in order.finish(vec![FlushGroup { lane, ..empty }]) {

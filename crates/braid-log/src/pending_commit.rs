@@ -9,13 +9,13 @@ use crate::space::Reservation;
 use crate::strand::{PieceNumbers, Strand};
 use crate::ticket::{Ticket, TicketHome};
 
-/// One committing transaction: [`PendingCommit::draw`] its numbers, [`PendingCommit::append`] its
+/// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// piece (or [`PendingCommit::void`]), apply its writes, then [`PendingCommit::finish`].
 ///
 /// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
-/// gives drawn numbers up. If its piece was appended, its writes may be applied in part: then dropping it
-/// stops the log, see [`PendingCommit::fail`].
+/// gives assigned numbers up. If its piece was appended, its writes may be applied in part: then
+/// dropping it stops the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
 pub struct PendingCommit<'a> {
     home: &'a Arc<TicketHome>,
@@ -59,48 +59,49 @@ impl<'a> PendingCommit<'a> {
 
     /// Says where the transaction writes, as a set of 64 bits whose meaning is the caller's: those who wait for
     /// what is written [elsewhere](crate::Log::wait_applied) need not wait for this one. Everywhere, if not called.
-    /// To be called before the draw.
+    /// To be called before the assignment.
     #[inline]
     pub fn set_signature(&mut self, signature: u64) {
         self.signature = signature;
     }
 
-    /// Draws `records` consecutive order numbers and returns the last, the commit number. (`gsn` draws one
-    /// for the whole transaction.)
+    /// Assigns `records` consecutive order numbers and returns the last, the commit number. (`gsn`
+    /// assigns one for the whole transaction.)
     ///
     /// From here on the piece must be appended or given up; both work even when the log is poisoned.
     ///
     /// # Panics
-    /// If `records` is 0, or numbers were drawn before.
+    /// If `records` is 0, or numbers were assigned before.
     #[inline]
-    pub fn draw(&mut self, records: u32) -> u64 {
-        assert!(records > 0, "a transaction draws at least one number");
-        assert!(self.numbers.is_none(), "a transaction draws once");
+    pub fn assign(&mut self, records: u32) -> u64 {
+        assert!(records > 0, "a transaction assigns at least one number");
+        assert!(self.numbers.is_none(), "a transaction assigns once");
         let commit_slots = &self.home.core.commit_slots;
         let lane = self.strand.lane;
-        let (first, last) = commit_slots.draw(self.slot, u64::from(records), lane, self.signature);
+        let (first, last) =
+            commit_slots.assign(self.slot, u64::from(records), lane, self.signature);
         self.numbers = Some(PieceNumbers { first, last });
         last
     }
 
-    /// The first of the numbers drawn; all from it to the commit number are this transaction's.
+    /// The first of the numbers assigned; all from it to the commit number are this transaction's.
     ///
     /// # Panics
-    /// If no number was drawn.
+    /// If no number was assigned.
     pub fn first_number(&self) -> u64 {
-        self.numbers.expect("numbers are drawn").first
+        self.numbers.expect("numbers are assigned").first
     }
 
     /// Says which transactions this one read from or overwrote, by their commit numbers, if the log
-    /// [wants to know](crate::Log::wants_dependencies). To be called between draw and append.
+    /// [wants to know](crate::Log::wants_dependencies). To be called between assignment and append.
     ///
     /// As the protocol has it, this waits until they are sealed or durable, or notes those that matter in
     /// the piece. All must have finished their append.
     ///
     /// # Panics
-    /// If no number was drawn, or something was appended before.
+    /// If no number was assigned, or something was appended before.
     pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
-        let number = self.numbers.expect("numbers are drawn").last;
+        let number = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the piece");
         let (core, strand) = (&self.home.core, self.strand);
         let named = DEPENDENCIES_MAX * size_of::<u64>();
@@ -112,7 +113,7 @@ impl<'a> PendingCommit<'a> {
     /// for buffer space if there is none, helping to flush.
     ///
     /// # Panics
-    /// If no number was drawn, or something was appended before, or the payload is longer than
+    /// If no number was assigned, or something was appended before, or the payload is longer than
     /// [`Log::enter`](crate::Log::enter) was told.
     #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
@@ -139,11 +140,11 @@ impl<'a> PendingCommit<'a> {
         self.put(kind, &parts);
     }
 
-    /// Gives the drawn numbers up: the transaction did not happen. Logs that, so that no number is
-    /// missing.
+    /// Gives the assigned numbers up: the transaction did not happen. Logs that, so that no number
+    /// is missing.
     ///
     /// # Panics
-    /// If no number was drawn, or something was appended before.
+    /// If no number was assigned, or something was appended before.
     #[cold]
     pub fn void(&mut self) {
         if !self.dependencies.is_empty() {
@@ -161,7 +162,7 @@ impl<'a> PendingCommit<'a> {
     fn put(&mut self, kind: PieceKind, payload: &[&[u8]]) {
         let numbers = self
             .numbers
-            .expect("numbers are drawn before a piece is appended");
+            .expect("numbers are assigned before a piece is appended");
         assert!(!self.appended, "a transaction appends one piece");
         self.appended = true;
         let strand = self.strand;
@@ -291,7 +292,7 @@ impl<'a> PendingCommit<'a> {
         self.leave();
     }
 
-    /// Gives up what was drawn and not appended, and the commit slot.
+    /// Gives up what was assigned and not appended, and the commit slot.
     #[inline]
     fn leave(&mut self) {
         self.has_left = true;

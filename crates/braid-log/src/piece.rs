@@ -26,7 +26,7 @@ const VOID_ALONE: u64 = 6;
 pub(crate) enum PieceKind {
     /// A whole transaction.
     Data,
-    /// Numbers that were drawn and given up.
+    /// Numbers that were assigned and given up.
     Void,
     /// A whole transaction that counts only if others do.
     Dependent {

@@ -40,7 +40,7 @@ pub struct ScanProgress {
 pub struct Piece<'a> {
     /// The commit number, the last of the transaction's numbers.
     pub number: u64,
-    /// How many numbers it drew.
+    /// How many numbers it was assigned.
     pub records: u32,
     /// What was appended.
     pub payload: &'a [u8],
@@ -398,9 +398,9 @@ impl Recovered {
             }
             ceiling = cut;
         } else if limit.is_none() && protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
-            // A draw takes as many numbers as there are lanes and uses one: the horizon may have been
-            // anywhere before the next one used.
-            braid_rt::reach("recovery: the cut goes up to a whole draw");
+            // An assignment takes as many numbers as there are lanes and uses one: the horizon may
+            // have been anywhere before the next one used.
+            braid_rt::reach("recovery: the cut goes up to a whole assignment");
             let stride = lanes.len() as u64;
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
         }

@@ -1,5 +1,5 @@
-//! Log space is reserved before anything is drawn, so that a commit that was let in never fails for
-//! lack of it.
+//! Log space is reserved before anything is assigned, so that a commit that was let in never fails
+//! for lack of it.
 //!
 //! A lane lets commits in while it has more room ahead than all of its buffers and all small
 //! commits in flight can still need. Large commits reserve their bytes on top. So a small commit

@@ -104,7 +104,7 @@ pub(crate) struct StrandState {
     unflushed: [u64; SLOTS_PER_STRAND],
     /// The flush group that will take what is appended now.
     group: u64,
-    /// What to do once the groups that take these pieces have drawn their number.
+    /// What to do once the groups that take these pieces have assigned their number.
     on_numbered: Vec<(u64, Action)>,
     /// What of the slots is used.
     limits: BufferLimits,

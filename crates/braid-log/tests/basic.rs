@@ -141,15 +141,15 @@ fn void_and_dropped_commits_leave_no_gap() {
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.draw(3), 3);
+    assert_eq!(pending.assign(3), 3);
     pending.append(&[b"kept"]);
     let kept = pending.finish();
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.draw(2), 5);
+    assert_eq!(pending.assign(2), 5);
     pending.void();
     let voided = pending.finish();
     let mut pending = log.enter(10).unwrap();
-    pending.draw(1);
+    pending.assign(1);
     drop(pending);
     drop(log.enter(10).unwrap());
     assert_eq!(log.applied_before(), 7);
@@ -157,7 +157,7 @@ fn void_and_dropped_commits_leave_no_gap() {
     // Those that write elsewhere are not waited for.
     let mut pending = log.enter(10).unwrap();
     pending.set_signature(0b10);
-    assert_eq!(pending.draw(1), 7);
+    assert_eq!(pending.assign(1), 7);
     log.wait_applied(8, 0b01);
     pending.append(&[b"elsewhere"]);
     drop(pending.finish());
@@ -179,7 +179,7 @@ fn void_and_dropped_commits_leave_no_gap() {
 fn a_pending_commit_holds_the_durable_seqno_back() {
     let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.draw(1), 1);
+    assert_eq!(pending.assign(1), 1);
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -202,8 +202,8 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
     assert_eq!(log.horizon(), 2);
 }
 
-/// Until it draws, a pending commit holds back whatever is drawn meanwhile. When it has drawn, it
-/// may wait for that.
+/// Until it assigns, a pending commit holds back whatever is assigned meanwhile. When it has
+/// assigned, it may wait for that.
 #[test]
 fn a_pending_commit_can_wait_for_what_it_held_back() {
     let options = LogOptions {
@@ -220,7 +220,7 @@ fn a_pending_commit_can_wait_for_what_it_held_back() {
             drop(log.append(&[&[7; 1000]]).unwrap());
         }
         assert_eq!(log.horizon(), 0);
-        pending.draw(1);
+        pending.assign(1);
         log.ticket(before).wait().unwrap();
         pending.append(&[b"later"]);
         pending.finish().wait().unwrap();
@@ -258,7 +258,7 @@ fn futures_and_callbacks() {
     let (send, receive) = mpsc::channel();
     for _ in 0..100 {
         let mut pending = log.enter(10).unwrap();
-        pending.draw(1);
+        pending.assign(1);
         pending.append(&[b"called"]);
         let ticket = pending.finish_async();
         let (number, send) = (ticket.number(), send.clone());
@@ -303,7 +303,7 @@ fn a_full_group_is_flushed_by_who_fills_it() {
         let log = Log::create(memory(), options).unwrap();
         let commit = || {
             let mut pending = log.enter(1).unwrap();
-            pending.draw(1);
+            pending.assign(1);
             pending.append(&[b"x"]);
             pending.finish_async()
         };
@@ -368,7 +368,7 @@ fn many_threads_with_checkpoints() {
                             };
                             let mut pending = log.enter(len).unwrap();
                             let records = rng.u32(1..5);
-                            let number = pending.draw(records);
+                            let number = pending.assign(records);
                             if rng.u8(..20) == 0 {
                                 pending.void();
                             } else {
@@ -521,9 +521,9 @@ fn the_dead_stay_dead() {
     let options = small(FlushMode::Background);
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    // Number 1 is drawn and never appended, so 2 is durable and does not count.
+    // Number 1 is assigned and never appended, so 2 is durable and does not count.
     let mut lost = log.enter(10).unwrap();
-    lost.draw(1);
+    lost.assign(1);
     std::mem::forget(lost);
     let ticket = log.append(&[b"old"]).unwrap();
     assert!(ticket.try_wait().is_none());

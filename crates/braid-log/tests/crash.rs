@@ -127,11 +127,11 @@ fn step(
                 _ => rng.usize(..400),
             };
             let mut pending = log.enter(len)?;
-            let number = pending.draw(rng.u32(1..4));
+            let number = pending.assign(rng.u32(1..4));
             commits.push((pending, number, len));
         }
         let batch = commits.iter().map(|&(_, number, _)| number).min();
-        // Appended in another order than drawn.
+        // Appended in another order than assigned.
         rng.shuffle(&mut commits);
         for (mut pending, number, len) in commits {
             if rng.u8(..10) == 0 {
@@ -280,7 +280,7 @@ fn concurrent_commits_survive() {
                             let Ok(mut pending) = log.enter(len) else {
                                 return;
                             };
-                            let number = pending.draw(rng.u32(1..3));
+                            let number = pending.assign(rng.u32(1..3));
                             pending.append(&[&payload(number, len)]);
                             // Small groups, so that several are in flight.
                             if thread % 2 == 0 || in_flight == 4 {
@@ -412,7 +412,7 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         unlock();
         return None;
     };
-    let number = pending.draw(1);
+    let number = pending.assign(1);
     // Reads of what has a greater number would not be validated.
     let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
     let mut on: Vec<u64> = reads
@@ -477,7 +477,7 @@ fn a_large_piece_counts_with_its_last_flush() {
             let log = Arc::clone(&of_callback);
             let commit = move || {
                 let mut pending = log.enter(100).unwrap();
-                let number = pending.draw(1);
+                let number = pending.assign(1);
                 pending.append(&[&payload(number, 100)]);
                 drop(pending.finish_async());
                 number
@@ -486,7 +486,7 @@ fn a_large_piece_counts_with_its_last_flush() {
         }
     });
     let mut large = log.enter(60_000).unwrap();
-    let number = large.draw(1);
+    let number = large.assign(1);
     large.append(&[&payload(number, 60_000)]);
     drop(large.finish_async());
     drop(log);
@@ -583,7 +583,11 @@ fn out_of_space_and_back() {
             fill(&mut number);
             assert!(number > 50, "{number}");
             assert!(medium.used() <= limit);
-            assert_eq!(log.last_number(), number, "nothing is drawn without space");
+            assert_eq!(
+                log.last_number(),
+                number,
+                "nothing is assigned without space"
+            );
             // A full log can be opened, and a checkpoint frees it.
             let start = log.quiesce(|start| start);
             log.release(&start).unwrap();

@@ -149,7 +149,7 @@ fn a_segment_after_a_lost_flush_is_given_up() {
     let start = log.quiesce(|start| start);
     // As long as it is in flight, no chunk says that anything is durable.
     let mut open = log.enter(0).unwrap();
-    assert_eq!(open.draw(1), 1);
+    assert_eq!(open.assign(1), 1);
     for number in 2..=40 {
         // Full buffers are flushed.
         drop(log.append(&[&payload(number, 4000)]).unwrap());

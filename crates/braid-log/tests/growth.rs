@@ -73,7 +73,7 @@ fn each_lane_grows_by_itself() {
             let numbers: Vec<u64> = (0..2_000)
                 .map(|_| {
                     let mut entry = log.enter(9_000).unwrap();
-                    let number = entry.draw(1);
+                    let number = entry.assign(1);
                     entry.append(&[&payload(number, 9_000)]);
                     drop(entry.finish());
                     number
@@ -130,7 +130,7 @@ fn segments_grow_with_use_to_their_size() {
                 // Some are split, and what a strand buffers is more than the first segments take.
                 let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
                 let mut entry = log.enter(len).unwrap();
-                let number = entry.draw(1);
+                let number = entry.assign(1);
                 entry.append(&[&payload(number, len)]);
                 drop(entry.finish());
                 expected.push((number, len));
@@ -201,7 +201,7 @@ fn what_a_small_log_lets_in_finds_room() {
                     }
                 }
                 for (mut entry, len) in entries {
-                    let number = entry.draw(1);
+                    let number = entry.assign(1);
                     entry.append(&[&payload(number, len)]);
                     drop(entry.finish());
                     numbers.push((number, len));
@@ -263,7 +263,7 @@ fn a_log_goes_on_in_the_space_that_it_has() {
             let mut numbers = Vec::new();
             let mut append = |len: usize, log: &Log| {
                 let mut entry = log.enter(len)?;
-                let number = entry.draw(1);
+                let number = entry.assign(1);
                 entry.append(&[&payload(number, len)]);
                 drop(entry.finish());
                 numbers.push((number, len));
@@ -318,7 +318,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                 medium.mend();
                 match entered {
                     Ok(mut entry) => {
-                        let number = entry.draw(1);
+                        let number = entry.assign(1);
                         entry.append(&[&payload(number, 3_000)]);
                         drop(entry.finish());
                         numbers.push(number);

@@ -1,10 +1,11 @@
 //! The commit protocols as small state machines, explored exhaustively.
 //!
-//! [`machine`] is what all have in common: transactions that lock, read, draw, append and apply; lanes whose
-//! flushes are sealed and land, or are lost. [`rules`] is what differs: when locks go, what an append waits
-//! for, who is acknowledged, what recovery keeps. In every state the power may fail, with every subset of the
-//! flushes under way arriving; [`properties`] says what must hold then. [`mutants`](rules::Mutant) break a
-//! rule each, and the exploration must find the consequence.
+//! [`machine`] is what all have in common: transactions that lock, read, assign, append and apply;
+//! lanes whose flushes are sealed and land, or are lost. [`rules`] is what differs: when locks go,
+//! what an append waits for, who is acknowledged, what recovery keeps. In every state the power may
+//! fail, with every subset of the flushes under way arriving; [`properties`] says what must hold
+//! then. [`mutants`](rules::Mutant) break a rule each, and the exploration must find the
+//! consequence.
 //!
 //! Bounds: every script of 3 transactions over 2 keys on up to 3 lanes, and chosen scripts of 4 transactions
 //! over 3 keys on 3 lanes; one flush of a lane under way at a time; two ends of epochs.

@@ -40,7 +40,7 @@ fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
             _ => rng.usize(..400),
         };
         let mut pending = log.enter(len)?;
-        let number = pending.draw(rng.u32(1..4));
+        let number = pending.assign(rng.u32(1..4));
         commits.push((pending, number, len));
     }
     rng.shuffle(&mut commits);
@@ -183,7 +183,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                             rng.usize(..300)
                         };
                         let mut pending = log.enter(len).unwrap();
-                        let number = pending.draw(rng.u32(1..3));
+                        let number = pending.assign(rng.u32(1..3));
                         let bytes = payload(number, len);
                         pending.append(&[&bytes]);
                         let ticket = pending.finish();

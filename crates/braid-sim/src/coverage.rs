@@ -122,7 +122,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("recovery: incarnations that do not count as one", LONG),
     ("recovery: replay fails", LONG),
     ("recovery: several incarnations", LONG),
-    ("recovery: the cut goes up to a whole draw", LONG),
+    ("recovery: the cut goes up to a whole assignment", LONG),
     ("recovery: the next segment is ready", LONG),
     ("recovery: whole pieces behind the cut", LONG),
     ("replay: a batch before the end", LONG),

@@ -204,7 +204,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
     (
         Protocol::Gwsn,
         "seed=18315,rounds=3,clients=3,transactions=7,keys=4,strands=4,lanes=2,large=true,savepoints=true,loads=true",
-        "a flush drew its number too late (a mutant that few histories catch)",
+        "a flush was assigned its number too late (a mutant that few histories catch)",
     ),
 ];
 

@@ -5,9 +5,9 @@
 //! gives it its name. A crash before that commit leaves a tree without a table, which the next opening
 //! frees, or pages that nothing refers to, which are free space anyway.
 //!
-//! The records carry the number of the commit that drew the table's number, since that of the last one is
-//! not known when they are written. What lies between the two is made good by [`TableCore::since`]: for
-//! snapshots from before, the table is empty.
+//! The records carry the number of the commit that was assigned the table's number, since that of
+//! the last one is not known when they are written. What lies between the two is made good by
+//! [`TableCore::since`]: for snapshots from before, the table is empty.
 //!
 //! [`TableCore::since`]: crate::table::TableCore::since
 

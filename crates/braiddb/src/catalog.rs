@@ -250,7 +250,7 @@ impl Inner {
         Ok(core)
     }
 
-    /// Draws the number of a new table.
+    /// Assigns the number of a new table.
     pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
         let catalog = self.catalog_table();
         let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
@@ -315,7 +315,8 @@ impl Inner {
         }
     }
 
-    /// Commits the removal of a table's name. The table is dead from before the commit draws its number.
+    /// Commits the removal of a table's name. The table is dead from before the commit assigns its
+    /// number.
     fn commit_drop(&self, tx: Transaction, core: &Arc<TableCore>) -> Result<()> {
         core.set_dropped(true);
         if let Err(error) = tx.commit() {

@@ -2,19 +2,21 @@
 //!
 //! The precommit's order is what makes the log's order a serial order, read-only snapshots included:
 //!
-//! 1. reserve space in the data file and in the log (so that nothing can fail for space once a number is drawn);
+//! 1. reserve space in the data file and in the log (so that nothing can fail for space once a
+//!    number is assigned);
 //! 2. mark the write locks as committing;
-//! 3. draw the order number;
+//! 3. assign the order number;
 //! 4. validate the reads (Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after);
 //! 5. append the redo records to the strand, or a void piece if the validation failed;
 //! 6. apply the writes to the trees, keeping what they replace for snapshots;
 //! 7. release the locks (early lock release; `serial` waits for the flush);
 //! 8. leave the commit slot, and wait for the number to be durable.
 //!
-//! If T reads x and W writes x, and T's validation did not see W's mark, then W marked after T drew, so
-//! W's number is larger: reads-before-overwrites agrees with the numbers. Writes-before-reads and
-//! writes-before-writes do because the later one draws after it saw the earlier one's write. So a prefix
-//! of the numbers is a prefix of a serial order (I3, I7), and a snapshot at any number is consistent.
+//! If T reads x and W writes x, and T's validation did not see W's mark, then W marked after T had
+//! its number, so W's number is larger: reads-before-overwrites agrees with the numbers.
+//! Writes-before-reads and writes-before-writes do because the later one assigns after it saw the
+//! earlier one's write. So a prefix of the numbers is a prefix of a serial order (I3, I7), and a
+//! snapshot at any number is consistent.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -375,7 +377,7 @@ impl PooledContext {
             inner.locks.mark_committing(stripe);
         }
         pending.set_signature(state.writes.signature());
-        let number = pending.draw(records);
+        let number = pending.assign(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
                 // Its first number: the others are its own.
@@ -580,9 +582,10 @@ impl Inner {
                 continue;
             }
             // Two transactions behind the reads may have put a key into the range and taken it out again, the first
-            // before this number and the second behind it. A transaction that has drawn its number keeps the second's
-            // tombstone. One without writes has not: it validates at a number that others may get, and a tombstone of theirs
-            // may be gone by now (see the test `a_purged_removal_behind_the_number_is_a_conflict`).
+            // before this number and the second behind it. A transaction that has assigned its
+            // number keeps the second's tombstone. One without writes has not: it validates at a
+            // number that others may get, and a tombstone of theirs may be gone by now (see the
+            // test `a_purged_removal_behind_the_number_is_a_conflict`).
             let purged =
                 !self.gc.none_purged_from(number) && !braid_rt::mutant!("forget_purges_in_ranges");
             if now != read.fingerprint || purged {
@@ -614,7 +617,7 @@ impl Inner {
         if self.lock_release == LockRelease::Precommit {
             for write in state.writes.live() {
                 let tree = &state.tables[write.table as usize].tree;
-                // Locked since before it was drawn: this is what `apply` will replace.
+                // Locked since before it was assigned: this is what `apply` will replace.
                 let found = tree.get(state.writes.key(write), |_| false)?;
                 on.extend(found.map(|found| found.meta.version));
             }
@@ -712,7 +715,7 @@ impl Inner {
                         return keep;
                     }
                     // I7: a key's versions follow the numbers, because its lock is held from before
-                    // the draw until now.
+                    // the assignment until now.
                     if meta.version >= number {
                         disordered(meta.version, number);
                     }

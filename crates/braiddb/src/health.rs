@@ -16,8 +16,8 @@ pub(crate) type HealthCallback = Arc<dyn Fn(&Health) + Send + Sync>;
 
 /// What was noticed of the database's health.
 pub(crate) struct HealthWatch {
-    /// What a commit lacked space for, and the newest number then: a number drawn since shows that there
-    /// is space again.
+    /// What a commit lacked space for, and the newest number then: a number assigned since shows
+    /// that there is space again.
     no_space: Mutex<Option<(u64, String)>>,
     listener: Option<HealthCallback>,
     /// What the listener knows.

@@ -7,8 +7,9 @@
 //! The lock word is `owner << 2 | WAITERS | COMMITTING`:
 //!
 //! - the owner is the transaction context's number, 0 for nobody;
-//! - `COMMITTING` is set before the owner draws its order number, so that a transaction that validates
-//!   its reads later in the order sees a write that is on its way (Silo's phase 1, Tu et al. 2013 §4.4);
+//! - `COMMITTING` is set before the owner assigns its order number, so that a transaction that
+//!   validates its reads later in the order sees a write that is on its way (Silo's phase 1, Tu et
+//!   al. 2013 §4.4);
 //! - `WAITERS` sends the unlocking owner to the waiting room.
 //!
 //! A waiter looks for a cycle in the wait-for graph before it sleeps. A transaction that waits has one edge, to the owner
@@ -426,16 +427,16 @@ impl LockTable {
         Outlook::Open
     }
 
-    /// Announces that the owner of a stripe is about to draw its number and to write.
+    /// Announces that the owner of a stripe is about to assign its number and to write.
     pub(crate) fn mark_committing(&self, stripe: usize) {
         braid_rt::point();
         if braid_rt::mutant!("no_marks") {
             return;
         }
-        // Relaxed: the draw of the number behind it (`PendingCommit::draw`, a read-modify-write of
-        // one counter with Release and Acquire) carries it to every validator that draws later, or
-        // that finds this number drawn. One that does not see the mark comes before this owner in
-        // the order.
+        // Relaxed: the assignment of the number behind it (`PendingCommit::assign`, a
+        // read-modify-write of one counter with Release and Acquire) carries it to every validator
+        // that assigns later, or that finds this number assigned. One that does not see the mark
+        // comes before this owner in the order.
         self.stripes[stripe]
             .word
             .fetch_or(COMMITTING, Ordering::Relaxed);
@@ -453,7 +454,7 @@ impl LockTable {
     pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
         braid_rt::point();
         // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The mark itself comes with
-        // the validator's own draw, see `mark_committing`.
+        // the validator's own assignment, see `mark_committing`.
         let word = self.stripes[stripe].word.load(Ordering::Acquire);
         word & COMMITTING != 0 && word >> OWNER_SHIFT != owner
     }

@@ -69,17 +69,17 @@ fn a_circle_is_found() {
 
 /// A validator that sees no mark comes before the writer in the order, or sees what it wrote.
 ///
-/// It has its place by drawing a number, as a writer does, or by looking at the newest one.
+/// It has its place by assigning a number, as a writer does, or by looking at the newest one.
 ///
 /// Needs Release in `unmark_committing` and `unlock`, Acquire in `is_committing_by_other`. The mark itself
-/// needs no more than the draw behind it: in all orders.
+/// needs no more than the assignment behind it: in all orders.
 #[test]
 fn a_validator_sees_the_mark_or_the_write() {
-    let draw: fn(&AtomicU64) -> u64 = |counter| counter.fetch_add(1, SeqCst);
+    let assign: fn(&AtomicU64) -> u64 = |counter| counter.fetch_add(1, SeqCst);
     let look: fn(&AtomicU64) -> u64 = |counter| counter.load(SeqCst);
     let unlock: fn(&LockTable) = |locks| locks.unlock(0, 1);
     let unmark: fn(&LockTable) = |locks| locks.unmark_committing(0);
-    for place in [draw, look] {
+    for place in [assign, look] {
         for release in [unlock, unmark] {
             explore(usize::MAX, move || validate_beside_a_writer(place, release));
         }
@@ -94,7 +94,7 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
             let (locks, counter, written) = &*shared;
             locks.lock(0, 1).unwrap();
             locks.mark_committing(0);
-            // As the log draws.
+            // As the log assigns.
             let number = counter.fetch_add(1, SeqCst);
             written.store(true, Relaxed);
             release(locks);

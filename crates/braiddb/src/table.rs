@@ -215,10 +215,10 @@ impl TableCore {
         }
     }
 
-    /// Sets whether the table is dropped. A drop sets it before it draws its order number, and a commit
-    /// looks after it drew its own: so a commit that does not see it comes before the drop.
+    /// Sets whether the table is dropped. A drop sets it before it assigns its order number, and a
+    /// commit looks after it got its own: so a commit that does not see it comes before the drop.
     pub(crate) fn set_dropped(&self, dropped: bool) {
-        // SeqCst: in one order with both draws.
+        // SeqCst: in one order with both assignments.
         self.dropped.store(dropped, Ordering::SeqCst);
     }
 

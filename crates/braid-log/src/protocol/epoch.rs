@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn an_epoch_is_acknowledged_as_a_whole() {
         let frontier = Frontier {
-            drawn: 9,
+            assigned: 9,
             commit_slots: u64::MAX,
             strands: 7,
             epoch_end: 6,

@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn horizon_is_the_least_of_all() {
         let free = Frontier {
-            drawn: 9,
+            assigned: 9,
             commit_slots: u64::MAX,
             strands: u64::MAX,
             epoch_end: 0,

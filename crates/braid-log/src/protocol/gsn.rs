@@ -61,7 +61,7 @@ impl Protocol for Gsn {
                 }
             }
         }
-        // What is kept is a number that was drawn, so that the next incarnation's lie behind it.
+        // What is kept is a number that was assigned, so that the next incarnation's lie behind it.
         for (lane, kept) in kept.iter_mut().enumerate() {
             let last = scanned.tail.iter().rev().map(|run| run.last);
             let last = last

@@ -1,10 +1,10 @@
 //! GWSN: one number for each flush of the log instead of one for each record.
 //!
-//! A flush takes all that the strands of its lane hold at one instant and draws the *global WAL-flush
-//! sequence number* while it does. What a transaction depends on lies in the same flush or in one with a
-//! smaller number: in its own lane because the instant is one for all strands, in other lanes because the
-//! transaction waits for it, either at a lock or before it appends. So the order of the flushes embeds the
-//! order of the dependencies (the paper's Lemmas 4 to 6).
+//! A flush takes all that the strands of its lane hold at one instant and assigns the *global
+//! WAL-flush sequence number* while it does. What a transaction depends on lies in the same flush
+//! or in one with a smaller number: in its own lane because the instant is one for all strands, in
+//! other lanes because the transaction waits for it, either at a lock or before it appends. So the
+//! order of the flushes embeds the order of the dependencies (the paper's Lemmas 4 to 6).
 //!
 //! Versions still have the transactions' own numbers, since a snapshot needs a total order that is known when
 //! a version is made; what is durable and what recovery keeps goes by flushes.

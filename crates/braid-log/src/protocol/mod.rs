@@ -13,13 +13,13 @@ mod serial;
 use crate::chunk::NUMBERS_MAX;
 use crate::{LockRelease, LogError, ProtocolKind};
 
-/// What the durable horizon is computed from. The order of collection matters: `drawn` first, then
-/// the commits, then the strands; see [`Protocol::horizon`].
+/// What the durable horizon is computed from. The order of collection matters: `assigned` first,
+/// then the commits, then the strands; see [`Protocol::horizon`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frontier {
-    /// The newest number drawn when the collection began.
-    pub(crate) drawn: u64,
-    /// The smallest number that a pending commit has, or may still draw; `u64::MAX` if there is
+    /// The newest number assigned when the collection began.
+    pub(crate) assigned: u64,
+    /// The smallest number that a pending commit has, or may still assign; `u64::MAX` if there is
     /// none.
     pub(crate) commit_slots: u64,
     /// The smallest number that lies in a strand's buffer and is not durable; `u64::MAX` if none.
@@ -32,16 +32,18 @@ impl Frontier {
     /// The greatest number up to which everything is durable and finished.
     ///
     /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back for
-    /// ever. Here a strand counts only with what lies in its buffers, and what is drawn but not yet
-    /// appended counts through its commit, so the minimum is exact.
+    /// ever. Here a strand counts only with what lies in its buffers, and what is assigned but not
+    /// yet appended counts through its commit, so the minimum is exact.
     pub(crate) fn durable(&self) -> u64 {
         if braid_rt::mutant!("acknowledge_before_flush") {
-            return self.drawn;
+            return self.assigned;
         }
         if braid_rt::mutant!("horizon_ignores_pending") {
-            return self.drawn.min(self.strands - 1);
+            return self.assigned.min(self.strands - 1);
         }
-        self.drawn.min(self.commit_slots - 1).min(self.strands - 1)
+        self.assigned
+            .min(self.commit_slots - 1)
+            .min(self.strands - 1)
     }
 }
 
@@ -114,7 +116,7 @@ impl Kept {
     }
 }
 
-/// How numbers are drawn.
+/// How numbers are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbering {
     /// One after the other.
@@ -165,7 +167,7 @@ pub(crate) trait Protocol: Sync {
         false
     }
 
-    /// How numbers are drawn.
+    /// How numbers are assigned.
     fn numbering(&self) -> Numbering {
         Numbering::Dense
     }
@@ -200,7 +202,8 @@ pub(crate) trait Protocol: Sync {
 }
 
 /// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing when a
-/// transaction had drawn but not appended; nothing kept can depend on it, since it had released nothing.
+/// transaction had assigned but not appended; nothing kept can depend on it, since it had released
+/// nothing.
 fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
     let last = scanned.tail.iter().map(|run| run.last).max();
     scanned.base.max(scanned.horizon).max(last.unwrap_or(0))

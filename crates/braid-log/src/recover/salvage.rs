@@ -21,7 +21,7 @@ pub(super) struct Damage {
     pub(super) broken: bool,
 }
 
-/// How an incarnation counts: every `stride` numbers behind `base` hold one that was drawn.
+/// How an incarnation counts: every `stride` numbers behind `base` hold one that was assigned.
 pub(super) struct Numbers {
     pub(super) base: u64,
     pub(super) stride: u64,

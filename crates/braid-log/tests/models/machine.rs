@@ -20,7 +20,7 @@ pub(crate) enum Phase {
     /// Has its lock, and has read.
     Running,
     /// Has its number.
-    Drawn,
+    Assigned,
     /// Its piece is in its lane, and its write is visible.
     Applied,
     /// It failed its validation; its piece says that its number is given up.
@@ -63,7 +63,7 @@ pub(crate) struct Lane {
 pub(crate) struct State {
     pub(crate) transactions: Vec<Transaction>,
     pub(crate) lanes: [Lane; LANES],
-    /// The newest numbers drawn.
+    /// The newest numbers assigned.
     pub(crate) counter: u8,
     pub(crate) flushes: u8,
     pub(crate) epoch_end: u8,
@@ -77,7 +77,7 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Begin(usize),
-    Draw(usize),
+    Assign(usize),
     Append(usize),
     Seal(usize),
     Land(usize),
@@ -180,23 +180,25 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
                 own.phase = Phase::Running;
                 own.read_from = next.writer[read];
             }),
-            Phase::Running => add(Step::Draw(i), &|next| {
+            Phase::Running => add(Step::Assign(i), &|next| {
                 next.counter += 1;
                 next.transactions[i].number = next.counter;
-                next.transactions[i].phase = Phase::Drawn;
+                next.transactions[i].phase = Phase::Assigned;
             }),
-            Phase::Drawn if state.may_append(rules, script, i) => add(Step::Append(i), &|next| {
-                next.lanes[usize::from(script[i].lane)].buffer.push(i as u8);
-                let own = &mut next.transactions[i];
-                // The validation: what it read must still be what one of its number would read.
-                if own.read_from != next.writer[read] {
-                    own.phase = Phase::Void;
-                    return;
-                }
-                own.phase = Phase::Applied;
-                own.overwrote = next.writer[write];
-                next.writer[write] = Some(i as u8);
-            }),
+            Phase::Assigned if state.may_append(rules, script, i) => {
+                add(Step::Append(i), &|next| {
+                    next.lanes[usize::from(script[i].lane)].buffer.push(i as u8);
+                    let own = &mut next.transactions[i];
+                    // The validation: what it read must still be what one of its number would read.
+                    if own.read_from != next.writer[read] {
+                        own.phase = Phase::Void;
+                        return;
+                    }
+                    own.phase = Phase::Applied;
+                    own.overwrote = next.writer[write];
+                    next.writer[write] = Some(i as u8);
+                })
+            }
             _ => {}
         }
     }

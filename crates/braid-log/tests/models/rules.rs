@@ -124,7 +124,7 @@ impl Rules {
             let transaction = &state.transactions[*i];
             match transaction.phase {
                 Phase::Waiting | Phase::Running => false,
-                Phase::Drawn => self.mutant != Mutant::IgnoreOtherLanes,
+                Phase::Assigned => self.mutant != Mutant::IgnoreOtherLanes,
                 Phase::Applied | Phase::Void => !self.is_durable(state, *i),
             }
         };
@@ -171,7 +171,7 @@ impl Rules {
                     Phase::Waiting | Phase::Running => false,
                     // A pending commit holds all lanes back, for it is not known where it will
                     // append.
-                    Phase::Drawn => true,
+                    Phase::Assigned => true,
                     _ if lane_of(state, *i) != lane => false,
                     Phase::Void => !self.is_durable(state, *i),
                     Phase::Applied => {

@@ -477,7 +477,8 @@ impl Inner {
         }
         self.stop_threads();
         self.notifier.notify();
-        // Commits that draw a number before this are in the log, and the flush takes them; others fail.
+        // Commits that assign a number before this are in the log, and the flush takes them; others
+        // fail.
         if !braid_rt::mutant!("accept_commits_after_close") {
             self.log.seal();
         }
