@@ -34,7 +34,7 @@
 //! 2. [`PendingCommit::assign`] assigns it consecutive sequence numbers of the global order with
 //!    one `fetch_add`.
 //! 3. [`PendingCommit::append`] copies its record into the buffer of the thread's *strand* (or
-//!    [`PendingCommit::void`] writes an abort record for the numbers).
+//!    [`PendingCommit::abort`] writes an abort record for the numbers).
 //! 4. The caller applies the transaction, then calls [`PendingCommit::finish`], and may release its
 //!    locks early where [`ProtocolKind::lock_release`] says so.
 //! 5. The [`Ticket`] resolves when the transaction is durable: block, poll, await or register a

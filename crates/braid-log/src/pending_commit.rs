@@ -10,7 +10,7 @@ use crate::strand::{PieceNumbers, Strand};
 use crate::ticket::{Ticket, TicketHome};
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
-/// piece (or [`PendingCommit::void`]), apply its writes, then [`PendingCommit::finish`].
+/// piece (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
 ///
 /// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
@@ -146,15 +146,15 @@ impl<'a> PendingCommit<'a> {
     /// # Panics
     /// If no number was assigned, or something was appended before.
     #[cold]
-    pub fn void(&mut self) {
+    pub fn abort(&mut self) {
         if !self.dependencies.is_empty() {
             self.dependencies.clear();
             if let (Some(hardening), Some(numbers)) = (&self.home.core.hardening, self.numbers) {
                 hardening.forget(numbers.last);
             }
         }
-        if !braid_rt::mutant!("forget_voids") {
-            self.put(PieceKind::Void, &[]);
+        if !braid_rt::mutant!("forget_abort_records") {
+            self.put(PieceKind::Abort, &[]);
         }
     }
 
@@ -297,7 +297,7 @@ impl<'a> PendingCommit<'a> {
     fn leave(&mut self) {
         self.has_left = true;
         if self.numbers.is_some() && !self.appended {
-            self.void();
+            self.abort();
         }
         let core = &self.home.core;
         core.commit_slots.leave(self.slot);

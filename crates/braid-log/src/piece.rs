@@ -19,7 +19,7 @@ pub(crate) const PIECE_HEADER_MAX: usize = 32;
 
 /// The kinds whose number stands alone.
 const DATA_ALONE: u64 = 5;
-const VOID_ALONE: u64 = 6;
+const ABORT_ALONE: u64 = 6;
 
 /// What a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum PieceKind {
     /// A whole transaction.
     Data,
     /// Numbers that were assigned and given up.
-    Void,
+    Abort,
     /// A whole transaction that counts only if others do.
     Dependent {
         /// Bytes in front of the payload that say which.
@@ -79,12 +79,12 @@ impl PieceHeader {
         } = self;
         let (code, extra) = match (kind, previous) {
             (PieceKind::Data, Some(_)) => (0, None),
-            (PieceKind::Void, Some(_)) => (1, None),
+            (PieceKind::Abort, Some(_)) => (1, None),
             (PieceKind::First { total }, Some(_)) => (2, Some(total)),
             (PieceKind::Next { offset }, Some(_)) => (3, Some(offset)),
             (PieceKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
             (PieceKind::Data, None) => (DATA_ALONE, None),
-            (PieceKind::Void, None) => (VOID_ALONE, None),
+            (PieceKind::Abort, None) => (ABORT_ALONE, None),
             (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
@@ -156,13 +156,13 @@ impl<'a> Pieces<'a> {
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let code = tag & 7;
         let previous = match code {
-            DATA_ALONE | VOID_ALONE => 0,
+            DATA_ALONE | ABORT_ALONE => 0,
             _ => self.previous,
         };
         let number = previous.wrapping_add(delta);
         let kind = match code {
             0 | DATA_ALONE => PieceKind::Data,
-            1 | VOID_ALONE => PieceKind::Void,
+            1 | ABORT_ALONE => PieceKind::Abort,
             2 => PieceKind::First { total: self.get()? },
             3 => PieceKind::Next {
                 offset: self.get()?,
@@ -235,7 +235,7 @@ mod tests {
     fn kinds() -> impl Strategy<Value = PieceKind> {
         prop_oneof![
             Just(PieceKind::Data),
-            Just(PieceKind::Void),
+            Just(PieceKind::Abort),
             any::<u64>().prop_map(|total| PieceKind::First { total }),
             any::<u64>().prop_map(|offset| PieceKind::Next { offset }),
             Just(PieceKind::Dependent { dependencies: 0 }),
@@ -261,7 +261,7 @@ mod tests {
                 };
                 let mut room = [0; PIECE_HEADER_MAX];
                 // Alone, where that may be.
-                let alone = number % 2 == 0 && matches!(kind, PieceKind::Data | PieceKind::Void);
+                let alone = number % 2 == 0 && matches!(kind, PieceKind::Data | PieceKind::Abort);
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);

@@ -606,7 +606,7 @@ impl LaneScan {
             crc: crc32c::crc32c(piece.payload),
         };
         let complete = match piece.kind {
-            PieceKind::Data | PieceKind::Void | PieceKind::Dependent { .. } => true,
+            PieceKind::Data | PieceKind::Abort | PieceKind::Dependent { .. } => true,
             PieceKind::First { total } => {
                 open.insert(piece.number, self.streamed.len());
                 self.streamed.push(Streamed {

@@ -478,7 +478,7 @@ impl Cursor {
                 continue;
             }
             let complete = match piece.kind {
-                PieceKind::Void => None,
+                PieceKind::Abort => None,
                 PieceKind::Data | PieceKind::Dependent { .. } => Some(piece.split().1.to_vec()),
                 PieceKind::First { total } => {
                     let payload = piece.payload.to_vec();

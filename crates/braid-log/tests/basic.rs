@@ -135,7 +135,7 @@ fn streams_pieces_larger_than_all_buffers() {
 }
 
 #[test]
-fn void_and_dropped_commits_leave_no_gap() {
+fn aborted_and_dropped_commits_leave_no_gap() {
     let device = memory();
     let options = small(FlushMode::Callers);
     let log = Log::create(device.clone(), options.clone()).unwrap();
@@ -146,8 +146,8 @@ fn void_and_dropped_commits_leave_no_gap() {
     let kept = pending.finish();
     let mut pending = log.enter(10).unwrap();
     assert_eq!(pending.assign(2), 5);
-    pending.void();
-    let voided = pending.finish();
+    pending.abort();
+    let aborted = pending.finish();
     let mut pending = log.enter(10).unwrap();
     pending.assign(1);
     drop(pending);
@@ -164,7 +164,7 @@ fn void_and_dropped_commits_leave_no_gap() {
     log.wait_applied(8, u64::MAX);
     let last = log.append(&[b"last"]).unwrap();
     last.wait().unwrap();
-    assert!(kept.is_durable() && voided.is_durable());
+    assert!(kept.is_durable() && aborted.is_durable());
     drop(log);
     let recovered = recover(&device, &options, &start);
     assert_eq!(recovered.cut, 8);
@@ -370,7 +370,7 @@ fn many_threads_with_checkpoints() {
                             let records = rng.u32(1..5);
                             let number = pending.assign(records);
                             if rng.u8(..20) == 0 {
-                                pending.void();
+                                pending.abort();
                             } else {
                                 pending.append(&[&payload(number, len)]);
                             }

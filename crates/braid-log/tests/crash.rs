@@ -20,7 +20,7 @@ const BLOCK: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Known {
     Appended(usize),
-    Void,
+    Abort,
 }
 
 /// What must hold after a crash.
@@ -62,9 +62,9 @@ impl Model {
         }
         // I1, I3: what was acknowledged alone, and what is found, come with all that they depend on.
         for number in &self.alone {
-            let void = self.known.get(number) == Some(&Known::Void);
+            let abort = self.known.get(number) == Some(&Known::Abort);
             assert!(
-                *number <= start || void || found.contains_key(number),
+                *number <= start || abort || found.contains_key(number),
                 "{number} was acknowledged and is missing"
             );
         }
@@ -135,8 +135,8 @@ fn step(
         rng.shuffle(&mut commits);
         for (mut pending, number, len) in commits {
             if rng.u8(..10) == 0 {
-                model.known.insert(number, Known::Void);
-                pending.void();
+                model.known.insert(number, Known::Abort);
+                pending.abort();
             } else {
                 if log.wants_dependencies() {
                     let appended = model.known.iter().rev().take(12);

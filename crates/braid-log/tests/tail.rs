@@ -30,7 +30,7 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
     }
 }
 
-/// Commits until the power goes, with voids, large pieces and several pending commits.
+/// Commits until the power goes, with aborts, large pieces and several pending commits.
 fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
     let mut commits = Vec::new();
     for _ in 0..rng.usize(1..4) {
@@ -47,7 +47,7 @@ fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
     let mut tickets = Vec::new();
     for (mut pending, number, len) in commits {
         match rng.u8(..10) {
-            0 => pending.void(),
+            0 => pending.abort(),
             _ => pending.append(&[&payload(number, len)]),
         }
         tickets.push(pending.finish());

@@ -7,7 +7,7 @@
 //! 2. mark the write locks as committing;
 //! 3. assign the order number;
 //! 4. validate the reads (Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after);
-//! 5. append the redo records to the strand, or a void piece if the validation failed;
+//! 5. append the redo records to the strand, or an abort record if the validation failed;
 //! 6. apply the writes to the trees, keeping what they replace for snapshots;
 //! 7. release the locks (early lock release; `serial` waits for the flush);
 //! 8. leave the commit slot, and wait for the number to be durable.
@@ -390,7 +390,7 @@ impl PooledContext {
                 false => Ok(()),
             }
         }) {
-            pending.void();
+            pending.abort();
             inner.unlock_all(state);
             drop(pending.finish());
             return Err(error);
@@ -399,7 +399,7 @@ impl PooledContext {
             match inner.dependencies(state) {
                 Ok(on) => pending.depends_on(&on, bytes),
                 Err(error) => {
-                    pending.void();
+                    pending.abort();
                     inner.unlock_all(state);
                     drop(pending.finish());
                     return Err(error);

@@ -98,7 +98,7 @@ pub(super) const PIECES: Target = Target {
         let at = braid_log::fuzzing::chunks(&segment)[0];
         vec![
             segment[at + 72..at + 72 + 60].to_vec(),
-            // Void, the first part of two, the second, one with a dependency.
+            // An abort record, the first part of two, the second, one with a dependency.
             vec![9, 2, 0],
             vec![10, 2, 3, 2, 1, 1, 11, 0, 2, 1, 1],
             vec![12, 4, 8, 9, 1, 0, 0, 0, 0, 0, 0, 0, 7],

@@ -24,7 +24,7 @@ pub(crate) enum Phase {
     /// Its piece is in its lane, and its write is visible.
     Applied,
     /// It failed its validation; its piece says that its number is given up.
-    Void,
+    Abort,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -125,7 +125,7 @@ impl State {
                 let transaction = &self.transactions[i];
                 transaction.has_lock
                     && match (transaction.phase, rules.lock_release()) {
-                        (Phase::Void, _) | (Phase::Applied, LockRelease::Precommit) => true,
+                        (Phase::Abort, _) | (Phase::Applied, LockRelease::Precommit) => true,
                         (Phase::Applied, LockRelease::Numbered) => self.flush_of(i).is_some(),
                         (Phase::Applied, LockRelease::Durable) => rules.is_acknowledged(self, i),
                         _ => false,
@@ -191,7 +191,7 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
                     let own = &mut next.transactions[i];
                     // The validation: what it read must still be what one of its number would read.
                     if own.read_from != next.writer[read] {
-                        own.phase = Phase::Void;
+                        own.phase = Phase::Abort;
                         return;
                     }
                     own.phase = Phase::Applied;

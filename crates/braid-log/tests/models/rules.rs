@@ -125,7 +125,7 @@ impl Rules {
             match transaction.phase {
                 Phase::Waiting | Phase::Running => false,
                 Phase::Assigned => self.mutant != Mutant::IgnoreOtherLanes,
-                Phase::Applied | Phase::Void => !self.is_durable(state, *i),
+                Phase::Applied | Phase::Abort => !self.is_durable(state, *i),
             }
         };
         let open = (0..state.transactions.len()).filter(is_open);
@@ -173,7 +173,7 @@ impl Rules {
                     // append.
                     Phase::Assigned => true,
                     _ if lane_of(state, *i) != lane => false,
-                    Phase::Void => !self.is_durable(state, *i),
+                    Phase::Abort => !self.is_durable(state, *i),
                     Phase::Applied => {
                         let lost = |on: usize| {
                             let of = lane_of(state, on);
