@@ -536,10 +536,10 @@ typedef struct {
   uint64_t log_flushes;
   // Chunks of log written; a flush writes one for each strand that has something.
   uint64_t log_chunks;
-  // Pieces of log written; a transaction is one, or several if it is large.
-  uint64_t log_pieces;
-  // Pieces that were appended together with others (`BRAID_PROTOCOL_AETHER`).
-  uint64_t log_consolidated_pieces;
+  // Log records written; a transaction is one, or several if it is large.
+  uint64_t log_records;
+  // Log records that were appended together with others (`BRAID_PROTOCOL_AETHER`).
+  uint64_t log_consolidated_records;
   // Files of the log that exist.
   uint64_t log_segments;
   // Of these, ready for use.

@@ -55,10 +55,10 @@ pub struct braid_stats {
     pub log_flushes: u64,
     /// Chunks of log written; a flush writes one for each strand that has something.
     pub log_chunks: u64,
-    /// Pieces of log written; a transaction is one, or several if it is large.
-    pub log_pieces: u64,
-    /// Pieces that were appended together with others (`BRAID_PROTOCOL_AETHER`).
-    pub log_consolidated_pieces: u64,
+    /// Log records written; a transaction is one, or several if it is large.
+    pub log_records: u64,
+    /// Log records that were appended together with others (`BRAID_PROTOCOL_AETHER`).
+    pub log_consolidated_records: u64,
     /// Files of the log that exist.
     pub log_segments: u64,
     /// Of these, ready for use.
@@ -124,8 +124,8 @@ impl braid_stats {
             log_payload_bytes: log.payload_bytes,
             log_flushes: log.flushes,
             log_chunks: log.chunks,
-            log_pieces: log.pieces,
-            log_consolidated_pieces: log.consolidated_pieces,
+            log_records: log.records,
+            log_consolidated_records: log.consolidated_records,
             log_segments: log.segments,
             log_segments_ready: log.segments_ready,
             log_segments_recycled: log.segments_recycled,

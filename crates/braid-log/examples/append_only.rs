@@ -35,7 +35,7 @@ fn main() -> Result<(), LogError> {
     let stats = log.stats();
     println!(
         "{} events in {} flushes, {} bytes",
-        stats.pieces, stats.flushes, stats.written_bytes
+        stats.records, stats.flushes, stats.written_bytes
     );
     log.close()?;
 

@@ -248,20 +248,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let begun = Instant::now();
         let recovered = Log::recover(device, options, &start, &|_| {})?;
         let scan = begun.elapsed().as_secs_f64();
-        let pieces = AtomicU64::new(0);
+        let log_records = AtomicU64::new(0);
         let begun = Instant::now();
-        recovered.for_each_parallel(2, |piece| {
-            std::hint::black_box(piece.payload);
-            pieces.fetch_add(1, Ordering::Relaxed);
+        recovered.for_each_parallel(2, |log_record| {
+            std::hint::black_box(log_record.payload);
+            log_records.fetch_add(1, Ordering::Relaxed);
             Ok::<_, braid_log::LogError>(())
         })?;
         let replay = begun.elapsed().as_secs_f64();
         let mebibytes = recovered.scanned_bytes() as f64 / f64::from(1 << 20);
         println!(
-            "recovery: {mebibytes:.0} MiB, scan {:.0} MiB/s, replay {:.0} MiB/s, {:.1} M pieces/s",
+            "recovery: {mebibytes:.0} MiB, scan {:.0} MiB/s, replay {:.0} MiB/s, {:.1} M log records/s",
             mebibytes / scan,
             mebibytes / replay,
-            pieces.into_inner() as f64 / replay / 1e6,
+            log_records.into_inner() as f64 / replay / 1e6,
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The unit of flush on the medium: a header and the pieces of one strand.
+//! The unit of flush on the medium: a header and the log records of one strand.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | 32..40 | greatest number in the chunk |
 //! | 40..48 | durable horizon known when the chunk was sealed |
 //! | 48..52 | payload length in bytes |
-//! | 52..56 | pieces |
+//! | 52..56 | log records |
 //! | 56..64 | number of the flush, with a protocol that numbers flushes; else 0 |
 //! | 64..68 | link: CRC-32C of the lane's chunk before |
 //! | 68..72 | CRC-32C of the bytes before and of the payload |
@@ -48,7 +48,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) last: u64,
     pub(crate) horizon: u64,
     pub(crate) payload_len: u32,
-    pub(crate) pieces: u32,
+    pub(crate) log_records: u32,
     pub(crate) link: u32,
     /// Chunks of the same flush that follow: it arrived as a whole with the one where this is 0.
     pub(crate) more: u16,
@@ -98,7 +98,7 @@ impl ChunkHeader {
         chunk[32..40].copy_from_slice(&self.last.to_le_bytes());
         chunk[40..48].copy_from_slice(&self.horizon.to_le_bytes());
         chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
-        chunk[52..56].copy_from_slice(&self.pieces.to_le_bytes());
+        chunk[52..56].copy_from_slice(&self.log_records.to_le_bytes());
         chunk[56..64].copy_from_slice(&self.flush.to_le_bytes());
         chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
         let crc = checksum(chunk, end);
@@ -121,7 +121,7 @@ impl ChunkHeader {
             last: get_u64(bytes, 32),
             horizon: get_u64(bytes, 40),
             payload_len: get_u32(bytes, 48),
-            pieces: get_u32(bytes, 52),
+            log_records: get_u32(bytes, 52),
             link: get_u32(bytes, 64),
             more: get_u16(bytes, 10),
             flush: get_u64(bytes, 56),
@@ -157,7 +157,7 @@ mod tests {
             last: 11,
             horizon: 4,
             payload_len: 100,
-            pieces: 3,
+            log_records: 3,
             link: 0xdead_beef,
             more: 2,
             flush: 1 << 40,

@@ -22,7 +22,7 @@ use crate::space::SpaceState;
 use crate::strand::Strand;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, fence};
 
-/// Dependencies that a piece names; a transaction with more waits for them.
+/// Dependencies that a log record names; a transaction with more waits for them.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
 
 /// What somebody waits for.
@@ -419,7 +419,7 @@ impl Core {
 
     /// What a transaction does before it is appended about those that it read from or overwrote; see
     /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns those to be named
-    /// in its piece.
+    /// in its log record.
     pub(crate) fn depend(&self, lane: usize, number: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
         if newest <= self.horizon() {

@@ -146,8 +146,8 @@ impl Core {
             seal.link = self.seal_chunk(lane, &seal, place, chunk.strand, &mut chunk.slot);
             seal.chunk += 1;
         }
-        let pieces = chunks.iter().map(|chunk| chunk.slot.pieces).sum();
-        lane.set_last_flush(pieces, end - start);
+        let log_records = chunks.iter().map(|chunk| chunk.slot.log_records).sum();
+        lane.set_last_flush(log_records, end - start);
         seal.offset = end;
         seal.group += 1;
         lane.set_sealed(group);
@@ -186,7 +186,7 @@ impl Core {
             last: slot.last,
             horizon: self.horizon(),
             payload_len: narrow(slot.buf.len() - crate::chunk::CHUNK_HEADER),
-            pieces: slot.pieces,
+            log_records: slot.log_records,
             link: seal.link,
             more: narrow(place.more),
             flush: place.flush,
@@ -195,7 +195,7 @@ impl Core {
             LaneCounters::add(&lane.counters.queue_nanos, nanos(braid_rt::now() - opened));
         }
         LaneCounters::add(&lane.counters.chunks, 1);
-        LaneCounters::add(&lane.counters.pieces, u64::from(slot.pieces));
+        LaneCounters::add(&lane.counters.log_records, u64::from(slot.log_records));
         LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
         LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
         slot.buf.pad(header.size());

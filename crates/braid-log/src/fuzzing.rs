@@ -4,8 +4,8 @@
 //! makes the checksums and links fit again.
 
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
+use crate::log_record::LogRecords;
 use crate::options::{BLOCK, LogOptions};
-use crate::piece::Pieces;
 use crate::segment::SegmentHeader;
 
 /// The unit in which segments are written.
@@ -16,20 +16,20 @@ pub fn is_segment_header(bytes: &[u8]) -> bool {
     SegmentHeader::decode(bytes).is_some()
 }
 
-/// The pieces of a chunk, if the bytes are one; `None` also if they are no pieces.
-pub fn pieces_of_chunk(bytes: &[u8]) -> Option<usize> {
+/// The log records of a chunk, if the bytes are one; `None` also if they are no log records.
+pub fn records_of_chunk(bytes: &[u8]) -> Option<usize> {
     let header = ChunkHeader::decode(bytes)?;
     let (payload, _) = header.check(bytes)?;
-    pieces(payload)
+    log_records(payload)
 }
 
-/// How many pieces a payload holds; `None` if it is none.
-pub fn pieces(payload: &[u8]) -> Option<usize> {
-    let mut pieces = Pieces::new(payload);
+/// How many log records a payload holds; `None` if it is none.
+pub fn log_records(payload: &[u8]) -> Option<usize> {
+    let mut log_records = LogRecords::new(payload);
     let mut count = 0;
-    while let Some(piece) = pieces.next().ok()? {
-        let (dependencies, payload) = piece.split();
-        assert!(dependencies.count() * 8 + payload.len() <= piece.payload.len());
+    while let Some(log_record) = log_records.next().ok()? {
+        let (dependencies, payload) = log_record.split();
+        assert!(dependencies.count() * 8 + payload.len() <= log_record.payload.len());
         count += 1;
     }
     Some(count)

@@ -17,12 +17,13 @@ use crate::space::LaneSpace;
 use crate::strand::Slot;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 
-/// Pieces in a flush up to which another one may overlap it.
-const FEW_PIECES: u32 = 2;
+/// Log records in a flush up to which another one may overlap it.
+const FEW_RECORDS: u32 = 2;
 
-/// Bytes of a flush for each of its pieces from which on another one may overlap it: it takes as long as its bytes
-/// take, which no grouping makes less, and what is done between two flushes would be lost to the device.
-const LARGE_PIECE: u64 = 8 << 10;
+/// Bytes of a flush for each of its log records from which on another one may overlap it: it takes
+/// as long as its bytes take, which no grouping makes less, and what is done between two flushes
+/// would be lost to the device.
+const LARGE_RECORD: u64 = 8 << 10;
 
 /// Where the next chunk goes. Held by a leader while it seals.
 #[derive(Debug)]
@@ -206,7 +207,7 @@ pub(crate) struct LaneCounters {
     pub(crate) payload_bytes: Counter,
     pub(crate) flushes: Counter,
     pub(crate) chunks: Counter,
-    pub(crate) pieces: Counter,
+    pub(crate) log_records: Counter,
     pub(crate) buffer_waits: Counter,
     pub(crate) queue_nanos: Counter,
     pub(crate) write_nanos: Counter,
@@ -223,9 +224,9 @@ impl LaneCounters {
     }
 }
 
-/// Whether another flush may overlap one of so many pieces and bytes.
-fn may_overlap(pieces: u32, bytes: u64) -> bool {
-    pieces <= FEW_PIECES || bytes >= u64::from(pieces) * LARGE_PIECE
+/// Whether another flush may overlap one of so many log records and bytes.
+fn may_overlap(log_records: u32, bytes: u64) -> bool {
+    log_records <= FEW_RECORDS || bytes >= u64::from(log_records) * LARGE_RECORD
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
@@ -320,16 +321,16 @@ impl Lane {
     ///
     /// A second flush in flight pays when there is little to group: two threads then overlap their waits.
     /// With more waiters than that it only halves the groups and costs CPU. (Measured with 1 to 32 blocking
-    /// threads: `examples/log_bench.rs`.) With large pieces it keeps the device busy.
+    /// threads: `examples/log_bench.rs`.) With large log records it keeps the device busy.
     fn admits(&self, under_way: u32) -> bool {
         // Relaxed: a hint. Whoever is refused for an old value sleeps until a flush under way ends.
         under_way == 0 || (under_way < self.most_in_flight && self.overlaps.load(Ordering::Relaxed))
     }
 
-    /// Notes how many pieces and bytes the flush that begins now has.
-    pub(crate) fn set_last_flush(&self, pieces: u32, bytes: u64) {
+    /// Notes how many log records and bytes the flush that begins now has.
+    pub(crate) fn set_last_flush(&self, log_records: u32, bytes: u64) {
         self.overlaps
-            .store(may_overlap(pieces, bytes), Ordering::Relaxed);
+            .store(may_overlap(log_records, bytes), Ordering::Relaxed);
     }
 
     /// Whether [`Lane::acquire`] might succeed. `SeqCst`: see [`Lane::release`].

@@ -21,7 +21,7 @@
 //!
 //! let start = Log::recovery_start(&*device)?;
 //! let recovered = Log::recover(device, LogOptions::default(), &start, &|_| {})?;
-//! recovered.for_each(|piece| assert_eq!(piece.payload, b"hello, log"))?;
+//! recovered.for_each(|log_record| assert_eq!(log_record.payload, b"hello, log"))?;
 //! let log = recovered.into_log()?;
 //! assert_eq!(log.last_number(), 1);
 //! # Ok(())
@@ -61,9 +61,9 @@
 //! |---|---|
 //! | flush | what one durable write of a lane brings: chunks, which count together or not at all |
 //! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its commit number |
-//! | piece | what one transaction appends; recovered whole or not at all |
+//! | log record | what one transaction appends; recovered whole or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
-//! | chunk | what one strand contributes to one flush: header, pieces, CRC-32C, padding to 4096 bytes |
+//! | chunk | what one strand contributes to one flush: header, log records, CRC-32C, padding to 4096 bytes |
 //! | lane | a sequence of segment files and a flush pipeline, shared by its strands |
 //! | segment | a preallocated, zeroed file `log-LL-SSSSSSSS.seg` (lane, sequence number) |
 //! | incarnation | the time between two openings; each begins a fresh segment whose header says which older numbers count |
@@ -73,18 +73,20 @@
 //! [`Log::recover`] scans all lanes from the [`LogStart`] of the last checkpoint. A chunk counts if its
 //! lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC fit, so that what a
 //! recycled segment held before is never taken for new. The protocol then finds the cut. [`Recovered`]
-//! hands out the pieces that count, in parallel and in no order; [`Recovered::into_log`] begins a new
-//! incarnation, and what was behind the cut is dead for ever, also if a crash interrupts that.
+//! hands out the log records that count, in parallel and in no order; [`Recovered::into_log`]
+//! begins a new incarnation, and what was behind the cut is dead for ever, also if a crash
+//! interrupts that.
 //!
-//! Each chunk records the horizon known when it was sealed. So a log from which acknowledged pieces are
-//! gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`], not shortened.
+//! Each chunk records the horizon known when it was sealed. So a log from which acknowledged log
+//! records are gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`], not
+//! shortened.
 //!
 //! # Invariants kept here
 //!
-//! I1 durability: what a ticket acknowledged is recovered. I2 atomicity: pieces come back whole. I3
-//! closure: with early lock release, nothing is kept behind a missing number. I6: segments are reused
-//! only when [`Log::release`] says that a checkpoint covers them. I8 fail stop: after a failed write
-//! nothing more is acknowledged, and [`LogError::Poisoned`] carries the cause.
+//! I1 durability: what a ticket acknowledged is recovered. I2 atomicity: log records come back
+//! whole. I3 closure: with early lock release, nothing is kept behind a missing number. I6:
+//! segments are reused only when [`Log::release`] says that a checkpoint covers them. I8 fail stop:
+//! after a failed write nothing more is acknowledged, and [`LogError::Poisoned`] carries the cause.
 //!
 //! # Sources
 //!
@@ -124,12 +126,12 @@ pub mod fuzzing;
 mod hardening;
 mod lane;
 mod log;
+mod log_record;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod options;
 mod ownership;
 mod pending_commit;
-mod piece;
 mod pool;
 mod protocol;
 mod reader;
@@ -150,7 +152,7 @@ pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
 pub use ownership::is_file_of;
 pub use pending_commit::PendingCommit;
-pub use recover::{Piece, Recovered, ScanProgress};
+pub use recover::{LogRecord, Recovered, ScanProgress};
 pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;
 pub use tail::TailReader;

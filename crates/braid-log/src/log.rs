@@ -622,7 +622,7 @@ impl Log {
             stats.payload_bytes += get(&counters.payload_bytes);
             stats.flushes += get(&counters.flushes);
             stats.chunks += get(&counters.chunks);
-            stats.pieces += get(&counters.pieces);
+            stats.records += get(&counters.log_records);
             stats.buffer_waits += get(&counters.buffer_waits);
             stats.queue_time += Duration::from_nanos(get(&counters.queue_nanos));
             stats.write_time += Duration::from_nanos(get(&counters.write_nanos));
@@ -631,7 +631,7 @@ impl Log {
             stats.segments_recycled += lane.pool.recycled();
         }
         let consolidated = core.strands.iter().map(|strand| get(&strand.consolidated));
-        stats.consolidated_pieces = consolidated.sum();
+        stats.consolidated_records = consolidated.sum();
         stats
     }
 

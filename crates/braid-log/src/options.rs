@@ -163,7 +163,7 @@ pub struct LogOptions {
     /// several lanes and [`LogOptions::max_log_bytes`], all have this size.
     pub segment_bytes: u64,
     /// Size of one of a strand's four buffers in bytes, a multiple of 4096. Default 512 KiB. A larger
-    /// piece is streamed through several buffers.
+    /// log record is streamed through several buffers.
     pub slot_bytes: usize,
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,

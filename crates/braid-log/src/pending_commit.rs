@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use crate::commit_slots::CommitSlot;
 use crate::core::{Core, DEPENDENCIES_MAX};
-use crate::piece::{PieceHeader, PieceKind};
+use crate::log_record::{LogRecordHeader, LogRecordKind};
 use crate::space::Reservation;
-use crate::strand::{PieceNumbers, Strand};
+use crate::strand::{AssignedNumbers, Strand};
 use crate::ticket::{Ticket, TicketHome};
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
-/// piece (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
+/// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
 ///
 /// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
-/// gives assigned numbers up. If its piece was appended, its writes may be applied in part: then
-/// dropping it stops the log, see [`PendingCommit::fail`].
+/// gives assigned numbers up. If its log record was appended, its writes may be applied in part:
+/// then dropping it stops the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
 pub struct PendingCommit<'a> {
     home: &'a Arc<TicketHome>,
     strand: &'a Strand,
     slot: CommitSlot,
-    numbers: Option<PieceNumbers>,
-    /// The flush group that takes the piece; 0 while nothing is appended.
+    numbers: Option<AssignedNumbers>,
+    /// The flush group that takes the log record; 0 while nothing is appended.
     group: u64,
     appended: bool,
     /// Whether what was appended are writes, which must be applied.
     has_writes: bool,
-    /// What the piece names as dependencies.
+    /// What the log record names as dependencies.
     dependencies: Vec<u64>,
     reservation: Reservation,
     signature: u64,
@@ -68,7 +68,8 @@ impl<'a> PendingCommit<'a> {
     /// Assigns `records` consecutive order numbers and returns the last, the commit number. (`gsn`
     /// assigns one for the whole transaction.)
     ///
-    /// From here on the piece must be appended or given up; both work even when the log is poisoned.
+    /// From here on the log record must be appended or given up; both work even when the log is
+    /// poisoned.
     ///
     /// # Panics
     /// If `records` is 0, or numbers were assigned before.
@@ -80,7 +81,7 @@ impl<'a> PendingCommit<'a> {
         let lane = self.strand.lane;
         let (first, last) =
             commit_slots.assign(self.slot, u64::from(records), lane, self.signature);
-        self.numbers = Some(PieceNumbers { first, last });
+        self.numbers = Some(AssignedNumbers { first, last });
         last
     }
 
@@ -96,21 +97,21 @@ impl<'a> PendingCommit<'a> {
     /// [wants to know](crate::Log::wants_dependencies). To be called between assignment and append.
     ///
     /// As the protocol has it, this waits until they are sealed or durable, or notes those that matter in
-    /// the piece. All must have finished their append.
+    /// the log record. All must have finished their append.
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before.
     pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
         let number = self.numbers.expect("numbers are assigned").last;
-        assert!(!self.appended, "dependencies come before the piece");
+        assert!(!self.appended, "dependencies come before the log record");
         let (core, strand) = (&self.home.core, self.strand);
         let named = DEPENDENCIES_MAX * size_of::<u64>();
-        let large = payload_bytes + named > strand.whole_piece_bytes();
+        let large = payload_bytes + named > strand.whole_record_bytes();
         self.dependencies = core.depend(strand.lane, number, numbers, large);
     }
 
-    /// Copies the transaction's piece, the concatenation of `payload`, into the strand's buffer. Waits
-    /// for buffer space if there is none, helping to flush.
+    /// Copies the transaction's log record, the concatenation of `payload`, into the strand's
+    /// buffer. Waits for buffer space if there is none, helping to flush.
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before, or the payload is longer than
@@ -119,7 +120,7 @@ impl<'a> PendingCommit<'a> {
     pub fn append(&mut self, payload: &[&[u8]]) {
         self.has_writes = true;
         if self.dependencies.is_empty() {
-            return self.put(PieceKind::Data, payload);
+            return self.put(LogRecordKind::Data, payload);
         }
         self.append_dependent(payload);
     }
@@ -131,7 +132,7 @@ impl<'a> PendingCommit<'a> {
             .iter()
             .flat_map(|number| number.to_le_bytes())
             .collect();
-        let kind = PieceKind::Dependent {
+        let kind = LogRecordKind::Dependent {
             dependencies: named.len(),
         };
         let parts: Vec<&[u8]> = std::iter::once(&named[..])
@@ -154,20 +155,20 @@ impl<'a> PendingCommit<'a> {
             }
         }
         if !braid_rt::mutant!("forget_abort_records") {
-            self.put(PieceKind::Abort, &[]);
+            self.put(LogRecordKind::Abort, &[]);
         }
     }
 
     #[inline]
-    fn put(&mut self, kind: PieceKind, payload: &[&[u8]]) {
+    fn put(&mut self, kind: LogRecordKind, payload: &[&[u8]]) {
         let numbers = self
             .numbers
-            .expect("numbers are assigned before a piece is appended");
-        assert!(!self.appended, "a transaction appends one piece");
+            .expect("numbers are assigned before a log record is appended");
+        assert!(!self.appended, "a transaction appends one log record");
         self.appended = true;
         let strand = self.strand;
         let len = payload.iter().map(|part| part.len()).sum();
-        self.group = if len > strand.whole_piece_bytes() {
+        self.group = if len > strand.whole_record_bytes() {
             self.stream(numbers, payload, len)
         } else if strand.consolidates() {
             self.put_together(numbers, kind, payload, len)
@@ -183,13 +184,13 @@ impl<'a> PendingCommit<'a> {
     #[inline(never)]
     fn put_together(
         &self,
-        numbers: PieceNumbers,
-        kind: PieceKind,
+        numbers: AssignedNumbers,
+        kind: LogRecordKind,
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
         let core: &Core = &self.home.core;
-        let header = PieceHeader {
+        let header = LogRecordHeader {
             number: numbers.last,
             records: numbers.records(),
             kind,
@@ -206,8 +207,8 @@ impl<'a> PendingCommit<'a> {
     #[cold]
     fn put_when_space(
         &self,
-        numbers: PieceNumbers,
-        kind: PieceKind,
+        numbers: AssignedNumbers,
+        kind: LogRecordKind,
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
@@ -226,10 +227,10 @@ impl<'a> PendingCommit<'a> {
         group
     }
 
-    /// Streams a piece larger than a slot through several of them. Other transactions' pieces may lie
-    /// between the parts. I2: recovery takes all parts or none.
+    /// Streams a log record larger than a slot through several of them. Other transactions' log
+    /// records may lie between the parts. I2: recovery takes all parts or none.
     #[cold]
-    fn stream(&self, numbers: PieceNumbers, payload: &[&[u8]], total: usize) -> u64 {
+    fn stream(&self, numbers: AssignedNumbers, payload: &[&[u8]], total: usize) -> u64 {
         let (core, strand) = (&*self.home.core, self.strand);
         let mut group = 0;
         let mut offset = 0u64;
@@ -273,8 +274,8 @@ impl<'a> PendingCommit<'a> {
         ticket
     }
 
-    /// The transaction's piece is appended, but its writes could not be applied, or only a part of them: stops
-    /// the log (I8).
+    /// The transaction's log record is appended, but its writes could not be applied, or only a
+    /// part of them: stops the log (I8).
     ///
     /// The log flushes what was appended so far, which no failure can take back. Then, before this transaction
     /// releases its commit slot, the log is poisoned: so the horizon, every acknowledgement and every

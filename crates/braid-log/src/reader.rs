@@ -314,7 +314,7 @@ mod tests {
             last: 1,
             horizon: 0,
             payload_len: 5000,
-            pieces: 1,
+            log_records: 1,
             link: 4,
             more: 0,
             flush: 0,

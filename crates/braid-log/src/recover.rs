@@ -15,8 +15,8 @@ use self::salvage::{Damage, Numbers};
 use crate::chunk::INCARNATIONS_MAX;
 use crate::core::CoreParts;
 use crate::lane::{Lane, LaneEnd};
+use crate::log_record::{LogRecordKind, LogRecords};
 use crate::options::{BLOCK, FlushMode};
-use crate::piece::{PieceKind, Pieces};
 use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::reader::{Expected, SegmentReader};
@@ -37,7 +37,7 @@ pub struct ScanProgress {
 
 /// One transaction in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct LogRecord<'a> {
     /// The commit number, the last of the transaction's numbers.
     pub number: u64,
     /// How many numbers it was assigned.
@@ -48,7 +48,7 @@ pub struct Piece<'a> {
 
 type Segments = BTreeMap<u64, Segment>;
 
-/// A scanned log: replay its pieces, then go on with [`Recovered::into_log`].
+/// A scanned log: replay its log records, then go on with [`Recovered::into_log`].
 pub struct Recovered {
     /// The last number that counts. Everything later is given up; with a protocol whose order is not that
     /// of the numbers, some before it may be, too.
@@ -340,7 +340,7 @@ impl Recovered {
                         .iter()
                         .any(|run| !kept.holds(index, run.last, run.flush))
                     {
-                        braid_rt::reach("recovery: dead pieces of an older incarnation");
+                        braid_rt::reach("recovery: dead log records of an older incarnation");
                     }
                     found
                         .runs
@@ -376,7 +376,7 @@ impl Recovered {
             match counts(run) {
                 true => cut = cut.max(run.last),
                 false => {
-                    braid_rt::reach("recovery: whole pieces behind the cut");
+                    braid_rt::reach("recovery: whole log records behind the cut");
                     discarded += 1;
                 }
             }
@@ -512,21 +512,21 @@ impl Recovered {
         self.lanes.iter().map(|lane| lane.chunks).sum()
     }
 
-    /// Whole pieces found behind the cut and given up.
-    pub fn discarded_pieces(&self) -> u64 {
+    /// Whole log records found behind the cut and given up.
+    pub fn discarded_records(&self) -> u64 {
         self.discarded
     }
 
-    /// Calls `f` for every piece that counts and whose number is greater than `start.number`, on up to `threads` threads, in no
-    /// particular order: replay with "the newer version wins". Stops at the first error. May be called
-    /// more than once.
+    /// Calls `f` for every log record that counts and whose number is greater than `start.number`,
+    /// on up to `threads` threads, in no particular order: replay with "the newer version wins".
+    /// Stops at the first error. May be called more than once.
     ///
     /// # Errors
     /// Those of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can't be read any more.
     pub fn for_each_parallel<E, F>(&self, threads: usize, f: F) -> Result<(), E>
     where
         E: From<LogError> + Send,
-        F: Fn(Piece<'_>) -> Result<(), E> + Sync,
+        F: Fn(LogRecord<'_>) -> Result<(), E> + Sync,
     {
         let extents: Vec<&Extent> = self.lanes.iter().flat_map(|lane| &lane.extents).collect();
         let streamed: Vec<&Streamed> = self.lanes.iter().flat_map(|lane| &lane.streamed).collect();
@@ -557,14 +557,14 @@ impl Recovered {
         failure.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Calls `f` for every piece on this thread, see [`Recovered::for_each_parallel`].
+    /// Calls `f` for every log record on this thread, see [`Recovered::for_each_parallel`].
     ///
     /// # Errors
     /// As [`Recovered::for_each_parallel`].
-    pub fn for_each(&self, f: impl FnMut(Piece<'_>) + Send) -> Result<(), LogError> {
+    pub fn for_each(&self, f: impl FnMut(LogRecord<'_>) + Send) -> Result<(), LogError> {
         let f = Mutex::new(f);
-        self.for_each_parallel(1, |piece| {
-            (f.lock())(piece);
+        self.for_each_parallel(1, |log_record| {
+            (f.lock())(log_record);
             Ok(())
         })
     }
@@ -581,7 +581,7 @@ impl Recovered {
     fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>
     where
         E: From<LogError>,
-        F: Fn(Piece<'_>) -> Result<(), E>,
+        F: Fn(LogRecord<'_>) -> Result<(), E>,
     {
         let changed = |offset| {
             let name = segment_name(extent.lane, extent.segment.sequence);
@@ -597,15 +597,20 @@ impl Recovered {
             let Some(chunk) = reader.chunk(offset, &expected)? else {
                 return Err(changed(offset).into());
             };
-            let mut pieces = Pieces::new(chunk.payload);
-            while let Some(piece) = pieces.next().map_err(|_| changed(offset))? {
-                let is_whole = matches!(piece.kind, PieceKind::Data | PieceKind::Dependent { .. });
+            let mut log_records = LogRecords::new(chunk.payload);
+            while let Some(log_record) = log_records.next().map_err(|_| changed(offset))? {
+                let is_whole = matches!(
+                    log_record.kind,
+                    LogRecordKind::Data | LogRecordKind::Dependent { .. }
+                );
                 let flush = chunk.header.flush;
-                if is_whole && self.counts(extent.lane, expected.incarnation, piece.number, flush) {
-                    f(Piece {
-                        number: piece.number,
-                        records: piece.records,
-                        payload: piece.split().1,
+                if is_whole
+                    && self.counts(extent.lane, expected.incarnation, log_record.number, flush)
+                {
+                    f(LogRecord {
+                        number: log_record.number,
+                        records: log_record.records,
+                        payload: log_record.split().1,
                     })?;
                 }
             }
@@ -623,7 +628,7 @@ impl Recovered {
     fn replay_streamed<E, F>(&self, streamed: &Streamed, f: &F) -> Result<(), E>
     where
         E: From<LogError>,
-        F: Fn(Piece<'_>) -> Result<(), E>,
+        F: Fn(LogRecord<'_>) -> Result<(), E>,
     {
         let Streamed {
             lane,
@@ -633,10 +638,10 @@ impl Recovered {
             ..
         } = *streamed;
         if !self.counts(lane, incarnation, number, flush) {
-            braid_rt::reach("recovery: a large piece that does not count");
+            braid_rt::reach("recovery: a large log record that does not count");
             return Ok(());
         }
-        braid_rt::reach("recovery: a large piece");
+        braid_rt::reach("recovery: a large log record");
         let mut payload = Vec::with_capacity(to_usize(streamed.total));
         for part in &streamed.parts {
             let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
@@ -648,7 +653,7 @@ impl Recovered {
             }
             payload.extend_from_slice(bytes);
         }
-        f(Piece {
+        f(LogRecord {
             number: streamed.number,
             records: streamed.records,
             payload: &payload,

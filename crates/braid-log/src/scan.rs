@@ -7,8 +7,8 @@ use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
+use crate::log_record::{LogRecordKind, LogRecords, RawLogRecord};
 use crate::options::BLOCK;
-use crate::piece::{PieceKind, Pieces, RawPiece};
 use crate::protocol::{Dependent, Run};
 use crate::reader::{Expected, SegmentReader};
 use crate::segment::{Segment, SegmentHeader, segment_name};
@@ -46,7 +46,7 @@ pub(crate) struct Extent {
     pub(crate) expected: Expected,
 }
 
-/// A part of a streamed piece: `len` payload bytes at `offset` of a segment.
+/// A part of a streamed log record: `len` payload bytes at `offset` of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) segment: Segment,
@@ -56,7 +56,7 @@ pub(crate) struct Part {
     pub(crate) crc: u32,
 }
 
-/// A streamed piece.
+/// A streamed log record.
 #[derive(Clone, Debug)]
 pub(crate) struct Streamed {
     pub(crate) lane: usize,
@@ -82,9 +82,9 @@ pub(crate) struct Found {
     /// Numbers of flushes.
     pub(crate) flushes: Vec<u64>,
     pub(crate) dependents: Vec<Dependent>,
-    /// Numbers of pieces up to the horizon that were folded away.
+    /// Numbers of log records up to the horizon that were folded away.
     folded: u64,
-    /// All other pieces.
+    /// All other log records.
     pub(crate) runs: Vec<Run>,
     fold_at: usize,
 }
@@ -313,7 +313,7 @@ pub(crate) fn scan_lane(
         .iter()
         .any(|streamed| streamed.found < streamed.total)
     {
-        braid_rt::reach("scan: a large piece without its end");
+        braid_rt::reach("scan: a large log record without its end");
     }
     scan.streamed
         .retain(|streamed| streamed.found == streamed.total);
@@ -461,7 +461,7 @@ impl LaneScan {
             false => SegmentReader::new(device, lane, segment),
         };
         let mut extent: Option<Extent> = None;
-        // Streamed pieces that lack parts, by number: places in `self.streamed`.
+        // Streamed log records that lack parts, by number: places in `self.streamed`.
         let mut open: HashMap<u64, usize> = HashMap::new();
         for (at, streamed) in self.streamed.iter().enumerate() {
             if streamed.found < streamed.total && streamed.incarnation == self.end.incarnation {
@@ -495,21 +495,21 @@ impl LaneScan {
             for (offset, expected, header) in flush.drain(..) {
                 let chunk = reader.bytes_at(offset, header.size())?;
                 let end = CHUNK_HEADER + header.payload_len as usize;
-                let mut pieces = Pieces::new(&chunk[CHUNK_HEADER..end]);
+                let mut log_records = LogRecords::new(&chunk[CHUNK_HEADER..end]);
                 loop {
-                    let piece = pieces.next().map_err(|_| {
+                    let log_record = log_records.next().map_err(|_| {
                         let name = segment_name(lane, segment.sequence);
                         let what = "a chunk with a valid checksum contains no valid records";
                         LogError::corrupted(what, &name, offset)
                     })?;
-                    let Some(piece) = piece else { break };
-                    if self.mode.up_to_limit(piece.number) < piece.number {
-                        braid_rt::reach("scan: a piece that is not known to be durable");
-                    } else if piece.number > number {
-                        let at = offset + (CHUNK_HEADER + pieces.position()) as u64;
-                        self.piece(lane, segment, &header, piece, at, &mut open);
+                    let Some(log_record) = log_record else { break };
+                    if self.mode.up_to_limit(log_record.number) < log_record.number {
+                        braid_rt::reach("scan: a log record that is not known to be durable");
+                    } else if log_record.number > number {
+                        let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
+                        self.log_record(lane, segment, &header, log_record, at, &mut open);
                     } else {
-                        braid_rt::reach("scan: a piece that the checkpoint has");
+                        braid_rt::reach("scan: a log record that the checkpoint has");
                     }
                 }
                 let size = header.size() as u64;
@@ -587,33 +587,33 @@ impl LaneScan {
         Ok(found)
     }
 
-    /// Takes a piece in whose payload ends at `end` of the segment.
-    fn piece(
+    /// Takes a log record in whose payload ends at `end` of the segment.
+    fn log_record(
         &mut self,
         lane: usize,
         segment: &Segment,
         header: &ChunkHeader,
-        piece: RawPiece<'_>,
+        log_record: RawLogRecord<'_>,
         end: u64,
         open: &mut HashMap<u64, usize>,
     ) {
         let incarnation = header.incarnation;
-        let len = piece.payload.len();
+        let len = log_record.payload.len();
         let part = || Part {
             segment: segment.clone(),
             offset: end - len as u64,
             len,
-            crc: crc32c::crc32c(piece.payload),
+            crc: crc32c::crc32c(log_record.payload),
         };
-        let complete = match piece.kind {
-            PieceKind::Data | PieceKind::Abort | PieceKind::Dependent { .. } => true,
-            PieceKind::First { total } => {
-                open.insert(piece.number, self.streamed.len());
+        let complete = match log_record.kind {
+            LogRecordKind::Data | LogRecordKind::Abort | LogRecordKind::Dependent { .. } => true,
+            LogRecordKind::First { total } => {
+                open.insert(log_record.number, self.streamed.len());
                 self.streamed.push(Streamed {
                     lane,
                     incarnation,
-                    number: piece.number,
-                    records: piece.records,
+                    number: log_record.number,
+                    records: log_record.records,
                     total,
                     found: len as u64,
                     flush: header.flush,
@@ -621,7 +621,7 @@ impl LaneScan {
                 });
                 len as u64 == total
             }
-            PieceKind::Next { offset } => match open.get(&piece.number) {
+            LogRecordKind::Next { offset } => match open.get(&log_record.number) {
                 Some(&at) if self.streamed[at].found == offset => {
                     let streamed = &mut self.streamed[at];
                     streamed.found += len as u64;
@@ -635,16 +635,16 @@ impl LaneScan {
             },
         };
         let found = self.found.entry(incarnation).or_default();
-        if let PieceKind::Dependent { .. } = piece.kind {
+        if let LogRecordKind::Dependent { .. } = log_record.kind {
             found.dependents.push(Dependent {
-                number: piece.number,
-                on: piece.split().0.collect(),
+                number: log_record.number,
+                on: log_record.split().0.collect(),
             });
         }
         if complete {
             found.add(Run {
-                first: piece.number - u64::from(piece.records) + 1,
-                last: piece.number,
+                first: log_record.number - u64::from(log_record.records) + 1,
+                last: log_record.number,
                 flush: header.flush,
             });
         }

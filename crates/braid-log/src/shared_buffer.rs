@@ -138,17 +138,17 @@ impl Reservation {
         front
     }
 
-    /// Fills the reservation with `pieces`, which have its length.
-    pub(crate) fn fill<'a>(self, pieces: impl Iterator<Item = &'a [u8]>) {
+    /// Fills the reservation with `log_records`, which have its length.
+    pub(crate) fn fill<'a>(self, log_records: impl Iterator<Item = &'a [u8]>) {
         // SAFETY: the bytes lie in the buffer and, since reservations do not overlap, are this
         // reservation's alone; the buffer is not looked at before the reservation is dropped.
         let mut rest = unsafe {
             let start = self.buf.as_non_null().as_ptr().add(self.at);
             std::slice::from_raw_parts_mut(start, self.len)
         };
-        for piece in pieces {
-            let (to, behind) = rest.split_at_mut(piece.len());
-            to.copy_from_slice(piece);
+        for log_record in log_records {
+            let (to, behind) = rest.split_at_mut(log_record.len());
+            to.copy_from_slice(log_record);
             rest = behind;
         }
         assert!(rest.is_empty(), "a part is filled completely");

@@ -20,8 +20,8 @@ use crate::chunk::CHUNK_HEADER;
 use crate::commit_slots::MAX_COMMIT_SLOTS;
 use crate::core::Core;
 use crate::lane::Lane;
+use crate::log_record::RECORD_HEADER_MAX;
 use crate::options::{BLOCK, BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
-use crate::piece::PIECE_HEADER_MAX;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
 /// Payload up to which a pending commit is covered by the margin.
@@ -84,7 +84,7 @@ fn worst_case(payload: u64, slot: usize) -> u64 {
 
 /// The same of a payload that is covered by the margin otherwise: it lies in one chunk.
 fn small_case(payload: u64) -> u64 {
-    let overhead = (CHUNK_HEADER + PIECE_HEADER_MAX) as u64;
+    let overhead = (CHUNK_HEADER + RECORD_HEADER_MAX) as u64;
     (payload + overhead).next_multiple_of(BLOCK as u64)
 }
 

@@ -21,7 +21,8 @@ pub struct LanePosition {
 }
 
 /// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to `number`
-/// is covered by the checkpoint that stores this; all later pieces lie at or behind the positions.
+/// is covered by the checkpoint that stores this; all later log records lie at or behind the
+/// positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogStart {
     /// The last number that the checkpoint covers.

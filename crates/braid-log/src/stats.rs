@@ -17,9 +17,9 @@ pub struct LogStats {
     /// Chunks written.
     pub chunks: u64,
     /// Log records (or parts of streamed ones) written.
-    pub pieces: u64,
+    pub records: u64,
     /// Log records appended together with others under one acquisition of the latch (`aether`).
-    pub consolidated_pieces: u64,
+    pub consolidated_records: u64,
     /// Segment files that exist.
     pub segments: u64,
     /// Segments ready for use.

@@ -10,8 +10,8 @@ use braid_rt::narrow;
 use crate::callbacks::Action;
 use crate::chunk::{CHUNK_HEADER, padded};
 use crate::consolidation::Consolidation;
+use crate::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
-use crate::piece::{PIECE_HEADER_MAX, PieceHeader, PieceKind};
 use crate::shared_buffer::{Reservation, SharedBuffer};
 use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 
@@ -19,22 +19,22 @@ use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 /// append takes.
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 32 };
 
-/// Bytes of a slot that a piece's payload can't take.
-const SLOT_OVERHEAD: usize = CHUNK_HEADER + PIECE_HEADER_MAX;
+/// Bytes of a slot that a log record's payload can't take.
+const SLOT_OVERHEAD: usize = CHUNK_HEADER + RECORD_HEADER_MAX;
 
 /// A buffer that becomes one chunk.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// The room for the chunk header, then the pieces.
+    /// The room for the chunk header, then the log records.
     pub(crate) buf: SharedBuffer,
     id: usize,
-    /// Commit number of the last piece, which the next one's is encoded against.
+    /// Commit number of the last log record, which the next one's is encoded against.
     previous: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
-    pub(crate) pieces: u32,
+    pub(crate) log_records: u32,
     pub(crate) payload: u64,
-    /// When the first piece came.
+    /// When the first log record came.
     pub(crate) opened: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Slot {
         self.previous = 0;
         self.first = u64::MAX;
         self.last = 0;
-        self.pieces = 0;
+        self.log_records = 0;
         self.payload = 0;
         self.opened = None;
     }
@@ -54,26 +54,26 @@ impl Slot {
         padded(self.buf.len())
     }
 
-    /// Counts a piece.
-    fn add(&mut self, numbers: PieceNumbers, payload_len: usize) {
+    /// Counts a log record.
+    fn add(&mut self, numbers: AssignedNumbers, payload_len: usize) {
         self.previous = numbers.last;
         self.first = self.first.min(numbers.first);
         self.last = self.last.max(numbers.last);
-        self.pieces += 1;
+        self.log_records += 1;
         self.payload += payload_len as u64;
     }
 }
 
-/// What goes into a piece's header.
+/// What goes into a log record's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PieceNumbers {
+pub(crate) struct AssignedNumbers {
     /// The first number of the transaction.
     pub(crate) first: u64,
     /// The commit number, its last.
     pub(crate) last: u64,
 }
 
-impl PieceNumbers {
+impl AssignedNumbers {
     /// How many numbers these are: as many as the transaction has writes, which it counts in 32 bits.
     #[inline]
     pub(crate) fn records(self) -> u32 {
@@ -84,9 +84,9 @@ impl PieceNumbers {
 /// What a thread wants of the strand when it appends together with others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    numbers: PieceNumbers,
+    numbers: AssignedNumbers,
     payload_len: usize,
-    /// Bytes of the whole piece.
+    /// Bytes of the whole log record.
     bytes: usize,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct StrandState {
     unflushed: [u64; SLOTS_PER_STRAND],
     /// The flush group that will take what is appended now.
     group: u64,
-    /// What to do once the groups that take these pieces have assigned their number.
+    /// What to do once the groups that take these log records have assigned their number.
     on_numbered: Vec<(u64, Action)>,
     /// What of the slots is used.
     limits: BufferLimits,
@@ -114,8 +114,8 @@ pub(crate) struct StrandState {
 #[derive(Debug)]
 pub(crate) struct Strand {
     pub(crate) lane: usize,
-    /// See [`Strand::whole_piece_bytes`]. It orders nothing, so loom need not know it.
-    whole_piece_bytes: std::sync::atomic::AtomicUsize,
+    /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom need not know it.
+    whole_record_bytes: std::sync::atomic::AtomicUsize,
     state: Mutex<StrandState>,
     /// Whether there is something that no flush has taken.
     dirty: AtomicBool,
@@ -123,7 +123,7 @@ pub(crate) struct Strand {
     pub(crate) in_group: AtomicU32,
     /// If threads that meet here append together.
     consolidation: Option<Consolidation<Request, Share>>,
-    /// Pieces that were appended together with others.
+    /// Log records that were appended together with others.
     pub(crate) consolidated: Counter,
 }
 
@@ -145,7 +145,7 @@ impl Strand {
                     previous: 0,
                     first: 0,
                     last: 0,
-                    pieces: 0,
+                    log_records: 0,
                     payload: 0,
                     opened: None,
                 };
@@ -155,7 +155,9 @@ impl Strand {
             .collect();
         Self {
             lane,
-            whole_piece_bytes: std::sync::atomic::AtomicUsize::new(used.slot_bytes - SLOT_OVERHEAD),
+            whole_record_bytes: std::sync::atomic::AtomicUsize::new(
+                used.slot_bytes - SLOT_OVERHEAD,
+            ),
             state: Mutex::new(StrandState {
                 free,
                 active: None,
@@ -180,11 +182,11 @@ impl Strand {
         }
     }
 
-    /// Payload bytes up to which a piece is never split. Grows only.
+    /// Payload bytes up to which a log record is never split. Grows only.
     #[inline]
-    pub(crate) fn whole_piece_bytes(&self) -> usize {
+    pub(crate) fn whole_record_bytes(&self) -> usize {
         // Relaxed: an old value splits what need not be split.
-        self.whole_piece_bytes.load(Ordering::Relaxed)
+        self.whole_record_bytes.load(Ordering::Relaxed)
     }
 
     /// Uses more of the slots from here on.
@@ -192,7 +194,7 @@ impl Strand {
         let mut state = self.state.lock();
         state.limits = limits;
         // Under the latch: a slot that is taken into use after the new value is read has the room.
-        self.whole_piece_bytes
+        self.whole_record_bytes
             .store(limits.slot_bytes - SLOT_OVERHEAD, Ordering::Relaxed);
     }
 
@@ -239,17 +241,17 @@ impl Strand {
         self.state.lock()
     }
 
-    /// Appends a piece that is not split. Returns the group that will flush it, or `None` if there is
-    /// no buffer space for now.
+    /// Appends a log record that is not split. Returns the group that will flush it, or `None` if
+    /// there is no buffer space for now.
     #[inline]
     pub(crate) fn try_append(
         &self,
-        numbers: PieceNumbers,
-        kind: PieceKind,
+        numbers: AssignedNumbers,
+        kind: LogRecordKind,
         payload: &[&[u8]],
         payload_len: usize,
     ) -> Option<u64> {
-        let need = payload_len + PIECE_HEADER_MAX;
+        let need = payload_len + RECORD_HEADER_MAX;
         let mut state = self.state.lock();
         if !state.make_room(need) {
             return None;
@@ -258,28 +260,28 @@ impl Strand {
         Some(state.group)
     }
 
-    /// Appends as much of a streamed piece's payload from `offset` on as the current slot holds, at
-    /// least one byte. Returns the bytes taken and the group that will flush them, or `None` if there is
-    /// no buffer space for now.
+    /// Appends as much of a streamed log record's payload from `offset` on as the current slot
+    /// holds, at least one byte. Returns the bytes taken and the group that will flush them, or
+    /// `None` if there is no buffer space for now.
     pub(crate) fn try_append_part(
         &self,
-        numbers: PieceNumbers,
+        numbers: AssignedNumbers,
         offset: u64,
         total: u64,
         payload: &[u8],
     ) -> Option<(usize, u64)> {
         let mut state = self.state.lock();
-        if !state.make_room(PIECE_HEADER_MAX + 1) {
+        if !state.make_room(RECORD_HEADER_MAX + 1) {
             return None;
         }
         let room = state
             .active
             .as_ref()
-            .map_or(0, |slot| slot.buf.room() - PIECE_HEADER_MAX);
+            .map_or(0, |slot| slot.buf.room() - RECORD_HEADER_MAX);
         let part = &payload[..payload.len().min(room)];
         let kind = match offset {
-            0 => PieceKind::First { total },
-            _ => PieceKind::Next { offset },
+            0 => LogRecordKind::First { total },
+            _ => LogRecordKind::Next { offset },
         };
         self.put(&mut state, numbers, kind, &[part], part.len());
         Some((part.len(), state.group))
@@ -289,29 +291,30 @@ impl Strand {
     fn put(
         &self,
         state: &mut StrandState,
-        numbers: PieceNumbers,
-        kind: PieceKind,
+        numbers: AssignedNumbers,
+        kind: LogRecordKind,
         payload: &[&[u8]],
         payload_len: usize,
     ) {
         let Some(slot) = state.active.as_mut() else {
             unreachable!("the caller made room")
         };
-        let header = PieceHeader {
+        let header = LogRecordHeader {
             number: numbers.last,
             records: numbers.records(),
             kind,
             payload_len,
         };
         let previous = Some(slot.previous);
-        slot.buf.append_with(PIECE_HEADER_MAX + payload_len, |out| {
-            let mut at = header.encode(previous, out);
-            for part in payload {
-                out[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
-            }
-            at
-        });
+        slot.buf
+            .append_with(RECORD_HEADER_MAX + payload_len, |out| {
+                let mut at = header.encode(previous, out);
+                for part in payload {
+                    out[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                at
+            });
         slot.add(numbers, payload_len);
         self.appended(state);
     }
@@ -328,7 +331,7 @@ impl Strand {
         }
     }
 
-    /// After the first piece of a slot.
+    /// After the first log record of a slot.
     #[cold]
     fn opened(&self, slot: &mut Slot) {
         slot.opened = Some(braid_rt::now());
@@ -341,19 +344,19 @@ impl Strand {
         self.consolidation.is_some()
     }
 
-    /// Appends a piece that is not split, in a strand that [`Strand::consolidates`]. Where there is no
-    /// buffer space, `wait` is to call what it is given until that returns true, or the log has failed.
-    /// Returns the group that will flush the piece; 0 if the log has failed.
+    /// Appends a log record that is not split, in a strand that [`Strand::consolidates`]. Where
+    /// there is no buffer space, `wait` is to call what it is given until that returns true, or the
+    /// log has failed. Returns the group that will flush the log record; 0 if the log has failed.
     pub(crate) fn append_together(
         &self,
         hint: usize,
-        header: PieceHeader,
-        numbers: PieceNumbers,
+        header: LogRecordHeader,
+        numbers: AssignedNumbers,
         payload: &[&[u8]],
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> u64 {
-        let mut room = [0; PIECE_HEADER_MAX];
-        // Which piece comes before is not known yet.
+        let mut room = [0; RECORD_HEADER_MAX];
+        // Which log record comes before is not known yet.
         let header_len = header.encode(None, &mut room);
         let request = Request {
             numbers,
@@ -408,7 +411,7 @@ impl Strand {
         request: Request,
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> Share {
-        let limit = narrow(self.whole_piece_bytes() + PIECE_HEADER_MAX);
+        let limit = narrow(self.whole_record_bytes() + RECORD_HEADER_MAX);
         let joined = self.consolidation.as_ref().map_or(Err(request), |array| {
             array.join(hint, request, narrow(request.bytes), limit)
         });
@@ -449,7 +452,8 @@ impl Strand {
         })
     }
 
-    /// Reserves room for the pieces of several threads in the active slot; `None` if there is none.
+    /// Reserves room for the log records of several threads in the active slot; `None` if there is
+    /// none.
     #[inline]
     fn reserve(&self, state: &mut StrandState, requests: &[Request]) -> Share {
         let bytes = requests.iter().map(|request| request.bytes).sum();
@@ -471,7 +475,7 @@ impl Strand {
         let next = state
             .full
             .front()
-            .or(state.active.as_ref().filter(|slot| slot.pieces > 0));
+            .or(state.active.as_ref().filter(|slot| slot.log_records > 0));
         let Some(size) = next.map(|slot| slot.chunk_bytes() as u64) else {
             // SeqCst: see `is_dirty`. Under the latch, so no append is forgotten.
             self.dirty.store(false, Ordering::SeqCst);
@@ -533,7 +537,7 @@ impl StrandState {
 
     /// Bytes on the medium of all that no flush has taken.
     pub(crate) fn unsealed_bytes(&self) -> u64 {
-        let active = self.active.iter().filter(|slot| slot.pieces > 0);
+        let active = self.active.iter().filter(|slot| slot.log_records > 0);
         let slots = self.full.iter().chain(active);
         slots.map(|slot| slot.chunk_bytes() as u64).sum()
     }
@@ -572,11 +576,11 @@ mod tests {
 
     fn append(strand: &Strand, number: u64, len: usize) -> Option<u64> {
         let payload = vec![7; len];
-        let numbers = PieceNumbers {
+        let numbers = AssignedNumbers {
             first: number,
             last: number,
         };
-        strand.try_append(numbers, PieceKind::Data, &[&payload], len)
+        strand.try_append(numbers, LogRecordKind::Data, &[&payload], len)
     }
 
     #[test]
@@ -599,7 +603,10 @@ mod tests {
         drop(state);
         assert!(!strand.is_dirty());
         assert_eq!(taken.len(), SLOTS_PER_STRAND);
-        assert_eq!((taken[1].first, taken[1].last, taken[1].pieces), (9, 16, 8));
+        assert_eq!(
+            (taken[1].first, taken[1].last, taken[1].log_records),
+            (9, 16, 8)
+        );
         // Still unflushed, and no room, until the slots come back.
         assert_eq!(strand.oldest_unflushed(), 1);
         assert_eq!(append(&strand, 100, 10), None);

@@ -1,9 +1,10 @@
 //! Reading the log in the order of its numbers while it is written.
 //!
-//! Strands put their pieces into chunks in any order, and lanes get on at different speeds. What orders them
-//! again is the horizon that each chunk names: everything up to it was durable when the chunk was sealed, so it
-//! lies in chunks before. Once every lane was read to a chunk that names `h` or more, all pieces up to `h`
-//! were read. A lane that was read to its end, as far as that is durable, has all up to the horizon of now.
+//! Strands put their log records into chunks in any order, and lanes get on at different speeds.
+//! What orders them again is the horizon that each chunk names: everything up to it was durable
+//! when the chunk was sealed, so it lies in chunks before. Once every lane was read to a chunk that
+//! names `h` or more, all log records up to `h` were read. A lane that was read to its end, as far
+//! as that is durable, has all up to the horizon of now.
 //!
 //! Behind the end of an incarnation the next one's header says what of it counts, as in recovery. What is
 //! handed out is durable and counts for ever.
@@ -18,11 +19,11 @@ use braid_rt::{narrow, to_usize};
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, padded};
 use crate::core::Core;
 use crate::lane::DurableEnd;
+use crate::log_record::{LogRecordKind, LogRecords};
 use crate::options::BLOCK;
-use crate::piece::{PieceKind, Pieces};
 use crate::protocol::{Kept, Protocol};
 use crate::reader::Expected;
-use crate::recover::Piece;
+use crate::recover::LogRecord;
 use crate::segment::{Segment, SegmentHeader, segment_name};
 use crate::start::{LanePosition, LogStart};
 use crate::{Log, LogError, ProtocolKind};
@@ -84,7 +85,7 @@ struct Cursor {
     /// The first chunk of the next incarnation, if that goes on behind this segment. What lies in this one from
     /// there on does not count: another process may be writing it.
     end: Option<u64>,
-    /// Every piece of the lane up to this number was read.
+    /// Every log record of the lane up to this number was read.
     horizon: u64,
     partial: HashMap<u64, Partial>,
     window: AlignedBuf,
@@ -143,7 +144,11 @@ impl TailReader {
     /// # Errors
     /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or
     /// [`LogError::Io`]. Then the reader is to be dropped.
-    pub fn read(&mut self, bytes: usize, f: &mut dyn FnMut(Piece<'_>)) -> Result<u64, LogError> {
+    pub fn read(
+        &mut self,
+        bytes: usize,
+        f: &mut dyn FnMut(LogRecord<'_>),
+    ) -> Result<u64, LogError> {
         let idle = !self.core.is_begun();
         // In this order: what the horizon covers lies before the ends that are looked up after it.
         let horizon = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
@@ -200,10 +205,10 @@ impl TailReader {
     }
 
     /// Hands out what waits up to a number; `false` if the room was not enough.
-    fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(Piece<'_>)) -> bool {
+    fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
         while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
             let (number, waiting) = entry.remove_entry();
-            f(Piece {
+            f(LogRecord {
                 number,
                 records: waiting.records,
                 payload: &waiting.payload,
@@ -224,7 +229,7 @@ impl TailReader {
     fn end_incarnation(
         &mut self,
         room: &mut usize,
-        f: &mut dyn FnMut(Piece<'_>),
+        f: &mut dyn FnMut(LogRecord<'_>),
     ) -> Result<bool, LogError> {
         let own = self.begun.get(&self.incarnation);
         let next = self.begun.range(self.incarnation + 1..).next();
@@ -376,7 +381,7 @@ impl TailReader {
         }
         if flush.last().is_some_and(|(_, header)| header.more == 0) {
             for (offset, header) in flush {
-                cursor.pieces(offset, &header, self.from, &mut self.waiting)?;
+                cursor.log_records(offset, &header, self.from, &mut self.waiting)?;
             }
             return Ok(());
         }
@@ -448,8 +453,8 @@ impl Cursor {
         Ok(Some(header))
     }
 
-    /// Takes in the pieces of a chunk of a whole flush.
-    fn pieces(
+    /// Takes in the log records of a chunk of a whole flush.
+    fn log_records(
         &mut self,
         offset: u64,
         header: &ChunkHeader,
@@ -467,27 +472,29 @@ impl Cursor {
         };
         let end = offset + header.size() as u64;
         let len = header.payload_len as usize;
-        // Taken out, so that pieces can be put aside while it is read.
+        // Taken out, so that log records can be put aside while it is read.
         self.bytes(offset, header.size(), end)?;
         let window = std::mem::replace(&mut self.window, AlignedBuf::new(BLOCK));
         let at = to_usize(offset - self.window_at) + CHUNK_HEADER;
-        let mut pieces = Pieces::new(&window[at..at + len]);
-        while let Some(piece) = pieces.next().map_err(|_| damaged())? {
-            let number = piece.number;
+        let mut log_records = LogRecords::new(&window[at..at + len]);
+        while let Some(log_record) = log_records.next().map_err(|_| damaged())? {
+            let number = log_record.number;
             if number <= after {
                 continue;
             }
-            let complete = match piece.kind {
-                PieceKind::Abort => None,
-                PieceKind::Data | PieceKind::Dependent { .. } => Some(piece.split().1.to_vec()),
-                PieceKind::First { total } => {
-                    let payload = piece.payload.to_vec();
+            let complete = match log_record.kind {
+                LogRecordKind::Abort => None,
+                LogRecordKind::Data | LogRecordKind::Dependent { .. } => {
+                    Some(log_record.split().1.to_vec())
+                }
+                LogRecordKind::First { total } => {
+                    let payload = log_record.payload.to_vec();
                     self.partial.insert(number, Partial { total, payload });
                     self.completed(number)
                 }
-                PieceKind::Next { offset } => match self.partial.get_mut(&number) {
+                LogRecordKind::Next { offset } => match self.partial.get_mut(&number) {
                     Some(partial) if partial.payload.len() as u64 == offset => {
-                        partial.payload.extend_from_slice(piece.payload);
+                        partial.payload.extend_from_slice(log_record.payload);
                         self.completed(number)
                     }
                     // A part whose beginning is not there: that of a transaction that was not finished.
@@ -495,7 +502,7 @@ impl Cursor {
                 },
             };
             if let Some(payload) = complete {
-                let records = piece.records;
+                let records = log_record.records;
                 let flush = header.flush;
                 waiting.insert(
                     number,

@@ -12,7 +12,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
-use common::{memory, payload, pieces, recover, small};
+use common::{log_records, memory, payload, recover, small};
 
 #[test]
 fn append_wait_reopen() {
@@ -34,12 +34,12 @@ fn append_wait_reopen() {
                 assert_eq!(log.horizon(), number);
             }
             let stats = log.stats();
-            assert_eq!((stats.flushes, stats.pieces), (500, 500));
+            assert_eq!((stats.flushes, stats.records), (500, 500));
             assert!(stats.segments > 10);
             log.close().unwrap();
             let recovered = recover(&device, &options, &start);
             assert_eq!(recovered.cut, 500);
-            let found = pieces(&recovered);
+            let found = log_records(&recovered);
             assert_eq!(found.len(), 500);
             assert_eq!(found[&77][1..], payload(77, 100));
             let log = recovered.into_log().unwrap();
@@ -48,7 +48,7 @@ fn append_wait_reopen() {
             drop(log);
             let recovered = recover(&device, &options, &start);
             assert_eq!(
-                (recovered.cut, pieces(&recovered)[&501].as_slice()),
+                (recovered.cut, log_records(&recovered)[&501].as_slice()),
                 (501, &b"more"[..])
             );
             assert_eq!(Log::recovery_start(&*device).unwrap(), start);
@@ -107,7 +107,7 @@ fn create_refuses_what_is_there_and_wrong_options() {
 }
 
 #[test]
-fn streams_pieces_larger_than_all_buffers() {
+fn streams_records_larger_than_all_buffers() {
     for mode in [FlushMode::Background, FlushMode::Callers] {
         let device = memory();
         let options = small(mode);
@@ -125,7 +125,7 @@ fn streams_pieces_larger_than_all_buffers() {
         }
         drop(log);
         let recovered = recover(&device, &options, &start);
-        let found = pieces(&recovered);
+        let found = log_records(&recovered);
         assert_eq!((recovered.cut, found.len()), (12, 12));
         assert_eq!(
             (&found[&6], found[&7].len(), found[&8].len()),
@@ -169,7 +169,7 @@ fn aborted_and_dropped_commits_leave_no_gap() {
     let recovered = recover(&device, &options, &start);
     assert_eq!(recovered.cut, 8);
     assert_eq!(
-        pieces(&recovered).into_keys().collect::<Vec<_>>(),
+        log_records(&recovered).into_keys().collect::<Vec<_>>(),
         [3, 7, 8]
     );
 }
@@ -331,8 +331,8 @@ fn a_full_group_is_flushed_by_who_fills_it() {
     }
 }
 
-/// Everything at once: blocking, asynchronous and callback users, large pieces, checkpoints that
-/// release segments.
+/// Everything at once: blocking, asynchronous and callback users, large log records, checkpoints
+/// that release segments.
 #[test]
 fn many_threads_with_checkpoints() {
     for (lanes, in_flight, protocol) in [
@@ -420,21 +420,21 @@ fn many_threads_with_checkpoints() {
         assert_eq!(called.load(Ordering::SeqCst), 1600);
         let recovered = recover(&device, &options, &start);
         assert_eq!(recovered.cut, last);
-        for (number, bytes) in pieces(&recovered) {
+        for (number, bytes) in log_records(&recovered) {
             assert!(number > start.number);
             assert_eq!(bytes, payload(number, bytes.len()));
         }
         let count = AtomicU64::new(0);
         recovered
-            .for_each_parallel(3, |piece| {
+            .for_each_parallel(3, |log_record| {
                 count.fetch_add(1, Ordering::SeqCst);
-                assert!(piece.number <= last);
+                assert!(log_record.number <= last);
                 Ok::<_, LogError>(())
             })
             .unwrap();
         assert_eq!(
             count.load(Ordering::SeqCst),
-            pieces(&recovered).len() as u64
+            log_records(&recovered).len() as u64
         );
     }
 }
@@ -463,7 +463,7 @@ fn recycles_released_segments() {
                 drop(log);
                 let recovered = recover(&device, &options, &start);
                 assert_eq!(recovered.cut, number);
-                let found = pieces(&recovered);
+                let found = log_records(&recovered);
                 assert_eq!(found.len() as u64, number - start.number);
                 assert!(
                     found
@@ -502,7 +502,7 @@ fn options_may_change_when_opening() {
         options.protocol = ProtocolKind::ALL[round % ProtocolKind::ALL.len()];
         let recovered = recover(&device, &options, &start);
         assert_eq!(recovered.cut, number);
-        assert_eq!(pieces(&recovered).len() as u64, number);
+        assert_eq!(log_records(&recovered).len() as u64, number);
         let log = recovered.into_log().unwrap();
         for _ in 0..60 {
             number += 1;
@@ -531,7 +531,7 @@ fn the_dead_stay_dead() {
         std::thread::yield_now();
     }
     drop((ticket, log));
-    assert_eq!(recover(&device, &options, &start).discarded_pieces(), 1);
+    assert_eq!(recover(&device, &options, &start).discarded_records(), 1);
     for round in 0..3 {
         let recovered = recover(&device, &options, &start);
         assert_eq!(recovered.cut, round);
@@ -539,5 +539,9 @@ fn the_dead_stay_dead() {
         log.append(&[b"new"]).unwrap().wait().unwrap();
     }
     let recovered = recover(&device, &options, &start);
-    assert!(pieces(&recovered).values().all(|bytes| bytes == b"new"));
+    assert!(
+        log_records(&recovered)
+            .values()
+            .all(|bytes| bytes == b"new")
+    );
 }

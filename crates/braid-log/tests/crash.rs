@@ -12,7 +12,7 @@ use braid_log::{
     FlushMode, LockRelease, Log, LogError, LogOptions, LogStart, PendingCommit, ProtocolKind,
     Ticket,
 };
-use common::{bounded, memory, payload, pieces, recover, sim, small, try_recover};
+use common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
 
 const BLOCK: usize = 4096;
 
@@ -205,7 +205,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
                 medium.crash_after(1 + rng.u64(..12));
             }
             let recovered = try_recover(&sim(&medium), &options, &model.start()).unwrap();
-            let found = pieces(&recovered);
+            let found = log_records(&recovered);
             let cut = recovered.cut;
             model.check(cut, &found, protocol);
             match recovered.into_log() {
@@ -309,7 +309,7 @@ fn concurrent_commits_survive() {
                 "seed {seed}: {} {acknowledged}",
                 recovered.cut
             );
-            for (number, bytes) in pieces(&recovered) {
+            for (number, bytes) in log_records(&recovered) {
                 assert_eq!(bytes, payload(number, bytes.len()), "seed {seed}");
             }
             recovered.into_log().unwrap().close().unwrap();
@@ -326,8 +326,9 @@ struct Register {
     writer: AtomicU64,
 }
 
-/// Threads that read some registers and overwrite one, each piece naming what it read and overwrote, under
-/// every protocol, until the power goes. I3: a piece that is recovered comes with all that it names.
+/// Threads that read some registers and overwrite one, each log record naming what it read and
+/// overwrote, under every protocol, until the power goes. I3: a log record that is recovered comes
+/// with all that it names.
 #[test]
 fn concurrent_dependencies_survive() {
     for &protocol in ProtocolKind::ALL {
@@ -373,12 +374,12 @@ fn dependencies(seed: u64, protocol: ProtocolKind, lanes: usize) {
     });
     drop(log);
     let recovered = try_recover(&sim(&medium.after_crash()), &options, &start).unwrap();
-    let found = pieces(&recovered);
+    let found = log_records(&recovered);
     for number in acknowledged.into_inner().unwrap() {
         assert!(found.contains_key(&number), "I1: {number} is lost");
     }
-    for (number, piece) in &found {
-        for on in piece
+    for (number, log_record) in &found {
+        for on in log_record
             .as_chunks::<8>()
             .0
             .iter()
@@ -446,8 +447,9 @@ fn has_chunk(device: &Arc<dyn Device>, name: &str) -> bool {
     bytes != [0; 4]
 }
 
-/// A large piece is on the medium in several flushes, and with `gwsn` it counts with the last of them. A flush of
-/// another lane that is lost between them takes it along, although its first part lies before the gap.
+/// A large log record is on the medium in several flushes, and with `gwsn` it counts with the last
+/// of them. A flush of another lane that is lost between them takes it along, although its first
+/// part lies before the gap.
 #[test]
 fn a_large_piece_counts_with_its_last_flush() {
     const LANES: [&str; 2] = ["log-00-00000001.seg", "log-01-00000001.seg"];
@@ -462,7 +464,8 @@ fn a_large_piece_counts_with_its_last_flush() {
     };
     let log = Arc::new(Log::create(Arc::clone(&device), options.clone()).unwrap());
     let start = log.quiesce(|start| start);
-    // Acknowledged with the first part of the large piece: then there is a flush of the other lane.
+    // Acknowledged with the first part of the large log record: then there is a flush of the other
+    // lane.
     let before = log.append(&[&payload(1, 100)]).unwrap();
     let beside = Arc::new(Mutex::new((None, Vec::new())));
     let (of_callback, seen, medium) = (Arc::clone(&log), Arc::clone(&beside), Arc::clone(&device));
@@ -491,7 +494,7 @@ fn a_large_piece_counts_with_its_last_flush() {
     drop(large.finish_async());
     drop(log);
     let (lost, mut small) = std::mem::take(&mut *beside.lock().unwrap());
-    let everything = pieces(&recover(&device, &options, &start));
+    let everything = log_records(&recover(&device, &options, &start));
     assert_eq!(everything.len(), 2 + small.len());
     assert!(everything.contains_key(&number));
     let file = device.open(lost.unwrap(), OpenMode::Existing).unwrap();
@@ -500,7 +503,7 @@ fn a_large_piece_counts_with_its_last_flush() {
     // All but the lost one and what was numbered after it.
     small.pop();
     small.insert(0, 1);
-    let found = pieces(&recover(&device, &options, &start));
+    let found = log_records(&recover(&device, &options, &start));
     assert!(found.keys().eq(&small), "{:?} and {small:?}", found.keys());
 }
 
@@ -541,7 +544,7 @@ fn a_failed_write_poisons() {
         assert!(log.poisoned().unwrap().contains("log-00-"));
         assert!(log.close().is_err());
         let recovered = try_recover(&sim(&medium.after_crash()), &options, &start).unwrap();
-        assert!(pieces(&recovered).contains_key(&1));
+        assert!(log_records(&recovered).contains_key(&1));
     }
 }
 
@@ -693,7 +696,7 @@ fn a_damaged_segment_header_is_no_end() {
             assert!(medium.flip_bit(&name, 40, 0));
         }
         let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
-        assert_eq!(pieces(&recovered).len(), 40, "{protocol}");
+        assert_eq!(log_records(&recovered).len(), 40, "{protocol}");
         // The first header of another incarnation, too.
         let log = recovered.into_log().unwrap();
         for number in 41..=45 {
@@ -726,11 +729,11 @@ fn what_recovery_counted_stays() {
         assert!(log.append(&[b"failed"]).unwrap().wait().is_err());
         drop(log);
         let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
-        let before = pieces(&recovered);
+        let before = log_records(&recovered);
         counted += usize::from(before.len() == 2);
         drop(recovered.into_log().unwrap());
         let recovered = try_recover(&sim(&medium.after_crash()), &options, &start);
-        let after = pieces(&recovered.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+        let after = log_records(&recovered.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
         assert_eq!(after, before, "seed {seed}");
     }
     assert!(counted > 10, "the failed write arrived {counted} times");

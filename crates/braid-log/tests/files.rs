@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_io::{Device, MemoryDevice, OpenMode};
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
-use common::{payload, pieces, small, try_recover};
+use common::{log_records, payload, small, try_recover};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -110,7 +110,7 @@ fn a_cut_file_is_told() {
             let mut files = whole.clone();
             files.get_mut(&name).unwrap().push(7);
             let recovered = try_recover(&device(&files), &options, &start).unwrap();
-            assert_eq!(pieces(&recovered).len(), 40, "{protocol}, {name}");
+            assert_eq!(log_records(&recovered).len(), 40, "{protocol}, {name}");
         }
     }
 }
@@ -130,7 +130,7 @@ fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
             };
             let before = (1..sequence).map(|before| whole[&self::name(before)].len() / BLOCK - 1);
             assert_eq!(
-                pieces(&saved).len(),
+                log_records(&saved).len(),
                 before.sum::<usize>(),
                 "{protocol}, {name}"
             );
@@ -158,7 +158,7 @@ fn a_segment_after_a_lost_flush_is_given_up() {
     assert_eq!(begun(&files), [1, 2, 3]);
     let recover = |files: &Files| {
         let recovered = try_recover(&device(files), &options, &start).unwrap();
-        pieces(&recovered).len()
+        log_records(&recovered).len()
     };
     assert_eq!(recover(&files), 39);
     // The flush that begins the second segment, and what comes after its end.

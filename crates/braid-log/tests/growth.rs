@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use braid_io::{Device, SimDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
-use common::{bounded, memory, payload, pieces, recover, sim};
+use common::{bounded, log_records, memory, payload, recover, sim};
 
 fn options(protocol: ProtocolKind, flush_mode: FlushMode) -> LogOptions {
     LogOptions {
@@ -91,7 +91,7 @@ fn each_lane_grows_by_itself() {
                 "{protocol}: {idle:?}"
             );
             assert_eq!(used.iter().max(), Some(&options.segment_bytes));
-            let found = pieces(&recover(&device, &options, &first));
+            let found = log_records(&recover(&device, &options, &first));
             assert_eq!(found.len(), numbers.len(), "{protocol}");
         }
     }
@@ -151,7 +151,7 @@ fn segments_grow_with_use_to_their_size() {
                 "{protocol}"
             );
             assert!(found[0] <= 128 << 10, "{protocol}: {found:?}");
-            let found = pieces(&recover(&device, &options, &first));
+            let found = log_records(&recover(&device, &options, &first));
             assert_eq!(found.len(), expected.len(), "{protocol}");
             for (number, len) in expected {
                 assert!(
@@ -221,7 +221,7 @@ fn what_a_small_log_lets_in_finds_room() {
             log.close().unwrap();
             finished += numbers.len();
             let device: Arc<dyn Device> = sim(&medium);
-            let found = pieces(&recover(&device, &options, &first));
+            let found = log_records(&recover(&device, &options, &first));
             assert_eq!(found.len(), numbers.len(), "{protocol}, seed {seed}");
             for (number, len) in numbers {
                 assert!(
@@ -284,7 +284,7 @@ fn a_log_goes_on_in_the_space_that_it_has() {
                 });
             }
             log.close().unwrap();
-            let found = pieces(&recover(&sim(&medium), &options, &start));
+            let found = log_records(&recover(&sim(&medium), &options, &start));
             for (number, len) in numbers.iter().filter(|(number, _)| *number > start.number) {
                 assert!(
                     found[number] == payload(*number, *len),
@@ -328,7 +328,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                 }
             }
             log.close().unwrap();
-            let found = pieces(&recover(&sim(&medium), &options, &start));
+            let found = log_records(&recover(&sim(&medium), &options, &start));
             let expected = numbers.iter().filter(|number| **number > start.number);
             assert_eq!(found.len(), expected.count(), "{protocol}, step {step}");
         }

@@ -36,7 +36,7 @@ fn written(medium: &SimDevice, options: &LogOptions) -> (LogStart, Vec<u64>) {
 fn read(log: &Log, from: &LogStart) -> Result<Vec<u64>, LogError> {
     let mut found = Vec::new();
     let mut tail = log.tail(from)?;
-    tail.read(usize::MAX, &mut |piece| found.push(piece.number))?;
+    tail.read(usize::MAX, &mut |log_record| found.push(log_record.number))?;
     Ok(found)
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use braid_io::SimDevice;
 use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind, TailReader};
-use common::{bounded, payload, pieces, sim, small, try_recover};
+use common::{bounded, log_records, payload, sim, small, try_recover};
 
 /// Reads on, in portions of a random size; what comes is in order, and not beyond the horizon.
 fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Vec<(u64, Vec<u8>)>) {
@@ -16,10 +16,14 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
         let room = rng.usize(1..60_000);
         let before = into.len();
         let to = tail
-            .read(room, &mut |piece| {
+            .read(room, &mut |log_record| {
                 let last = into.last().map_or(0, |&(number, _)| number);
-                assert!(piece.number > last, "{} after {last}", piece.number);
-                into.push((piece.number, piece.payload.to_vec()));
+                assert!(
+                    log_record.number > last,
+                    "{} after {last}",
+                    log_record.number
+                );
+                into.push((log_record.number, log_record.payload.to_vec()));
             })
             .unwrap();
         assert!(to <= log.horizon());
@@ -30,7 +34,7 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
     }
 }
 
-/// Commits until the power goes, with aborts, large pieces and several pending commits.
+/// Commits until the power goes, with aborts, large log records and several pending commits.
 fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
     let mut commits = Vec::new();
     for _ in 0..rng.usize(1..4) {
@@ -105,7 +109,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         drop(log);
         medium = medium.after_crash();
         let all = try_recover(&sim(&medium), &options, &first).unwrap();
-        let expected: Vec<_> = pieces(&all).into_iter().collect();
+        let expected: Vec<_> = log_records(&all).into_iter().collect();
         let mut recovered = try_recover(&sim(&medium), &options, &newest).unwrap();
         recovered.retain(first.clone()).unwrap();
         log = recovered.into_log().unwrap();
@@ -207,8 +211,8 @@ fn a_reader_is_woken_and_misses_nothing() {
                 let mut signaled = signal.0.lock().unwrap();
                 *signaled = false;
                 drop(signaled);
-                let mut take = |piece: braid_log::Piece<'_>| {
-                    found.push((piece.number, piece.payload.to_vec()));
+                let mut take = |log_record: braid_log::LogRecord<'_>| {
+                    found.push((log_record.number, log_record.payload.to_vec()));
                 };
                 let to = tail.read(10_000, &mut take).unwrap();
                 if to < log.acknowledged() {

@@ -11,12 +11,12 @@ use crate::options::Builder;
 use crate::redo;
 use crate::salvage::{Finding, SalvageReport, salvage_device};
 
-/// How many redo records a piece holds; `None` if it is none.
-pub fn redo_records(piece: &[u8]) -> Option<usize> {
+/// How many redo records a log record holds; `None` if it is none.
+pub fn redo_records(log_record: &[u8]) -> Option<usize> {
     let mut count = 0;
-    for record in redo::decode(piece) {
+    for record in redo::decode(log_record) {
         let record = record.ok()?;
-        assert!(record.key.len() + record.value.map_or(0, <[u8]>::len) < piece.len());
+        assert!(record.key.len() + record.value.map_or(0, <[u8]>::len) < log_record.len());
         count += 1;
     }
     Some(count)

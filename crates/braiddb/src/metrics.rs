@@ -122,10 +122,10 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Durable writes of the log.";
         Counter log.chunks => "braid_log_chunks_total",
             "Chunks written to the log.";
-        Counter log.pieces => "braid_log_pieces_total",
+        Counter log.records => "braid_log_records_total",
             "Transactions, or parts of large ones, written to the log.";
-        Counter log.consolidated_pieces => "braid_log_consolidated_pieces_total",
-            "Pieces that were appended together with others.";
+        Counter log.consolidated_records => "braid_log_consolidated_records_total",
+            "Log records that were appended together with others.";
         Gauge log.segments => "braid_log_segments",
             "Segment files of the log.";
         Gauge log.segments_ready => "braid_log_segments_ready",

@@ -9,7 +9,7 @@ use braid_store::Stamp;
 /// A buffer that one large scan grew is not kept for the small ones that follow.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// A piece of a range, inside one leaf.
+/// A range read: a part of a scan, inside one leaf.
 #[derive(Debug)]
 pub(crate) struct RangeRead {
     /// The context's index of the table.
@@ -43,12 +43,12 @@ impl Fingerprint {
     }
 }
 
-/// The pieces that were read.
+/// The range reads that were read.
 #[derive(Debug, Default)]
 pub(crate) struct RangeReads {
     keys: Vec<u8>,
-    pieces: Vec<RangeRead>,
-    /// The pieces without a fingerprint.
+    reads: Vec<RangeRead>,
+    /// The range reads without a fingerprint.
     open: usize,
     newest: u64,
 }
@@ -56,11 +56,11 @@ pub(crate) struct RangeReads {
 impl RangeReads {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.reads.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pieces.len()
+        self.reads.len()
     }
 
     /// The newest version that was read.
@@ -69,7 +69,7 @@ impl RangeReads {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &RangeRead> {
-        self.pieces.iter()
+        self.reads.iter()
     }
 
     pub(crate) fn bounds(&self, read: &RangeRead) -> (Bound<&[u8]>, Bound<&[u8]>) {
@@ -82,9 +82,9 @@ impl RangeReads {
         self.open == 0
     }
 
-    /// Adds a piece that a scan begins to read; returns its place for [`RangeReads::end`].
+    /// Adds a range read that a scan begins to read; returns its place for [`RangeReads::end`].
     pub(crate) fn begin(&mut self, table: u32, stamp: Stamp) -> usize {
-        self.pieces.push(RangeRead {
+        self.reads.push(RangeRead {
             table,
             lower: Bound::Unbounded,
             upper: Bound::Unbounded,
@@ -92,10 +92,10 @@ impl RangeReads {
             fingerprint: None,
         });
         self.open += 1;
-        self.pieces.len() - 1
+        self.reads.len() - 1
     }
 
-    /// Says what was read of a piece; `newest` is the newest version in it.
+    /// Says what was read of a range read; `newest` is the newest version in it.
     pub(crate) fn end(
         &mut self,
         place: usize,
@@ -109,10 +109,10 @@ impl RangeReads {
             let end = self.keys.len();
             KeyAt { start, end }
         };
-        let piece = &mut self.pieces[place];
-        piece.lower = lower.map(&mut keep);
-        piece.upper = upper.map(&mut keep);
-        piece.fingerprint = Some(fingerprint);
+        let read = &mut self.reads[place];
+        read.lower = lower.map(&mut keep);
+        read.upper = upper.map(&mut keep);
+        read.fingerprint = Some(fingerprint);
         self.open -= 1;
         self.newest = self.newest.max(newest);
     }
@@ -124,7 +124,7 @@ impl RangeReads {
             return;
         }
         self.keys.clear();
-        self.pieces.clear();
+        self.reads.clear();
         self.open = 0;
         self.newest = 0;
         if self.keys.capacity() > KEPT_BYTES_MAX {

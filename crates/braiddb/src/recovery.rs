@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, Gate, Held, LockError, OverlayDevice};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Piece, ScanProgress};
+use braid_log::{FlushMode, Log, LogError, LogOptions, LogRecord, LogStart, ScanProgress};
 use braid_rt::{narrow, to_usize};
 use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
@@ -556,8 +556,8 @@ fn recover(
     // Twice as many readers as processors, since half of them wait for the device; but no thread where
     // none is wanted.
     let replaying = if options.background { 2 * threads } else { 1 };
-    recovered.for_each_parallel(replaying, |piece: Piece<'_>| {
-        replay.add(piece)?;
+    recovered.for_each_parallel(replaying, |log_record: LogRecord<'_>| {
+        replay.add(log_record)?;
         let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_multiple_of(REPORT_EVERY) {
             report(RecoveryProgress {
@@ -579,7 +579,7 @@ fn recover(
     }
     let older_start = attempt.and_then(|attempt| attempt.kept_from.clone());
     let kept_from = older(kept_from, older_start);
-    let discarded = recovered.discarded_pieces();
+    let discarded = recovered.discarded_records();
     let opened_at = recovered.cut;
     if let Some(kept_from) = kept_from
         .as_ref()

@@ -1,4 +1,4 @@
-//! The redo records of a transaction, as they lie in its piece of the log.
+//! The redo records of a transaction, as they lie in its log record of the log.
 //!
 //! ```text
 //! record  = head, key length, [value length,] key, [value]
@@ -59,15 +59,15 @@ pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
     Extent { key_at, value_at }
 }
 
-/// The records of a piece, in the order in which they were written.
-pub(crate) fn decode(mut piece: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>> {
+/// The records of a log record, in the order in which they were written.
+pub(crate) fn decode(mut log_record: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>> {
     std::iter::from_fn(move || {
-        if piece.is_empty() {
+        if log_record.is_empty() {
             return None;
         }
-        let redo = decode_one(&mut piece);
+        let redo = decode_one(&mut log_record);
         if redo.is_none() {
-            piece = &[];
+            log_record = &[];
         }
         Some(redo.ok_or_else(|| Error::Corrupted {
             what: "the lengths in a log record exceed its transaction or the limits".into(),
@@ -76,20 +76,20 @@ pub(crate) fn decode(mut piece: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>>
     })
 }
 
-fn decode_one<'a>(piece: &mut &'a [u8]) -> Option<Redo<'a>> {
-    let head = take_varint(piece)?;
-    let key_len = usize::try_from(take_varint(piece)?).ok()?;
+fn decode_one<'a>(log_record: &mut &'a [u8]) -> Option<Redo<'a>> {
+    let head = take_varint(log_record)?;
+    let key_len = usize::try_from(take_varint(log_record)?).ok()?;
     let value_len = match head & 1 {
-        0 => Some(usize::try_from(take_varint(piece)?).ok()?),
+        0 => Some(usize::try_from(take_varint(log_record)?).ok()?),
         _ => None,
     };
     // Longer ones fit no page: applying them would never end.
     if key_len > MAX_KEY_LEN || value_len.is_some_and(|len| len > MAX_VALUE_LEN) {
         return None;
     }
-    let key = piece.split_off(..key_len)?;
+    let key = log_record.split_off(..key_len)?;
     let value = match value_len {
-        Some(len) => Some(piece.split_off(..len)?),
+        Some(len) => Some(log_record.split_off(..len)?),
         None => None,
     };
     Some(Redo {
@@ -132,16 +132,16 @@ mod tests {
                 0..20,
             )
         ) {
-            let mut piece = Vec::new();
+            let mut log_record = Vec::new();
             let redo = |r: &'_ (u32, Vec<u8>, Option<Vec<u8>>)| (r.0, r.1.clone(), r.2.clone());
             for (table, key, value) in &records {
-                let before = piece.len();
-                let extent = encode(Redo { table: *table, key, value: value.as_deref() }, &mut piece);
-                prop_assert_eq!(&piece[extent.key_at..extent.value_at], &key[..]);
+                let before = log_record.len();
+                let extent = encode(Redo { table: *table, key, value: value.as_deref() }, &mut log_record);
+                prop_assert_eq!(&log_record[extent.key_at..extent.value_at], &key[..]);
                 let bytes = key.len() + value.as_ref().map_or(0, Vec::len);
-                prop_assert!(piece.len() - before <= bytes + OVERHEAD_MAX);
+                prop_assert!(log_record.len() - before <= bytes + OVERHEAD_MAX);
             }
-            let decoded: Vec<_> = decode(&piece)
+            let decoded: Vec<_> = decode(&log_record)
                 .map(|r| r.map(|r| (r.table, r.key.to_vec(), r.value.map(<[u8]>::to_vec))))
                 .collect::<Result<_>>()
                 .unwrap();
@@ -150,16 +150,16 @@ mod tests {
 
         #[test]
         fn what_fits_no_page_is_an_error(over in 1usize..5_000) {
-            let mut piece = Vec::new();
-            encode(Redo { table: 2, key: &vec![0; MAX_KEY_LEN + over], value: None }, &mut piece);
-            let decoded = decode(&piece).next();
+            let mut log_record = Vec::new();
+            encode(Redo { table: 2, key: &vec![0; MAX_KEY_LEN + over], value: None }, &mut log_record);
+            let decoded = decode(&log_record).next();
             let is_told = matches!(decoded, Some(Err(Error::Corrupted { .. })));
             prop_assert!(is_told);
         }
 
         #[test]
-        fn damaged_bytes_end_in_an_error_and_never_panic(piece in prop::collection::vec(any::<u8>(), 0..200)) {
-            let decoded: Vec<_> = decode(&piece).collect();
+        fn damaged_bytes_end_in_an_error_and_never_panic(log_record in prop::collection::vec(any::<u8>(), 0..200)) {
+            let decoded: Vec<_> = decode(&log_record).collect();
             prop_assert!(decoded.iter().rev().skip(1).all(Result::is_ok));
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
 
-use braid_log::Piece;
+use braid_log::LogRecord;
 use braid_store::{Change, DamagedRange, LeafHint, Store, Tree};
 
 use crate::context::hash_key;
@@ -105,14 +105,14 @@ impl<'a> Replay<'a> {
 
     /// Takes a transaction's writes in. I7: by version, so the order of the transactions does not matter
     /// and a second replay does no harm.
-    pub(crate) fn add(&self, piece: Piece<'_>) -> Result<()> {
-        for redo in redo::decode(piece.payload) {
+    pub(crate) fn add(&self, log_record: LogRecord<'_>) -> Result<()> {
+        for redo in redo::decode(log_record.payload) {
             let redo = redo?;
             let hash = hash_key(redo.table, redo.key);
             // The table's own index uses the lowest and the highest bits.
             let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
             let mut partition = partition.lock();
-            self.gather(&mut partition, hash, redo, piece.number);
+            self.gather(&mut partition, hash, redo, log_record.number);
             if partition.bytes > gathered_bytes_max() / PARTITIONS {
                 braid_rt::reach("replay: a batch before the end");
                 self.apply(&mut partition)?;

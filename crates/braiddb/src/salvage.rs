@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{Log, LogOptions, LogStart, Piece, Recovered};
+use braid_log::{Log, LogOptions, LogRecord, LogStart, Recovered};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
 use crate::catalog::{CATALOG_ID, ID_END};
@@ -191,9 +191,9 @@ impl Filled {
             Some(log) => {
                 let replay = Replay::new(&inner.store);
                 let transactions = std::sync::atomic::AtomicU64::new(0);
-                log.for_each_parallel(1, |piece: Piece<'_>| {
+                log.for_each_parallel(1, |log_record: LogRecord<'_>| {
                     transactions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    replay.add(piece)
+                    replay.add(log_record)
                 })?;
                 self.transactions = transactions.into_inner();
                 replay.finish(1)?.removals

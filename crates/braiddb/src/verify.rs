@@ -152,18 +152,18 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     report.tables = store.trees;
     report.damages = store.damages;
     report.log_bytes = offline.recovered.scanned_bytes();
-    let mut damaged_pieces = Vec::new();
-    let scanned = offline.recovered.for_each(|piece| {
+    let mut damaged_records = Vec::new();
+    let scanned = offline.recovered.for_each(|log_record| {
         report.log_transactions += 1;
-        if redo::decode(piece.payload).any(|redo| redo.is_err()) {
-            damaged_pieces.push(piece.number);
+        if redo::decode(log_record.payload).any(|redo| redo.is_err()) {
+            damaged_records.push(log_record.number);
         }
     });
     if let Err(error) = scanned {
         report.damages += 1;
         sink(error.to_string());
     }
-    for number in damaged_pieces {
+    for number in damaged_records {
         report.damages += 1;
         sink(format!(
             "log: the records of transaction {number} do not fit its length"
@@ -213,9 +213,9 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     .map_err(failed)?;
     // The callback can't hold `out`, which may not be sent between threads.
     let mut lines = String::new();
-    offline.recovered.for_each(|piece| {
-        lines.push_str(&format!("  transaction {}\n", piece.number));
-        for record in redo::decode(piece.payload).map_while(Result::ok) {
+    offline.recovered.for_each(|log_record| {
+        lines.push_str(&format!("  transaction {}\n", log_record.number));
+        for record in redo::decode(log_record.payload).map_while(Result::ok) {
             let key = record.key.escape_ascii();
             let what = match record.value {
                 Some(value) => format!("put, {} bytes", value.len()),

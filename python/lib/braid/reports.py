@@ -22,10 +22,10 @@ class LogStats:
     """Durable writes."""
     chunks: int
     """Chunks written."""
-    pieces: int
-    """Pieces written: one a transaction, more for a large one."""
-    consolidated_pieces: int
-    """Pieces that were appended together with others (``aether``)."""
+    records: int
+    """Log records written: one a transaction, more for a large one."""
+    consolidated_records: int
+    """Log records that were appended together with others (``aether``)."""
     segments: int
     """Segment files that exist."""
     segments_ready: int

@@ -122,15 +122,15 @@ fn run(script: &[u8]) {
     }
 }
 
-/// Gives a page of the backup's first piece another number, if the script's mode says so. An edit of the number alone
-/// is noticed, since the page says whose it is; no single edit changes both.
+/// Gives a page of the backup's first batch another number, if the script's mode says so. An edit
+/// of the number alone is noticed, since the page says whose it is; no single edit changes both.
 fn renumber(backup: &mut [u8], script: &[u8]) -> Option<()> {
     let (&mode, rest) = script.split_first()?;
     let (&page, &number) = (rest.last()?, rest.first()?);
     if mode & 16 == 0 {
         return None;
     }
-    // Behind the magic and the piece's header; a record is the number and a page.
+    // Behind the magic and the batch's header; a record is the number and a page.
     let at = 16 + usize::from(page % 8) * 8200;
     let number = (1u64 << (number % 34)).wrapping_sub(u64::from(number >> 7));
     backup

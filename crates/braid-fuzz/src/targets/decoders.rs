@@ -1,4 +1,4 @@
-//! Parsers of single pieces of bytes.
+//! Parsers of single structures.
 
 use braid_io::MemoryDevice;
 use braid_log::{Log, LogOptions, LogStart};
@@ -18,7 +18,7 @@ fn with_seal(bytes: &[u8], seal: impl Fn(&mut [u8]), run: impl Fn(&[u8])) {
     run(&bytes);
 }
 
-/// The first segment of a log with a few pieces.
+/// The first segment of a log with a few log records.
 fn segment() -> Vec<u8> {
     let device = std::sync::Arc::new(MemoryDevice::new());
     let options = LogOptions {
@@ -73,7 +73,7 @@ pub(super) const CHUNK: Target = Target {
                 braid_log::fuzzing::seal_chunks(chunk, &[0], false);
             },
             |chunk| {
-                braid_log::fuzzing::pieces_of_chunk(chunk);
+                braid_log::fuzzing::records_of_chunk(chunk);
             },
         );
     },
@@ -88,10 +88,10 @@ pub(super) const CHUNK: Target = Target {
     runs: 20_000,
 };
 
-pub(super) const PIECES: Target = Target {
-    name: "pieces",
+pub(super) const LOG_RECORDS: Target = Target {
+    name: "log_records",
     run: |bytes| {
-        braid_log::fuzzing::pieces(bytes);
+        braid_log::fuzzing::log_records(bytes);
     },
     corpus: || {
         let segment = segment();

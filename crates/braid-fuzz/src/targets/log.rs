@@ -1,4 +1,4 @@
-//! A log with damage: segment headers, chunks, pieces, the position where recovery starts.
+//! A log with damage: segment headers, chunks, log records, the position where recovery starts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -22,12 +22,12 @@ const PROTOCOLS: [ProtocolKind; 7] = [
 /// The name under which an image keeps the start position, so that scripts reach it.
 const START: &str = "start";
 
-type Pieces = BTreeMap<u64, Vec<u8>>;
+type LogRecords = BTreeMap<u64, Vec<u8>>;
 
 struct Base {
     options: LogOptions,
     image: Image,
-    pieces: Pieces,
+    log_records: LogRecords,
 }
 
 pub(super) const LOG: Target = Target {
@@ -46,7 +46,7 @@ pub(super) const LOG: Target = Target {
     runs: 1_500,
 };
 
-/// A log of two incarnations with small and streamed pieces.
+/// A log of two incarnations with small and streamed log records.
 fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
     let several = protocol.forced_strands().is_none();
     let options = LogOptions {
@@ -66,8 +66,8 @@ fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
     let log = Log::recover(device.clone(), options.clone(), &start, &|_| {})?.into_log()?;
     append(&log, 2)?;
     log.sync()?;
-    let pieces = recovered(&device, &options, &start)?;
-    assert_eq!(pieces.len(), 16, "all pieces are there");
+    let log_records = recovered(&device, &options, &start)?;
+    assert_eq!(log_records.len(), 16, "all log records are there");
     let mut image = Image::of(&*device, 4096);
     let mut start = start.encode();
     start.resize(4096, 0);
@@ -75,7 +75,7 @@ fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
     Ok(Base {
         options,
         image,
-        pieces,
+        log_records,
     })
 }
 
@@ -94,13 +94,13 @@ fn recovered(
     device: &Arc<MemoryDevice>,
     options: &LogOptions,
     start: &LogStart,
-) -> Result<Pieces, LogError> {
+) -> Result<LogRecords, LogError> {
     let recovered = Log::recover(device.clone(), options.clone(), start, &|_| {})?;
-    let mut pieces = Pieces::new();
-    recovered.for_each(|piece| {
-        pieces.insert(piece.number, piece.payload.to_vec());
+    let mut log_records = LogRecords::new();
+    recovered.for_each(|log_record| {
+        log_records.insert(log_record.number, log_record.payload.to_vec());
     })?;
-    Ok(pieces)
+    Ok(log_records)
 }
 
 fn bases() -> &'static [Base] {
@@ -147,16 +147,23 @@ fn look(
 ) -> Result<(), LogError> {
     let _ = Log::recovery_start(&*device);
     let recovered = Log::recover(device.clone(), base.options.clone(), start, &|_| {})?;
-    let mut pieces = Pieces::new();
-    recovered.for_each(|piece| {
-        pieces.insert(piece.number, piece.payload.to_vec());
+    let mut log_records = LogRecords::new();
+    recovered.for_each(|log_record| {
+        log_records.insert(log_record.number, log_record.payload.to_vec());
     })?;
     if outcome.must_be_noticed() {
-        let is_true = |(number, piece): (&u64, _)| base.pieces.get(number) == Some(piece);
-        assert!(pieces.iter().all(is_true), "damage was taken for a piece");
+        let is_true =
+            |(number, log_record): (&u64, _)| base.log_records.get(number) == Some(log_record);
+        assert!(
+            log_records.iter().all(is_true),
+            "damage was taken for a log record"
+        );
     }
     if outcome.lost_file {
-        assert!(pieces == base.pieces, "a lost file went unnoticed");
+        assert!(
+            log_records == base.log_records,
+            "a lost file went unnoticed"
+        );
     }
     // What recovery took in, it goes on from.
     let log = recovered.into_log()?;
@@ -167,7 +174,7 @@ fn look(
     drop(ticket);
     log.close()?;
     let again = self::recovered(&device, &base.options, start)?;
-    let later = again.get(&number).map(|piece| &piece[..]);
+    let later = again.get(&number).map(|log_record| &log_record[..]);
     assert_eq!(later, Some(&b"later"[..]), "what came later is there");
     Ok(())
 }

@@ -25,7 +25,7 @@ pub struct Target {
 pub const TARGETS: [Target; 14] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
-    decoders::PIECES,
+    decoders::LOG_RECORDS,
     decoders::LOG_START,
     decoders::REDO,
     decoders::META,

@@ -4,8 +4,9 @@
 use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
 use crate::{LockRelease, LogError};
 
-/// One strand whose byte order is the dependency order: a transaction's locks go once its piece is in
-/// the buffer, so whoever depends on it appends behind it, and the durable prefix of the strand is closed.
+/// One strand whose byte order is the dependency order: a transaction's locks go once its log
+/// record is in the buffer, so whoever depends on it appends behind it, and the durable prefix of
+/// the strand is closed.
 pub(crate) struct Aether;
 
 impl Protocol for Aether {

@@ -4,8 +4,8 @@
 //! A transaction is acknowledged when its own lane is durable up to it and everything is that it depends on in
 //! other lanes. An idle or slow lane that it does not depend on costs it nothing. The dependencies are exact:
 //! the transactions in other lanes that it read from or overwrote and that were not yet acknowledged; it says
-//! so in its piece. Within a lane acknowledgement follows the numbers, so that a dependency on one transaction
-//! covers what that one depends on.
+//! so in its log record. Within a lane acknowledgement follows the numbers, so that a dependency on
+//! one transaction covers what that one depends on.
 
 use braid_rt::to_usize;
 

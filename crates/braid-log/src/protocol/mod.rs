@@ -134,7 +134,7 @@ pub(crate) enum Dependence {
     Sealed,
     /// Waits until they are durable.
     Durable,
-    /// Says in its piece which they are, and is acknowledged after them.
+    /// Says in its log record which they are, and is acknowledged after them.
     Recorded,
 }
 

@@ -46,16 +46,16 @@ pub fn try_recover(
     Log::recover(Arc::clone(device), options.clone(), start, &|_| {})
 }
 
-/// All pieces by commit number; a number that comes twice fails the test.
-pub fn pieces(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
-    let mut pieces = BTreeMap::new();
+/// All log records by commit number; a number that comes twice fails the test.
+pub fn log_records(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
+    let mut log_records = BTreeMap::new();
     recovered
-        .for_each(|piece| {
-            let twice = pieces.insert(piece.number, piece.payload.to_vec());
-            assert!(twice.is_none(), "number {} came twice", piece.number);
+        .for_each(|log_record| {
+            let twice = log_records.insert(log_record.number, log_record.payload.to_vec());
+            assert!(twice.is_none(), "number {} came twice", log_record.number);
         })
         .unwrap();
-    pieces
+    log_records
 }
 
 /// Bytes that tell their number, `len` of them.

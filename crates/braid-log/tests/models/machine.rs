@@ -21,9 +21,9 @@ pub(crate) enum Phase {
     Running,
     /// Has its number.
     Assigned,
-    /// Its piece is in its lane, and its write is visible.
+    /// Its log record is in its lane, and its write is visible.
     Applied,
-    /// It failed its validation; its piece says that its number is given up.
+    /// It failed its validation; its log record says that its number is given up.
     Abort,
 }
 
@@ -45,11 +45,11 @@ impl Transaction {
     }
 }
 
-/// A flush: its number over all lanes, and the transactions whose pieces it has.
+/// A flush: its number over all lanes, and the transactions whose log records it has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
     pub(crate) number: u8,
-    pub(crate) pieces: Vec<u8>,
+    pub(crate) log_records: Vec<u8>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -105,10 +105,10 @@ impl State {
         }
     }
 
-    /// Whether a transaction's piece is in a flush, and whether that has landed.
+    /// Whether a transaction's log record is in a flush, and whether that has landed.
     pub(crate) fn flush_of(&self, transaction: usize) -> Option<(&Flush, bool)> {
         self.lanes.iter().find_map(|lane| {
-            let has = |flush: &&Flush| flush.pieces.contains(&(transaction as u8));
+            let has = |flush: &&Flush| flush.log_records.contains(&(transaction as u8));
             let landed = lane.landed.iter().find(has).map(|flush| (flush, true));
             landed.or(lane.under_way.iter().find(has).map(|flush| (flush, false)))
         })
@@ -214,7 +214,7 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
                 let lane = &mut next.lanes[lane];
                 lane.under_way = Some(Flush {
                     number: next.flushes,
-                    pieces: std::mem::take(&mut lane.buffer),
+                    log_records: std::mem::take(&mut lane.buffer),
                 });
             });
         }

@@ -102,23 +102,23 @@ fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
 
 /// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the paper.
 fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
-    later.pieces.iter().any(|&i| {
+    later.log_records.iter().any(|&i| {
         let transaction = &state.transactions[usize::from(i)];
         transaction.phase == Phase::Applied
             && transaction
                 .dependencies()
-                .any(|on| earlier.pieces.contains(&(on as u8)))
+                .any(|on| earlier.log_records.contains(&(on as u8)))
     })
 }
 
 /// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are.
 fn lemma_4_flushes_come_with_those_before(state: &State, kept: &[usize]) -> Checked {
     let is_kept = |i: &&u8| kept.contains(&usize::from(**i));
-    for later in flushes(state).filter(|flush| flush.pieces.iter().any(|i| is_kept(&i))) {
+    for later in flushes(state).filter(|flush| flush.log_records.iter().any(|i| is_kept(&i))) {
         for earlier in flushes(state).filter(|flush| precedes(state, flush, later)) {
             let committed = |i: &&u8| state.transactions[usize::from(**i)].phase == Phase::Applied;
             if let Some(lost) = earlier
-                .pieces
+                .log_records
                 .iter()
                 .filter(committed)
                 .find(|i| !is_kept(i))

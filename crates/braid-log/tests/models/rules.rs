@@ -202,8 +202,9 @@ impl Rules {
     /// The transactions that recovery keeps.
     pub(crate) fn kept(&self, state: &State, arrived: &Arrived<'_>) -> Vec<usize> {
         let flushes = || arrived.iter().flatten();
-        let pieces = flushes().flat_map(|flush| flush.pieces.iter().map(|&i| usize::from(i)));
-        let mut kept: Vec<usize> = pieces.collect();
+        let log_records =
+            flushes().flat_map(|flush| flush.log_records.iter().map(|&i| usize::from(i)));
+        let mut kept: Vec<usize> = log_records.collect();
         let number = |i: usize| state.transactions[i].number;
         let keeps_all = self.mutant == Mutant::SkipGapRule;
         match self.protocol {
@@ -248,12 +249,15 @@ impl Rules {
     }
 }
 
-/// The lane that has a transaction's piece.
+/// The lane that has a transaction's log record.
 fn lane_of(state: &State, transaction: usize) -> usize {
     let i = transaction as u8;
     let has = |lane: &crate::machine::Lane| {
         let flushes = lane.landed.iter().chain(&lane.under_way);
-        lane.buffer.contains(&i) || flushes.into_iter().any(|flush| flush.pieces.contains(&i))
+        lane.buffer.contains(&i)
+            || flushes
+                .into_iter()
+                .any(|flush| flush.log_records.contains(&i))
     };
     state.lanes.iter().position(has).unwrap_or(0)
 }

@@ -269,11 +269,11 @@ impl Archiver {
                     none.insert(log.tail(&start)?)
                 }
             };
-            let last = tail.read(BATCH_BYTES, &mut |piece| {
-                if piece.number > after {
-                    batch.extend(piece.number.to_le_bytes());
-                    batch.extend(narrow::<u32>(piece.payload.len()).to_le_bytes());
-                    batch.extend_from_slice(piece.payload);
+            let last = tail.read(BATCH_BYTES, &mut |log_record| {
+                if log_record.number > after {
+                    batch.extend(log_record.number.to_le_bytes());
+                    batch.extend(narrow::<u32>(log_record.payload.len()).to_le_bytes());
+                    batch.extend_from_slice(log_record.payload);
                     count += 1;
                 }
             })?;

@@ -20,11 +20,11 @@ pub(super) const FORMAT: u32 = 2;
 /// The oldest format that is read: the same, without trees of layers (see `docs/file-format.md`).
 const OLDEST: u32 = 1;
 
-/// Pages in a piece, at most.
-pub(super) const PIECE_PAGES: usize = 64;
+/// Pages in a batch, at most.
+pub(super) const BATCH_PAGES: usize = 64;
 
-/// Bytes in front of a piece's pages: how many, and their checksum.
-pub(super) const PIECE_HEADER: usize = 8;
+/// Bytes in front of a batch's pages: how many, and their checksum.
+pub(super) const BATCH_HEADER: usize = 8;
 
 /// A page and its number.
 pub(super) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
@@ -52,7 +52,7 @@ pub(crate) struct Manifest {
     /// When it was made, since 1970.
     pub(super) time: Duration,
     pub(super) parent: Option<Parent>,
-    /// Pages in the pieces.
+    /// Pages in the batches.
     pub(super) pages: u64,
     /// The digest of everything before the manifest.
     pub(super) pages_digest: u128,
@@ -194,24 +194,24 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes a backup, piece by piece.
-pub(super) struct Pieces<'a> {
+/// Writes a backup, batch by batch.
+pub(super) struct Batches<'a> {
     out: &'a mut dyn Write,
     digest: Xxh3,
     written: u64,
-    piece: Vec<u8>,
+    batch: Vec<u8>,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> Batches<'a> {
     pub(super) fn begin(out: &'a mut dyn Write) -> Result<Self> {
-        let mut pieces = Self {
+        let mut batches = Self {
             out,
             digest: Xxh3::new(),
             written: 0,
-            piece: Vec::new(),
+            batch: Vec::new(),
         };
-        pieces.write(&MAGIC)?;
-        Ok(pieces)
+        batches.write(&MAGIC)?;
+        Ok(batches)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -223,25 +223,25 @@ impl<'a> Pieces<'a> {
 
     /// Writes pages.
     pub(super) fn put(&mut self, pages: &[(PageId, AlignedBuf)]) -> Result<()> {
-        let mut piece = std::mem::take(&mut self.piece);
-        piece.clear();
-        piece.extend([0; PIECE_HEADER]);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch.extend([0; BATCH_HEADER]);
         for (id, bytes) in pages {
-            piece.extend(id.to_le_bytes());
-            piece.extend_from_slice(&bytes[..PAGE_SIZE]);
+            batch.extend(id.to_le_bytes());
+            batch.extend_from_slice(&bytes[..PAGE_SIZE]);
         }
-        let crc = crc32c::crc32c(&piece[PIECE_HEADER..]);
-        piece[..4].copy_from_slice(&narrow::<u32>(pages.len()).to_le_bytes());
-        piece[4..8].copy_from_slice(&crc.to_le_bytes());
-        let written = self.write(&piece);
-        self.piece = piece;
+        let crc = crc32c::crc32c(&batch[BATCH_HEADER..]);
+        batch[..4].copy_from_slice(&narrow::<u32>(pages.len()).to_le_bytes());
+        batch[4..8].copy_from_slice(&crc.to_le_bytes());
+        let written = self.write(&batch);
+        self.batch = batch;
         written
     }
 
     /// Writes the end; returns how many bytes the backup has.
     pub(super) fn finish(mut self, mut manifest: Manifest) -> Result<u64> {
-        // A piece without pages is the last.
-        self.write(&[0; PIECE_HEADER])?;
+        // A batch without pages is the last.
+        self.write(&[0; BATCH_HEADER])?;
         manifest.pages_digest = self.digest.digest128();
         let manifest = manifest.encode();
         self.write(&manifest)?;
@@ -262,19 +262,19 @@ pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> 
     let mut at = MAGIC.len();
     loop {
         let count = word(bytes, at)?;
-        let crc = at + 4..at + PIECE_HEADER;
-        at += PIECE_HEADER;
+        let crc = at + 4..at + BATCH_HEADER;
+        at += BATCH_HEADER;
         if count == 0 {
             break;
         }
-        let piece = bytes.get_mut(at..at.checked_add(count.checked_mul(PAGE_RECORD)?)?)?;
-        for record in piece.chunks_exact_mut(PAGE_RECORD) {
+        let batch = bytes.get_mut(at..at.checked_add(count.checked_mul(PAGE_RECORD)?)?)?;
+        for record in batch.chunks_exact_mut(PAGE_RECORD) {
             if rebind {
                 record.copy_within(..8, 16);
             }
             seal_page(&mut record[8..]);
         }
-        let sum = crc32c::crc32c(piece);
+        let sum = crc32c::crc32c(batch);
         bytes[crc].copy_from_slice(&sum.to_le_bytes());
         at += count * PAGE_RECORD;
     }

@@ -34,7 +34,7 @@ use crate::copies::check_outside;
 use crate::database::{Database, Inner};
 use crate::error::{Error, Result};
 use crate::meta::Meta;
-use format::{Manifest, PIECE_PAGES, Parent, Pieces};
+use format::{BATCH_PAGES, Batches, Manifest, Parent};
 
 /// Progress of a backup or restore.
 #[derive(Clone, Copy, Debug, Default)]
@@ -246,12 +246,12 @@ impl<'a> Backup<'a> {
             .map(|id| id as u64)
             .collect();
         let pages_total = entries.iter().filter(|entry| **entry != 0).count() as u64;
-        let mut pieces = Pieces::begin(writer)?;
+        let mut batches = Batches::begin(writer)?;
         let mut copied = 0;
-        for ids in changed.chunks(PIECE_PAGES) {
+        for ids in changed.chunks(BATCH_PAGES) {
             let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
             pinned.read(&mut pages)?;
-            pieces.put(&pages)?;
+            batches.put(&pages)?;
             copied += pages.len() as u64;
             if let Some(progress) = &self.progress {
                 progress(BackupProgress {
@@ -260,7 +260,7 @@ impl<'a> Backup<'a> {
                 });
             }
         }
-        let written_bytes = pieces.finish(Manifest {
+        let written_bytes = batches.finish(Manifest {
             identity: self.inner.log.identity(),
             number: start.number,
             sequence,

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use braid_io::{
     Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
 };
-use braid_log::{FlushMode, Log, LogOptions, LogStart, Piece};
+use braid_log::{FlushMode, Log, LogOptions, LogRecord, LogStart};
 use braid_rt::to_usize;
 use bytes::Bytes;
 
@@ -277,10 +277,10 @@ impl<'a> Restore<'a> {
             };
             let name = reader.name().to_owned();
             let mut ids: Vec<PageId> = Vec::new();
-            while let Some(mut piece) = reader.pages()? {
-                writer.put(&mut piece)?;
-                ids.extend(piece.iter().map(|(id, _)| *id));
-                pages += piece.len() as u64;
+            while let Some(mut batch) = reader.pages()? {
+                writer.put(&mut batch)?;
+                ids.extend(batch.iter().map(|(id, _)| *id));
+                pages += batch.len() as u64;
                 if let Some(progress) = &self.progress {
                     progress(BackupProgress {
                         pages,
@@ -334,7 +334,7 @@ impl<'a> Restore<'a> {
                 &mut |transaction: ArchivedTransaction<'_>| {
                     transactions += 1;
                     check_loaded(&manifest, transaction)?;
-                    replay.add(Piece {
+                    replay.add(LogRecord {
                         number: transaction.number,
                         records: 1,
                         payload: transaction.payload,

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::BackupError;
 use super::format::{
-    END_MAGIC, FOOTER, FORMAT, MAGIC, Manifest, NoManifest, PAGE_RECORD, PIECE_HEADER, PIECE_PAGES,
+    BATCH_HEADER, BATCH_PAGES, END_MAGIC, FOOTER, FORMAT, MAGIC, Manifest, NoManifest, PAGE_RECORD,
 };
 use crate::error::{Error, Result};
 
@@ -81,7 +81,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
     let manifest_len = u64::from_le_bytes(manifest_len.try_into().unwrap_or_default());
     let manifest_at = at
         .checked_sub(manifest_len)
-        .filter(|at| *at >= (MAGIC.len() + PIECE_HEADER) as u64)
+        .filter(|at| *at >= (MAGIC.len() + BATCH_HEADER) as u64)
         .ok_or_else(|| damaged(&name, "the length of its manifest"))?;
     file.seek(SeekFrom::Start(manifest_at)).map_err(reading)?;
     let mut bytes = vec![0; to_usize(manifest_len)];
@@ -115,7 +115,7 @@ pub(super) struct Reader<'a> {
     from: Box<dyn Read + 'a>,
     digest: Xxh3,
     pages: u64,
-    piece: Vec<u8>,
+    batch: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
             from,
             digest: Xxh3::new(),
             pages: 0,
-            piece: Vec::new(),
+            batch: Vec::new(),
         };
         let mut magic = [0; 8];
         match reader.fill(&mut magic) {
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
 
     /// The next pages; `None` behind the last.
     pub(super) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
-        let mut header = [0; PIECE_HEADER];
+        let mut header = [0; BATCH_HEADER];
         self.fill(&mut header)?;
         let word = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
@@ -181,13 +181,13 @@ impl<'a> Reader<'a> {
         if count == 0 && crc == 0 {
             return Ok(None);
         }
-        if count == 0 || count > PIECE_PAGES {
+        if count == 0 || count > BATCH_PAGES {
             return Err(damaged(&self.name, "the length of one of its parts"));
         }
-        let mut piece = std::mem::take(&mut self.piece);
-        piece.resize(count * PAGE_RECORD, 0);
-        self.fill(&mut piece)?;
-        if crc32c::crc32c(&piece) != crc {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.resize(count * PAGE_RECORD, 0);
+        self.fill(&mut batch)?;
+        if crc32c::crc32c(&batch) != crc {
             let what = format!("the part after page {} of the backup", self.pages);
             return Err(damaged(&self.name, &what));
         }
@@ -198,8 +198,8 @@ impl<'a> Reader<'a> {
             page.copy_from_slice(bytes);
             (u64::from_le_bytes(id.try_into().unwrap_or_default()), page)
         };
-        let pages = piece.chunks_exact(PAGE_RECORD).map(page).collect();
-        self.piece = piece;
+        let pages = batch.chunks_exact(PAGE_RECORD).map(page).collect();
+        self.batch = batch;
         Ok(Some(pages))
     }
 

@@ -318,10 +318,10 @@ impl Changes {
     /// Reads on; says whether that led anywhere.
     fn read(&mut self) -> Result<bool> {
         let (ahead, after) = (&mut self.ahead, self.read_to);
-        let read = self.tail.read(READ_BYTES, &mut |piece| {
-            let skipped = piece.number % 16 == 5 && braid_rt::mutant!("feed_skips");
-            if piece.number > after && !skipped {
-                ahead.push_back((piece.number, piece.payload.to_vec()));
+        let read = self.tail.read(READ_BYTES, &mut |log_record| {
+            let skipped = log_record.number % 16 == 5 && braid_rt::mutant!("feed_skips");
+            if log_record.number > after && !skipped {
+                ahead.push_back((log_record.number, log_record.payload.to_vec()));
             }
         });
         let to = match read {

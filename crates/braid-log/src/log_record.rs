@@ -1,29 +1,30 @@
 //! One transaction's bytes in a chunk.
 //!
-//! A piece is `tag`, `number`, lengths, payload. All header fields are variable-length integers, so a
-//! small transaction's header takes 3 to 5 bytes:
+//! A log record is `tag`, `number`, lengths, payload. All header fields are variable-length
+//! integers, so a small transaction's header takes 3 to 5 bytes:
 //!
 //! - tag: `records << 3 | kind`
-//! - number: the commit number less that of the piece before in the chunk (0 for the first), zigzag; for the
-//!   kinds that say so, less nothing: who writes such a piece does not know the one before
+//! - number: the commit number less that of the log record before in the chunk (0 for the first),
+//!   zigzag; for the kinds that say so, less nothing: who writes such a log record does not know
+//!   the one before
 //! - kind first: the whole length of the payload; kind next: this part's place in it; kind dependent: the
 //!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
-//! - length of the payload in this piece
+//! - length of the payload in this log record
 
 use braid_rt::narrow;
 
 use crate::chunk::NUMBERS_MAX;
 
-/// Most bytes that a piece's header takes.
-pub(crate) const PIECE_HEADER_MAX: usize = 32;
+/// Most bytes that a log record's header takes.
+pub(crate) const RECORD_HEADER_MAX: usize = 32;
 
 /// The kinds whose number stands alone.
 const DATA_ALONE: u64 = 5;
 const ABORT_ALONE: u64 = 6;
 
-/// What a piece is.
+/// What a log record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PieceKind {
+pub(crate) enum LogRecordKind {
     /// A whole transaction.
     Data,
     /// Numbers that were assigned and given up.
@@ -45,30 +46,30 @@ pub(crate) enum PieceKind {
     },
 }
 
-/// A decoded piece.
+/// A decoded log record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RawPiece<'a> {
+pub(crate) struct RawLogRecord<'a> {
     pub(crate) number: u64,
     pub(crate) records: u32,
-    pub(crate) kind: PieceKind,
+    pub(crate) kind: LogRecordKind,
     pub(crate) payload: &'a [u8],
 }
 
-/// What a piece's header says.
+/// What a log record's header says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PieceHeader {
+pub(crate) struct LogRecordHeader {
     pub(crate) number: u64,
     pub(crate) records: u32,
-    pub(crate) kind: PieceKind,
+    pub(crate) kind: LogRecordKind,
     pub(crate) payload_len: usize,
 }
 
-impl PieceHeader {
-    /// Encodes it, behind a piece with number `previous` (`None`: that is not known), at the beginning of
-    /// `out`, which has room for [`PIECE_HEADER_MAX`] bytes. Returns its length.
+impl LogRecordHeader {
+    /// Encodes it, behind a log record with number `previous` (`None`: that is not known), at the
+    /// beginning of `out`, which has room for [`RECORD_HEADER_MAX`] bytes. Returns its length.
     ///
     /// # Panics
-    /// If a kind that only comes behind a known piece does not.
+    /// If a kind that only comes behind a known log record does not.
     #[inline]
     pub(crate) fn encode(self, previous: Option<u64>, out: &mut [u8]) -> usize {
         let Self {
@@ -78,13 +79,13 @@ impl PieceHeader {
             payload_len,
         } = self;
         let (code, extra) = match (kind, previous) {
-            (PieceKind::Data, Some(_)) => (0, None),
-            (PieceKind::Abort, Some(_)) => (1, None),
-            (PieceKind::First { total }, Some(_)) => (2, Some(total)),
-            (PieceKind::Next { offset }, Some(_)) => (3, Some(offset)),
-            (PieceKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
-            (PieceKind::Data, None) => (DATA_ALONE, None),
-            (PieceKind::Abort, None) => (ABORT_ALONE, None),
+            (LogRecordKind::Data, Some(_)) => (0, None),
+            (LogRecordKind::Abort, Some(_)) => (1, None),
+            (LogRecordKind::First { total }, Some(_)) => (2, Some(total)),
+            (LogRecordKind::Next { offset }, Some(_)) => (3, Some(offset)),
+            (LogRecordKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
+            (LogRecordKind::Data, None) => (DATA_ALONE, None),
+            (LogRecordKind::Abort, None) => (ABORT_ALONE, None),
             (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
@@ -120,14 +121,14 @@ fn put_varint(mut value: u64, out: &mut [u8]) -> usize {
     at + 1
 }
 
-/// Iterates over the pieces of a chunk's payload.
-pub(crate) struct Pieces<'a> {
+/// Iterates over the log records of a chunk's payload.
+pub(crate) struct LogRecords<'a> {
     rest: &'a [u8],
     whole: usize,
     previous: u64,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> LogRecords<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Self {
         Self {
             rest: payload,
@@ -136,17 +137,17 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// The place in the chunk's payload behind the last piece.
+    /// The place in the chunk's payload behind the last log record.
     pub(crate) fn position(&self) -> usize {
         self.whole - self.rest.len()
     }
 
-    /// The next piece; `None` at the end, `Err` if the bytes are no piece.
+    /// The next log record; `None` at the end, `Err` if the bytes are no log record.
     #[allow(
         clippy::should_implement_trait,
         reason = "an Option of a Result suits `?` less"
     )]
-    pub(crate) fn next(&mut self) -> Result<Option<RawPiece<'a>>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<RawLogRecord<'a>>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -161,20 +162,20 @@ impl<'a> Pieces<'a> {
         };
         let number = previous.wrapping_add(delta);
         let kind = match code {
-            0 | DATA_ALONE => PieceKind::Data,
-            1 | ABORT_ALONE => PieceKind::Abort,
-            2 => PieceKind::First { total: self.get()? },
-            3 => PieceKind::Next {
+            0 | DATA_ALONE => LogRecordKind::Data,
+            1 | ABORT_ALONE => LogRecordKind::Abort,
+            2 => LogRecordKind::First { total: self.get()? },
+            3 => LogRecordKind::Next {
                 offset: self.get()?,
             },
-            4 => PieceKind::Dependent {
+            4 => LogRecordKind::Dependent {
                 dependencies: usize::try_from(self.get()?).map_err(|_| Malformed)?,
             },
             _ => return Err(Malformed),
         };
         let len = usize::try_from(self.get()?).map_err(|_| Malformed)?;
         let (payload, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
-        if matches!(kind, PieceKind::Dependent { dependencies }
+        if matches!(kind, LogRecordKind::Dependent { dependencies }
             if dependencies > len || !dependencies.is_multiple_of(size_of::<u64>()))
         {
             return Err(Malformed);
@@ -184,7 +185,7 @@ impl<'a> Pieces<'a> {
         }
         self.rest = rest;
         self.previous = number;
-        Ok(Some(RawPiece {
+        Ok(Some(RawLogRecord {
             number,
             records,
             kind,
@@ -209,11 +210,11 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl<'a> RawPiece<'a> {
+impl<'a> RawLogRecord<'a> {
     /// The transactions that this one counts with only, and what was appended.
     pub(crate) fn split(&self) -> (impl Iterator<Item = u64> + 'a, &'a [u8]) {
         let at = match self.kind {
-            PieceKind::Dependent { dependencies } => dependencies,
+            LogRecordKind::Dependent { dependencies } => dependencies,
             _ => 0,
         };
         let (dependencies, payload) = self.payload.split_at(at);
@@ -222,7 +223,7 @@ impl<'a> RawPiece<'a> {
     }
 }
 
-/// Bytes that are no piece, under a good CRC: a defect of the writer, or forged.
+/// Bytes that are no log record, under a good CRC: a defect of the writer, or forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -232,67 +233,67 @@ mod tests {
 
     use super::*;
 
-    fn kinds() -> impl Strategy<Value = PieceKind> {
+    fn kinds() -> impl Strategy<Value = LogRecordKind> {
         prop_oneof![
-            Just(PieceKind::Data),
-            Just(PieceKind::Abort),
-            any::<u64>().prop_map(|total| PieceKind::First { total }),
-            any::<u64>().prop_map(|offset| PieceKind::Next { offset }),
-            Just(PieceKind::Dependent { dependencies: 0 }),
+            Just(LogRecordKind::Data),
+            Just(LogRecordKind::Abort),
+            any::<u64>().prop_map(|total| LogRecordKind::First { total }),
+            any::<u64>().prop_map(|offset| LogRecordKind::Next { offset }),
+            Just(LogRecordKind::Dependent { dependencies: 0 }),
         ]
     }
 
     proptest! {
         #[test]
         fn round_trips(
-            pieces in prop::collection::vec(
+            log_records in prop::collection::vec(
                 (1u64 << 32..NUMBERS_MAX, 1u32.., kinds(), prop::collection::vec(any::<u8>(), 0..300)),
                 0..20,
             ),
         ) {
             let mut bytes = Vec::new();
             let mut previous = 0;
-            for (number, records, kind, payload) in &pieces {
-                let header = PieceHeader {
+            for (number, records, kind, payload) in &log_records {
+                let header = LogRecordHeader {
                     number: *number,
                     records: *records,
                     kind: *kind,
                     payload_len: payload.len(),
                 };
-                let mut room = [0; PIECE_HEADER_MAX];
+                let mut room = [0; RECORD_HEADER_MAX];
                 // Alone, where that may be.
-                let alone = number % 2 == 0 && matches!(kind, PieceKind::Data | PieceKind::Abort);
+                let alone = number % 2 == 0 && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);
                 previous = *number;
             }
-            let mut read = Pieces::new(&bytes);
-            for (number, records, kind, payload) in &pieces {
-                let piece = read.next().unwrap().unwrap();
-                prop_assert_eq!(piece.number, *number);
-                prop_assert_eq!(piece.records, *records);
-                prop_assert_eq!(piece.kind, *kind);
-                prop_assert_eq!(piece.payload, &payload[..]);
+            let mut read = LogRecords::new(&bytes);
+            for (number, records, kind, payload) in &log_records {
+                let log_record = read.next().unwrap().unwrap();
+                prop_assert_eq!(log_record.number, *number);
+                prop_assert_eq!(log_record.records, *records);
+                prop_assert_eq!(log_record.kind, *kind);
+                prop_assert_eq!(log_record.payload, &payload[..]);
             }
             prop_assert_eq!(read.next(), Ok(None));
         }
 
         #[test]
         fn survives_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut read = Pieces::new(&bytes);
+            let mut read = LogRecords::new(&bytes);
             while let Ok(Some(_)) = read.next() {}
         }
     }
 
     #[test]
     fn a_small_header_is_small() {
-        let header = PieceHeader {
+        let header = LogRecordHeader {
             number: 1_000_010,
             records: 10,
-            kind: PieceKind::Data,
+            kind: LogRecordKind::Data,
             payload_len: 120,
         };
-        assert!(header.encode(Some(1_000_000), &mut [0; PIECE_HEADER_MAX]) <= 4);
+        assert!(header.encode(Some(1_000_000), &mut [0; RECORD_HEADER_MAX]) <= 4);
     }
 }
