@@ -189,5 +189,5 @@ macro_rules! fuzz_tests {
 }
 
 fuzz_tests! {
-    segment_header chunk log_records log_start redo meta root node log store database salvage backup operations
+    segment_header chunk log_records checkpoint_position redo meta root node log store database salvage backup operations
 }

@@ -39,7 +39,7 @@ fn main() -> Result<(), LogError> {
     );
     log.close()?;
 
-    let start = Log::recovery_start(&*device)?;
+    let start = Log::recovery_position(&*device)?;
     let recovered = Log::recover(device, options, &start, &|_| {})?;
     let mut events = 0;
     recovered.for_each(|_| events += 1)?;

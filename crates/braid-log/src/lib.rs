@@ -19,7 +19,7 @@
 //! ticket.wait()?; // durable from here on
 //! log.close()?;
 //!
-//! let start = Log::recovery_start(&*device)?;
+//! let start = Log::recovery_position(&*device)?;
 //! let recovered = Log::recover(device, LogOptions::default(), &start, &|_| {})?;
 //! recovered.for_each(|log_record| assert_eq!(log_record.payload, b"hello, log"))?;
 //! let log = recovered.into_log()?;
@@ -70,12 +70,12 @@
 //!
 //! # Recovery
 //!
-//! [`Log::recover`] scans all lanes from the [`LogStart`] of the last checkpoint. A chunk counts if its
-//! lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC fit, so that what a
-//! recycled segment held before is never taken for new. The protocol then finds the cut. [`Recovered`]
-//! hands out the log records that count, in parallel and in no order; [`Recovered::into_log`]
-//! begins a new incarnation, and what was behind the cut is dead for ever, also if a crash
-//! interrupts that.
+//! [`Log::recover`] scans all lanes from the [`CheckpointPosition`] of the last checkpoint. A chunk
+//! counts if its lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC
+//! fit, so that what a recycled segment held before is never taken for new. The protocol then finds
+//! the cut. [`Recovered`] hands out the log records that count, in parallel and in no order;
+//! [`Recovered::into_log`] begins a new incarnation, and what was behind the cut is dead for ever,
+//! also if a crash interrupts that.
 //!
 //! Each chunk records the horizon known when it was sealed. So a log from which acknowledged log
 //! records are gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`], not
@@ -113,6 +113,7 @@
 mod background;
 mod begin;
 mod callbacks;
+mod checkpoint_position;
 mod chunk;
 mod commit_slots;
 mod consolidation;
@@ -140,20 +141,19 @@ mod scan;
 mod segment;
 mod shared_buffer;
 mod space;
-mod start;
 mod stats;
 mod strand;
 mod sync;
 mod tail;
 mod ticket;
 
+pub use checkpoint_position::{CheckpointPosition, LanePosition};
 pub use error::LogError;
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
 pub use ownership::is_file_of;
 pub use pending_commit::PendingCommit;
 pub use recover::{LogRecord, Recovered, ScanProgress};
-pub use start::{LanePosition, LogStart};
 pub use stats::LogStats;
 pub use tail::TailReader;
 pub use ticket::{Ticket, UnlockPoint};

@@ -13,6 +13,7 @@ use crate::LogError;
 use crate::background;
 use crate::begin::{preallocate, prepare_first};
 use crate::callbacks::Action;
+use crate::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::commit_slots::backoff;
 use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
 use crate::flush::FlushOrder;
@@ -24,7 +25,6 @@ use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
 use crate::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
-use crate::start::{LanePosition, LogStart};
 use crate::stats::LogStats;
 use crate::ticket::{Ticket, TicketHome, UnlockPoint};
 
@@ -221,7 +221,7 @@ impl Log {
 
     /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel, and
     /// finds the cut of its protocol: the last number that counts. Without a checkpoint, give
-    /// [`Log::recovery_start`]. Writes nothing.
+    /// [`Log::recovery_position`]. Writes nothing.
     ///
     /// # Errors
     /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if the
@@ -229,7 +229,7 @@ impl Log {
     pub fn recover(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
         Recovered::scan(device, options.checked()?, start, None, progress)
@@ -246,7 +246,7 @@ impl Log {
     pub fn recover_up_to(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
         durable: u64,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
@@ -269,7 +269,7 @@ impl Log {
     pub fn salvage(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
     ) -> Result<(Recovered, Vec<String>), LogError> {
         Recovered::salvage(device, options.checked()?, start)
     }
@@ -278,8 +278,8 @@ impl Log {
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if there is no log, [`LogError::Io`].
-    pub fn recovery_start(device: &dyn Device) -> Result<LogStart, LogError> {
-        crate::recover::oldest_start(device)
+    pub fn recovery_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
+        crate::recover::oldest_position(device)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -498,7 +498,7 @@ impl Log {
     /// `f` must not commit.
     ///
     /// The number is not durable yet: see [`Log::sync`].
-    pub fn quiesce<R>(&self, f: impl FnOnce(LogStart) -> R) -> R {
+    pub fn quiesce<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
         let core = self.core();
         let _one = core.quiescing.lock();
         // Either all lanes have begun, or none.
@@ -515,7 +515,7 @@ impl Log {
                 }
             });
             let lanes = lanes.collect();
-            f(LogStart {
+            f(CheckpointPosition {
                 number: core.commit_slots.last_number(),
                 flush: core.flush_order.as_ref().map_or(0, FlushOrder::newest),
                 lanes,
@@ -538,7 +538,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Incompatible`] if `start` is not of this log, [`LogError::Io`] with
     /// [`FlushMode::Callers`] (else the background thread tries again).
-    pub fn release(&self, start: &LogStart) -> Result<(), LogError> {
+    pub fn release(&self, start: &CheckpointPosition) -> Result<(), LogError> {
         let core = self.core();
         let wrong = |what: &str| {
             Err(LogError::Incompatible {
@@ -579,7 +579,7 @@ impl Log {
     }
 
     /// Bytes of the log's files from one position on and before another: of whole segments.
-    pub fn bytes_between(&self, from: &LogStart, to: &LogStart) -> u64 {
+    pub fn bytes_between(&self, from: &CheckpointPosition, to: &CheckpointPosition) -> u64 {
         let lanes = self.core().lanes.iter();
         lanes
             .zip(from.lanes.iter().zip(&to.lanes))

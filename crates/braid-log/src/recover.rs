@@ -12,6 +12,7 @@ use braid_io::{AlignedBuf, Device, OpenMode};
 use braid_rt::{Mutex, to_usize};
 
 use self::salvage::{Damage, Numbers};
+use crate::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::chunk::INCARNATIONS_MAX;
 use crate::core::CoreParts;
 use crate::lane::{Lane, LaneEnd};
@@ -22,7 +23,6 @@ use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::reader::{Expected, SegmentReader};
 use crate::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
 use crate::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
-use crate::start::{LanePosition, LogStart};
 use crate::{Log, LogError, LogOptions, ProtocolKind};
 
 /// How far a scan has come.
@@ -55,7 +55,7 @@ pub struct Recovered {
     pub cut: u64,
     device: Arc<dyn Device>,
     options: LogOptions,
-    start: LogStart,
+    start: CheckpointPosition,
     id: u128,
     incarnation: u32,
     /// What counts of each incarnation.
@@ -63,7 +63,7 @@ pub struct Recovered {
     lanes: Vec<LaneScan>,
     segments: Vec<Segments>,
     discarded: u64,
-    retained: Option<LogStart>,
+    retained: Option<CheckpointPosition>,
     /// Nothing behind it counts, whatever `kept` says.
     ceiling: u64,
 }
@@ -108,13 +108,13 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
     Ok(segments)
 }
 
-/// See [`Log::recovery_start`].
-pub(crate) fn oldest_start(device: &dyn Device) -> Result<LogStart, LogError> {
+/// See [`Log::recovery_position`].
+pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
     let none = || LogError::Incompatible {
         what: "cannot recover: there are no log files".to_owned(),
     };
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
-    let mut start = LogStart {
+    let mut start = CheckpointPosition {
         number: u64::MAX,
         flush: 0,
         lanes: Vec::new(),
@@ -151,7 +151,7 @@ impl Recovered {
     pub(crate) fn scan(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
         limit: Option<u64>,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Self, LogError> {
@@ -169,7 +169,7 @@ impl Recovered {
     fn scan_lanes(
         device: &Arc<dyn Device>,
         options: &LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
         mode: ScanMode,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<(Vec<Segments>, Vec<LaneScan>), LogError> {
@@ -218,7 +218,7 @@ impl Recovered {
     fn decide(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: LogStart,
+        start: CheckpointPosition,
         segments: Vec<Segments>,
         mut lanes: Vec<LaneScan>,
         damage: Option<Damage>,
@@ -498,7 +498,7 @@ impl Recovered {
     }
 
     /// Where the scan began.
-    pub fn start(&self) -> &LogStart {
+    pub fn start(&self) -> &CheckpointPosition {
         &self.start
     }
 
@@ -664,7 +664,7 @@ impl Recovered {
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if it is no earlier position of this log.
-    pub fn retain(&mut self, from: LogStart) -> Result<(), LogError> {
+    pub fn retain(&mut self, from: CheckpointPosition) -> Result<(), LogError> {
         let lanes = from.lanes.iter().zip(&self.start.lanes);
         let is_before = from.lanes.len() == self.start.lanes.len()
             && lanes.into_iter().all(|(a, b)| a.segment <= b.segment);

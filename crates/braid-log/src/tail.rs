@@ -16,6 +16,7 @@ use std::sync::Arc;
 use braid_io::AlignedBuf;
 use braid_rt::{narrow, to_usize};
 
+use crate::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::chunk::{CHUNK_HEADER, ChunkHeader, padded};
 use crate::core::Core;
 use crate::lane::DurableEnd;
@@ -25,7 +26,6 @@ use crate::protocol::{Kept, Protocol};
 use crate::reader::Expected;
 use crate::recover::LogRecord;
 use crate::segment::{Segment, SegmentHeader, segment_name};
-use crate::start::{LanePosition, LogStart};
 use crate::{Log, LogError, ProtocolKind};
 
 /// Bytes read at once, at most, beyond what a single chunk takes.
@@ -102,7 +102,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
     /// log, [`LogError::Corrupted`] or [`LogError::Io`].
-    pub fn tail(&self, start: &LogStart) -> Result<TailReader, LogError> {
+    pub fn tail(&self, start: &CheckpointPosition) -> Result<TailReader, LogError> {
         let core = self.core();
         if start.lanes.len() != core.lanes.len() {
             return Err(LogError::Incompatible {

@@ -51,7 +51,7 @@ fn append_wait_reopen() {
                 (recovered.cut, log_records(&recovered)[&501].as_slice()),
                 (501, &b"more"[..])
             );
-            assert_eq!(Log::recovery_start(&*device).unwrap(), start);
+            assert_eq!(Log::recovery_position(&*device).unwrap(), start);
         }
     }
 }

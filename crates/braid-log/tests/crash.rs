@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
-    FlushMode, LockRelease, Log, LogError, LogOptions, LogStart, PendingCommit, ProtocolKind,
-    Ticket,
+    CheckpointPosition, FlushMode, LockRelease, Log, LogError, LogOptions, PendingCommit,
+    ProtocolKind, Ticket,
 };
 use common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
 
@@ -35,11 +35,11 @@ struct Model {
     /// What a number depends on.
     depends: BTreeMap<u64, Vec<u64>>,
     /// The last checkpoint that was made durable.
-    start: Option<LogStart>,
+    start: Option<CheckpointPosition>,
 }
 
 impl Model {
-    fn start(&self) -> LogStart {
+    fn start(&self) -> CheckpointPosition {
         self.start.clone().unwrap()
     }
 
@@ -167,7 +167,7 @@ fn step(
             let start = log.quiesce(|start| start);
             log.sync()?;
             model.acknowledged = model.acknowledged.max(log.horizon());
-            model.start = Some(LogStart::decode(&start.encode())?);
+            model.start = Some(CheckpointPosition::decode(&start.encode())?);
             log.release(&start)?;
         }
     }
@@ -636,7 +636,10 @@ fn damage_is_told_from_a_torn_end() {
 }
 
 /// A log of so many transactions, each alone in its chunk.
-fn chunks_of_one(protocol: ProtocolKind, count: u64) -> (SimDevice, LogOptions, LogStart) {
+fn chunks_of_one(
+    protocol: ProtocolKind,
+    count: u64,
+) -> (SimDevice, LogOptions, CheckpointPosition) {
     let medium = SimDevice::new(1);
     let options = LogOptions {
         protocol,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_io::{Device, MemoryDevice, OpenMode};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
 use common::{log_records, payload, small, try_recover};
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -59,7 +59,7 @@ fn append(log: &Log, numbers: std::ops::RangeInclusive<u64>) {
 }
 
 /// A log of 40 chunks, which take three segments and a few blocks of a fourth.
-fn log(protocol: ProtocolKind) -> (Files, LogOptions, LogStart) {
+fn log(protocol: ProtocolKind) -> (Files, LogOptions, CheckpointPosition) {
     let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let options = options(protocol);
     let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
@@ -76,7 +76,7 @@ fn begun(files: &Files) -> Vec<u64> {
         .collect()
 }
 
-fn refused(files: &Files, options: &LogOptions, start: &LogStart, file: &str) {
+fn refused(files: &Files, options: &LogOptions, start: &CheckpointPosition, file: &str) {
     match try_recover(&device(files), options, start) {
         Err(LogError::Corrupted { file: named, .. }) => assert_eq!(named, file),
         other => panic!("{file}: {other:?}"),

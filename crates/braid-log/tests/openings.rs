@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, OpenMode, SimDevice};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
 use common::{payload, sim, small, try_recover};
 
 fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
@@ -20,7 +20,7 @@ fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
 }
 
 /// A log with some records, and the position before them.
-fn written(medium: &SimDevice, options: &LogOptions) -> (LogStart, Vec<u64>) {
+fn written(medium: &SimDevice, options: &LogOptions) -> (CheckpointPosition, Vec<u64>) {
     let log = Log::create(sim(medium), options.clone()).unwrap();
     let first = log.quiesce(|start| start);
     let numbers = (1..20).map(|at| {
@@ -33,7 +33,7 @@ fn written(medium: &SimDevice, options: &LogOptions) -> (LogStart, Vec<u64>) {
     (first, numbers)
 }
 
-fn read(log: &Log, from: &LogStart) -> Result<Vec<u64>, LogError> {
+fn read(log: &Log, from: &CheckpointPosition) -> Result<Vec<u64>, LogError> {
     let mut found = Vec::new();
     let mut tail = log.tail(from)?;
     tail.read(usize::MAX, &mut |log_record| found.push(log_record.number))?;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use braid_io::SimDevice;
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind, TailReader};
+use braid_log::{
+    CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind, TailReader,
+};
 use common::{bounded, log_records, payload, sim, small, try_recover};
 
 /// Reads on, in portions of a random size; what comes is in order, and not beyond the horizon.
@@ -101,7 +103,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             if rng.u8(..20) == 0 {
                 let start = log.quiesce(|start| start);
                 if log.sync().is_ok() {
-                    newest = LogStart::decode(&start.encode()).unwrap();
+                    newest = CheckpointPosition::decode(&start.encode()).unwrap();
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What a superblock says about the database: how it was made and where its log begins.
 
-use braid_log::{LogStart, ProtocolKind};
+use braid_log::{CheckpointPosition, ProtocolKind};
 
 use crate::error::{Error, Result};
 
@@ -23,7 +23,11 @@ pub(crate) struct Meta {
 impl Meta {
     /// The bytes for a superblock whose log begins at `start`, and is kept from `retained` on, if that is
     /// elsewhere.
-    pub(crate) fn encode(&self, start: &LogStart, retained: Option<&LogStart>) -> Vec<u8> {
+    pub(crate) fn encode(
+        &self,
+        start: &CheckpointPosition,
+        retained: Option<&CheckpointPosition>,
+    ) -> Vec<u8> {
         let retained = retained.filter(|retained| *retained != start);
         let format = match retained {
             None => FORMAT,
@@ -35,17 +39,19 @@ impl Meta {
         bytes.extend(self.strands.to_le_bytes());
         bytes.extend(self.lanes.to_le_bytes());
         bytes.extend(start.encode());
-        bytes.extend(retained.map(LogStart::encode).unwrap_or_default());
+        bytes.extend(retained.map(CheckpointPosition::encode).unwrap_or_default());
         bytes
     }
 
     /// Reads a superblock's bytes, whose checksum the store has verified.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, LogStart)> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, CheckpointPosition)> {
         Self::decode_all(bytes).map(|(meta, start, _)| (meta, start))
     }
 
     /// As [`Meta::decode`]; also from where log is kept beyond what recovery needs.
-    pub(crate) fn decode_all(bytes: &[u8]) -> Result<(Self, LogStart, Option<LogStart>)> {
+    pub(crate) fn decode_all(
+        bytes: &[u8],
+    ) -> Result<(Self, CheckpointPosition, Option<CheckpointPosition>)> {
         let damaged = || Error::Corrupted {
             what: "the description of the database is malformed".into(),
             location: "data.braid, superblock".into(),
@@ -76,10 +82,13 @@ impl Meta {
             strands: u16_at(9),
             lanes: u16_at(11),
         };
-        let (start, rest) = LogStart::decode_first(&bytes[FIXED_LEN..]).map_err(|_| damaged())?;
+        let (start, rest) =
+            CheckpointPosition::decode_first(&bytes[FIXED_LEN..]).map_err(|_| damaged())?;
         let retained = match (format, rest) {
             (FORMAT, []) => None,
-            (FORMAT_RETAINING, rest) => Some(LogStart::decode(rest).map_err(|_| damaged())?),
+            (FORMAT_RETAINING, rest) => {
+                Some(CheckpointPosition::decode(rest).map_err(|_| damaged())?)
+            }
             _ => return Err(damaged()),
         };
         Ok((meta, start, retained))
@@ -100,13 +109,13 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let start = LogStart {
+        let start = CheckpointPosition {
             number: 42,
             flush: 0,
             lanes: Vec::new(),
         };
         let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
-        let older = LogStart {
+        let older = CheckpointPosition {
             number: 17,
             ..start.clone()
         };
@@ -122,7 +131,7 @@ mod tests {
 
     #[test]
     fn another_format_is_named_and_damage_is_typed() {
-        let start = LogStart {
+        let start = CheckpointPosition {
             number: 1,
             flush: 0,
             lanes: Vec::new(),

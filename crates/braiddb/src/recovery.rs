@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, DirectoryLock, Gate, Held, LockError, OverlayDevice};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogRecord, LogStart, ScanProgress};
+use braid_log::{
+    CheckpointPosition, FlushMode, Log, LogError, LogOptions, LogRecord, ScanProgress,
+};
 use braid_rt::{narrow, to_usize};
 use braid_store::{DamagedRange, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
@@ -284,14 +286,15 @@ fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
 }
 
 /// What keeps log beyond what recovery needs.
-fn retention(options: &Builder, log: &Log, starts: VecDeque<LogStart>) -> Retention {
+fn retention(options: &Builder, log: &Log, starts: VecDeque<CheckpointPosition>) -> Retention {
     let most = match options.max_log_bytes {
         0 => u64::MAX,
         most => most / 4,
     };
     let feed_bytes = options.feed_log_bytes.min(most);
     let log = log.clone();
-    let bytes = move |from: &LogStart, to: &LogStart| log.bytes_between(from, to);
+    let bytes =
+        move |from: &CheckpointPosition, to: &CheckpointPosition| log.bytes_between(from, to);
     Retention::new(starts, bytes, feed_bytes)
 }
 
@@ -717,14 +720,20 @@ fn describe_damage(inner: &Arc<Inner>, replayed: &Replayed) -> Option<String> {
 }
 
 /// The older of two positions.
-fn older(one: Option<LogStart>, other: Option<LogStart>) -> Option<LogStart> {
+fn older(
+    one: Option<CheckpointPosition>,
+    other: Option<CheckpointPosition>,
+) -> Option<CheckpointPosition> {
     one.into_iter()
         .chain(other)
         .min_by_key(|start| start.number)
 }
 
 /// The position from which log was kept, if there still is some.
-fn still_there(log: &Log, kept_from: Option<LogStart>) -> Result<Option<LogStart>> {
+fn still_there(
+    log: &Log,
+    kept_from: Option<CheckpointPosition>,
+) -> Result<Option<CheckpointPosition>> {
     let Some(kept_from) = kept_from else {
         return Ok(None);
     };

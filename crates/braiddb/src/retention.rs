@@ -9,11 +9,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use braid_log::LogStart;
+use braid_log::CheckpointPosition;
 use braid_rt::Mutex;
 
 /// Bytes of the log's files between two positions.
-type BytesBetween = Box<dyn Fn(&LogStart, &LogStart) -> u64 + Send + Sync>;
+type BytesBetween = Box<dyn Fn(&CheckpointPosition, &CheckpointPosition) -> u64 + Send + Sync>;
 
 /// See the module's text.
 pub(crate) struct Retention {
@@ -35,7 +35,7 @@ impl fmt::Debug for Retention {
 #[derive(Debug)]
 struct State {
     /// Where checkpoints began, from the oldest from which there is log. Never empty.
-    starts: VecDeque<LogStart>,
+    starts: VecDeque<CheckpointPosition>,
     /// The names of feeds, and the number up to which each was acknowledged.
     feeds: BTreeMap<String, u64>,
     /// What each open reader has read.
@@ -47,8 +47,8 @@ struct State {
 impl Retention {
     /// `bytes` says how long the log's files are between two positions.
     pub(crate) fn new(
-        starts: VecDeque<LogStart>,
-        bytes: impl Fn(&LogStart, &LogStart) -> u64 + Send + Sync + 'static,
+        starts: VecDeque<CheckpointPosition>,
+        bytes: impl Fn(&CheckpointPosition, &CheckpointPosition) -> u64 + Send + Sync + 'static,
         feed_bytes: u64,
     ) -> Self {
         assert!(!starts.is_empty(), "the log begins somewhere");
@@ -67,7 +67,11 @@ impl Retention {
 
     /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one. Returns the place
     /// from which log is kept once the checkpoint is published.
-    pub(crate) fn begin_checkpoint(&self, start: &LogStart, archived: Option<u64>) -> LogStart {
+    pub(crate) fn begin_checkpoint(
+        &self,
+        start: &CheckpointPosition,
+        archived: Option<u64>,
+    ) -> CheckpointPosition {
         let mut state = self.state.lock();
         state.starts.push_back(start.clone());
         let hard = archived.unwrap_or(u64::MAX);
@@ -89,7 +93,11 @@ impl Retention {
     /// The checkpoint that began at `start` was published: gives up what lies before `kept_from`, unless a reader
     /// came meanwhile who needs it. Returns the place before which log can be released. By now everything that
     /// the checkpoint covers is durable, so whatever is the newest position then can be read from.
-    pub(crate) fn end_checkpoint(&self, kept_from: &LogStart, start: &LogStart) -> LogStart {
+    pub(crate) fn end_checkpoint(
+        &self,
+        kept_from: &CheckpointPosition,
+        start: &CheckpointPosition,
+    ) -> CheckpointPosition {
         let mut state = self.state.lock();
         let needed = state.readers.iter().filter_map(Weak::upgrade);
         // Relaxed: an older value keeps more.
@@ -115,7 +123,7 @@ impl Retention {
     }
 
     /// The newest place from which everything behind `number` can be read; `None` if some of it is gone.
-    pub(crate) fn start_before(&self, number: u64) -> Option<LogStart> {
+    pub(crate) fn position_before(&self, number: u64) -> Option<CheckpointPosition> {
         let state = self.state.lock();
         let before = state
             .starts
@@ -125,7 +133,7 @@ impl Retention {
     }
 
     /// Where the newest checkpoint began.
-    pub(crate) fn newest(&self) -> LogStart {
+    pub(crate) fn newest(&self) -> CheckpointPosition {
         let state = self.state.lock();
         state.starts[state.starts.len() - 1].clone()
     }
@@ -207,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    fn start(number: u64, segment: u64) -> LogStart {
+    fn start(number: u64, segment: u64) -> CheckpointPosition {
         let lane = LanePosition {
             segment,
             offset: 4096,
@@ -215,7 +223,7 @@ mod tests {
             link: 0,
             incarnation: 1,
         };
-        LogStart {
+        CheckpointPosition {
             number,
             flush: 0,
             lanes: vec![lane],
@@ -230,8 +238,9 @@ mod tests {
 
     #[test]
     fn log_is_kept_for_who_needs_it_and_no_longer() {
-        let bytes =
-            |from: &LogStart, to: &LogStart| (to.lanes[0].segment - from.lanes[0].segment) * 100;
+        let bytes = |from: &CheckpointPosition, to: &CheckpointPosition| {
+            (to.lanes[0].segment - from.lanes[0].segment) * 100
+        };
         let retention = Retention::new([start(0, 0)].into(), bytes, 350);
         assert_eq!(number(&retention, 1, None), 10, "for nobody");
         retention.set_feed("f", 15);
@@ -241,8 +250,8 @@ mod tests {
         retention.set_feed("f", 30);
         assert_eq!(retention.releasable(None), 100);
         assert_eq!(number(&retention, 4, None), 20, "for the reader");
-        assert!(retention.start_before(19).is_none() && retention.add_reader(19).is_none());
-        assert_eq!(retention.start_before(39).unwrap().number, 30);
+        assert!(retention.position_before(19).is_none() && retention.add_reader(19).is_none());
+        assert_eq!(retention.position_before(39).unwrap().number, 30);
         assert_eq!(number(&retention, 5, None), 20);
         assert_eq!(number(&retention, 6, None), 30, "beyond the budget");
         assert_eq!(

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{Log, LogOptions, LogRecord, LogStart, Recovered};
+use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
 use crate::catalog::{CATALOG_ID, ID_END};
@@ -137,7 +137,7 @@ fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
 fn salvage_log(
     device: Arc<dyn Device>,
     meta: &Meta,
-    start: &LogStart,
+    start: &CheckpointPosition,
     tell: &mut dyn FnMut(Finding),
 ) -> Result<Option<Recovered>> {
     let options = LogOptions {

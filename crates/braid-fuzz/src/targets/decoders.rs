@@ -1,7 +1,7 @@
 //! Parsers of single structures.
 
 use braid_io::MemoryDevice;
-use braid_log::{Log, LogOptions, LogStart};
+use braid_log::{CheckpointPosition, Log, LogOptions};
 
 use super::Target;
 use crate::edit::Image;
@@ -107,10 +107,10 @@ pub(super) const LOG_RECORDS: Target = Target {
     runs: 50_000,
 };
 
-pub(super) const LOG_START: Target = Target {
-    name: "log_start",
+pub(super) const CHECKPOINT_POSITION: Target = Target {
+    name: "checkpoint_position",
     run: |bytes| {
-        if let Ok(start) = LogStart::decode(bytes) {
+        if let Ok(start) = CheckpointPosition::decode(bytes) {
             assert_eq!(start.encode(), bytes);
         }
     },
@@ -122,7 +122,7 @@ pub(super) const LOG_START: Target = Target {
             link: 4,
             incarnation: 5,
         };
-        let start = LogStart {
+        let start = CheckpointPosition {
             number: 7,
             flush: 0,
             lanes: vec![lane; 2],

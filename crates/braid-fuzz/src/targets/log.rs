@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::MemoryDevice;
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, ProtocolKind};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
 
 use super::Target;
 use crate::edit::{Image, Input, Outcome};
@@ -62,7 +62,7 @@ fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
     let log = Log::create(device.clone(), options.clone())?;
     append(&log, 1)?;
     log.close()?;
-    let start = Log::recovery_start(&*device)?;
+    let start = Log::recovery_position(&*device)?;
     let log = Log::recover(device.clone(), options.clone(), &start, &|_| {})?.into_log()?;
     append(&log, 2)?;
     log.sync()?;
@@ -93,7 +93,7 @@ fn append(log: &Log, salt: u8) -> Result<(), LogError> {
 fn recovered(
     device: &Arc<MemoryDevice>,
     options: &LogOptions,
-    start: &LogStart,
+    start: &CheckpointPosition,
 ) -> Result<LogRecords, LogError> {
     let recovered = Log::recover(device.clone(), options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
@@ -133,7 +133,7 @@ fn run(bytes: &[u8]) {
     let (_, start) = image.files.pop().expect("the start position comes last");
     outcome.replaced |= start != base.image.files[image.files.len()].1;
     let len = 20 + 32 * base.options.lanes;
-    let Ok(start) = LogStart::decode(start.get(..len).unwrap_or(&start)) else {
+    let Ok(start) = CheckpointPosition::decode(start.get(..len).unwrap_or(&start)) else {
         return;
     };
     let _ = look(base, image.device(), &start, outcome);
@@ -142,10 +142,10 @@ fn run(bytes: &[u8]) {
 fn look(
     base: &Base,
     device: Arc<MemoryDevice>,
-    start: &LogStart,
+    start: &CheckpointPosition,
     outcome: Outcome,
 ) -> Result<(), LogError> {
-    let _ = Log::recovery_start(&*device);
+    let _ = Log::recovery_position(&*device);
     let recovered = Log::recover(device.clone(), base.options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
     recovered.for_each(|log_record| {

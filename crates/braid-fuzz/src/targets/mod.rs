@@ -26,7 +26,7 @@ pub const TARGETS: [Target; 14] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::LOG_RECORDS,
-    decoders::LOG_START,
+    decoders::CHECKPOINT_POSITION,
     decoders::REDO,
     decoders::META,
     decoders::ROOT,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use braid_io::Device;
 
 use super::Recovered;
+use crate::checkpoint_position::CheckpointPosition;
 use crate::options::FlushMode;
 use crate::protocol::Run;
 use crate::scan::ScanMode;
 use crate::segment::SegmentHeader;
-use crate::start::LogStart;
 use crate::{LogError, LogOptions};
 
 /// What is known of a damaged log before its cut is found.
@@ -47,7 +47,7 @@ impl Recovered {
     pub(crate) fn salvage(
         device: Arc<dyn Device>,
         options: LogOptions,
-        start: &LogStart,
+        start: &CheckpointPosition,
     ) -> Result<(Self, Vec<String>), LogError> {
         let mode = ScanMode {
             read_ahead: options.flush_mode == FlushMode::Background,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_io::{Device, MemoryDevice, SimDevice};
-use braid_log::{FlushMode, Log, LogError, LogOptions, LogStart, Recovered};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, Recovered};
 
 /// A simulated device as the log takes it.
 pub fn sim(device: &SimDevice) -> Arc<dyn Device> {
@@ -34,14 +34,18 @@ pub fn memory() -> Arc<dyn Device> {
     Arc::new(MemoryDevice::new())
 }
 
-pub fn recover(device: &Arc<dyn Device>, options: &LogOptions, start: &LogStart) -> Recovered {
+pub fn recover(
+    device: &Arc<dyn Device>,
+    options: &LogOptions,
+    start: &CheckpointPosition,
+) -> Recovered {
     try_recover(device, options, start).unwrap()
 }
 
 pub fn try_recover(
     device: &Arc<dyn Device>,
     options: &LogOptions,
-    start: &LogStart,
+    start: &CheckpointPosition,
 ) -> Result<Recovered, LogError> {
     Log::recover(Arc::clone(device), options.clone(), start, &|_| {})
 }

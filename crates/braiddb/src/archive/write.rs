@@ -261,7 +261,7 @@ impl Archiver {
             let tail = match &mut state.tail {
                 Some(tail) => tail,
                 none => {
-                    let start = retention.start_before(after).ok_or_else(|| {
+                    let start = retention.position_before(after).ok_or_else(|| {
                         Error::from(LogError::Released {
                             file: "needed for the archive".into(),
                         })

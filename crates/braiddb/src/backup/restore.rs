@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use braid_io::{
     Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
 };
-use braid_log::{FlushMode, Log, LogOptions, LogRecord, LogStart};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord};
 use braid_rt::to_usize;
 use bytes::Bytes;
 
@@ -473,7 +473,7 @@ fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, number: u64) 
         ..LogOptions::default()
     };
     let log = Log::create_behind(device.clone(), options, number)?;
-    let start: LogStart = log.quiesce(|start| start);
+    let start: CheckpointPosition = log.quiesce(|start| start);
     let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
     checkpoint.write(&|_| {})?;
     checkpoint.publish()?;

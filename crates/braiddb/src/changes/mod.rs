@@ -400,7 +400,7 @@ impl Changes {
 
 /// Follows the log from before a number.
 fn tail(inner: &Inner, number: u64) -> Result<TailReader> {
-    let start = inner.retention.start_before(number);
+    let start = inner.retention.position_before(number);
     let start = start.ok_or_else(|| inner.position_lost(number))?;
     inner.log.tail(&start).map_err(|error| match error {
         LogError::Released { .. } => inner.position_lost(number),

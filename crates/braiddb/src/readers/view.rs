@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_io::{
     Announcement, Device, DirectoryLock, OverlayDevice, ReaderGuard, ReaderNeeds, ReaderTable,
 };
-use braid_log::{LogStart, Recovered};
+use braid_log::{CheckpointPosition, Recovered};
 use braid_rt::Mutex;
 use braid_store::Store;
 
@@ -55,7 +55,7 @@ pub(crate) struct Attempt {
     /// Up to where the log is durable, if there is a writer.
     pub(crate) durable: Option<u64>,
     /// An older position, from which log is wanted, too.
-    pub(crate) kept_from: Option<LogStart>,
+    pub(crate) kept_from: Option<CheckpointPosition>,
 }
 
 /// What a state pins, from its opening on.
@@ -77,7 +77,7 @@ pub(crate) struct View {
     /// None where there is no table.
     pins: Option<Pins>,
     /// Where the checkpoint began.
-    start: LogStart,
+    start: CheckpointPosition,
     /// Pins of log: of readers of changes, from the oldest on.
     log: Mutex<Vec<Arc<LogPin>>>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct View {
 /// The log behind a checkpoint.
 #[derive(Debug)]
 struct LogPin {
-    start: LogStart,
+    start: CheckpointPosition,
     _pin: Box<dyn ReaderGuard>,
 }
 
@@ -149,7 +149,7 @@ impl Source {
     /// Calls `open` until it opened a state that is whole and stays.
     pub(crate) fn open_with<T>(
         &self,
-        kept_from: Option<&LogStart>,
+        kept_from: Option<&CheckpointPosition>,
         mut open: impl FnMut(&Attempt) -> Result<T>,
     ) -> Result<(T, Option<Pins>)> {
         let Some(table) = &self.table else {
@@ -177,7 +177,7 @@ impl Source {
         &self,
         checkpoint: Option<u64>,
         durable: Option<u64>,
-        kept_from: Option<&LogStart>,
+        kept_from: Option<&CheckpointPosition>,
     ) -> Result<Attempt> {
         // What is listed now is there: `durable` was announced before.
         let overlay = OverlayDevice::new(self.base.clone());
@@ -196,7 +196,7 @@ impl Source {
     fn try_once<T>(
         &self,
         table: &dyn ReaderTable,
-        kept_from: Option<&LogStart>,
+        kept_from: Option<&CheckpointPosition>,
         open: &mut impl FnMut(&Attempt) -> Result<T>,
     ) -> Result<Tried<T>> {
         let failed = |error| Error::io("cannot read the reader table", error);

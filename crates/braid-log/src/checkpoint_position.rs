@@ -24,7 +24,7 @@ pub struct LanePosition {
 /// is covered by the checkpoint that stores this; all later log records lie at or behind the
 /// positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogStart {
+pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
     pub number: u64,
     /// The last number of a flush before the positions; 0 with a protocol that does not number flushes.
@@ -35,7 +35,7 @@ pub struct LogStart {
 
 const LANE_BYTES: usize = 32;
 
-impl LogStart {
+impl CheckpointPosition {
     /// The value as bytes, for the checkpoint's superblock: 20 bytes and 32 a lane. It carries no
     /// checksum of its own.
     pub fn encode(&self) -> Vec<u8> {
@@ -53,7 +53,7 @@ impl LogStart {
         out
     }
 
-    /// Reads what [`LogStart::encode`] wrote.
+    /// Reads what [`CheckpointPosition::encode`] wrote.
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if the length does not fit, or a number is one that no log comes to.
@@ -67,10 +67,11 @@ impl LogStart {
         }
     }
 
-    /// Reads what [`LogStart::encode`] wrote at the beginning of `bytes`; returns the rest, too.
+    /// Reads what [`CheckpointPosition::encode`] wrote at the beginning of `bytes`; returns the
+    /// rest, too.
     ///
     /// # Errors
-    /// As [`LogStart::decode`].
+    /// As [`CheckpointPosition::decode`].
     pub fn decode_first(bytes: &[u8]) -> Result<(Self, &[u8]), LogError> {
         let wrong = || LogError::Incompatible {
             what: "cannot read a checkpoint position in the log: it is malformed".to_owned(),
@@ -131,16 +132,16 @@ mod tests {
             link: 77,
             incarnation: 2,
         };
-        let start = LogStart {
+        let start = CheckpointPosition {
             number: 42,
             flush: 7,
             lanes: vec![lane, LanePosition { segment: 8, ..lane }],
         };
         let bytes = start.encode();
-        assert_eq!(LogStart::decode(&bytes).unwrap(), start);
+        assert_eq!(CheckpointPosition::decode(&bytes).unwrap(), start);
         for cut in 0..bytes.len() {
             assert!(
-                LogStart::decode(&bytes[..cut]).is_err(),
+                CheckpointPosition::decode(&bytes[..cut]).is_err(),
                 "accepted {cut} bytes"
             );
         }
