@@ -25,9 +25,9 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, fence};
 /// Dependencies that a log record names; a transaction with more waits for them.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
 
-/// What somebody waits for.
+/// What a thread waits for: a sequence number, or the flush group that carries it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct WaitTarget {
     /// The lane that is flushed for it.
     pub(crate) lane: usize,
     /// The flush group of that lane that takes the number's bytes; 0 if everything up to the number is
@@ -36,7 +36,7 @@ pub(crate) struct Target {
     pub(crate) number: u64,
 }
 
-impl Target {
+impl WaitTarget {
     /// Everything up to a number.
     pub(crate) fn everything(number: u64) -> Self {
         Self {
@@ -201,7 +201,7 @@ impl Core {
     }
 
     /// Whether what somebody waits for is acknowledged.
-    pub(crate) fn is_reached(&self, target: Target) -> bool {
+    pub(crate) fn is_reached(&self, target: WaitTarget) -> bool {
         match &self.hardening {
             Some(hardening) if target.group != 0 => {
                 hardening.hardened(target.lane) >= target.number
@@ -211,7 +211,7 @@ impl Core {
     }
 
     /// The outcome for what somebody waits for, if it is known.
-    pub(crate) fn outcome(&self, target: Target) -> Option<Result<(), LogError>> {
+    pub(crate) fn outcome(&self, target: WaitTarget) -> Option<Result<(), LogError>> {
         // The poison first: if it is unset, nothing that failed was acknowledged before the look at the
         // horizon. A number may well be durable though the log is poisoned.
         let poison = self.poison();
@@ -428,7 +428,7 @@ impl Core {
         match self.protocol.dependence() {
             Dependence::Implied => {}
             // An error shows up at this transaction's own commit.
-            Dependence::Durable => drop(self.wait(Target::everything(newest))),
+            Dependence::Durable => drop(self.wait(WaitTarget::everything(newest))),
             Dependence::Sealed => self.wait_sealed(lane, newest),
             Dependence::Recorded => {
                 let Some(hardening) = &self.hardening else {
@@ -438,7 +438,7 @@ impl Core {
                 if large || open.len() > DEPENDENCIES_MAX {
                     // Everything up to its newest dependency, instead of a long list.
                     open.last()
-                        .map(|&newest| self.wait(Target::everything(newest)));
+                        .map(|&newest| self.wait(WaitTarget::everything(newest)));
                 } else if !open.is_empty() {
                     hardening.add(number, open.clone());
                     return open;
@@ -488,7 +488,7 @@ impl Core {
     }
 
     /// Registers what to do once a target is durable.
-    pub(crate) fn register(&self, strand: usize, target: Target, action: Action) {
+    pub(crate) fn register(&self, strand: usize, target: WaitTarget, action: Action) {
         // Whoever waits for everything has a shard of its own, since it is reached later.
         let shard = if target.group == 0 {
             self.strands.len()
@@ -557,7 +557,7 @@ impl Core {
     }
 
     /// Blocks until a target is durable, flushing if nobody else does.
-    pub(crate) fn wait(&self, target: Target) -> Result<(), LogError> {
+    pub(crate) fn wait(&self, target: WaitTarget) -> Result<(), LogError> {
         let lane = &self.lanes[target.lane];
         let group = target.group;
         loop {
@@ -586,7 +586,7 @@ impl Core {
     /// Own bytes are durable (or unknown), but the horizon is behind: flush what others buffered, or
     /// sleep until it moves.
     #[cold]
-    fn wait_stalled(&self, target: Target) {
+    fn wait_stalled(&self, target: WaitTarget) {
         if self.protocol.has_epochs() && self.options.flush_mode == FlushMode::Callers {
             self.end_epoch();
         }

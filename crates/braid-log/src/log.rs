@@ -15,7 +15,7 @@ use crate::begin::{preallocate, prepare_first};
 use crate::callbacks::Action;
 use crate::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::commit_slots::backoff;
-use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, Target};
+use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, WaitTarget};
 use crate::flush::FlushOrder;
 use crate::hardening::Hardening;
 use crate::lane::{Lane, LaneEnd};
@@ -26,7 +26,7 @@ use crate::protocol::{Dependence, Kept};
 use crate::recover::{Recovered, ScanProgress};
 use crate::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
 use crate::stats::LogStats;
-use crate::ticket::{Ticket, TicketHome, UnlockPoint};
+use crate::ticket::{StrandHandle, Ticket, UnlockPoint};
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -38,7 +38,7 @@ pub struct Log(Arc<LogInner>);
 pub(crate) struct LogInner {
     pub(crate) core: Arc<Core>,
     /// One a strand.
-    pub(crate) homes: Box<[Arc<TicketHome>]>,
+    pub(crate) strand_handles: Box<[Arc<StrandHandle>]>,
     threads: Mutex<Vec<JoinHandle>>,
 }
 
@@ -199,14 +199,14 @@ impl Log {
     /// Puts a log together and starts its threads.
     pub(crate) fn start(parts: CoreParts) -> Result<Log, LogError> {
         let core = Arc::new(Core::new(parts));
-        let homes = core.strands.iter().enumerate().map(|(strand, state)| {
-            Arc::new(TicketHome {
+        let strand_handles = core.strands.iter().enumerate().map(|(strand, state)| {
+            Arc::new(StrandHandle {
                 core: Arc::clone(&core),
                 strand,
                 lane: state.lane,
             })
         });
-        let homes = homes.collect();
+        let strand_handles = strand_handles.collect();
         let threads = match core.options.flush_mode {
             FlushMode::Background => background::start(&core)
                 .map_err(|error| LogError::io("cannot start the log's threads", error))?,
@@ -214,7 +214,7 @@ impl Log {
         };
         Ok(Log(Arc::new(LogInner {
             core,
-            homes,
+            strand_handles,
             threads: Mutex::new(threads),
         })))
     }
@@ -326,16 +326,16 @@ impl Log {
             None => 0,
         };
         let thread = braid_rt::thread::index();
-        let homes = &self.0.homes;
-        let home = &homes[thread % homes.len()];
-        let lane = &core.lanes[home.lane];
+        let strand_handles = &self.0.strand_handles;
+        let strand_handle = &strand_handles[thread % strand_handles.len()];
+        let lane = &core.lanes[strand_handle.lane];
         let reservation = core.reserve(lane, payload_bytes + dependencies)?;
         let Some(slot) = core.commit_slots.enter(thread) else {
             braid_rt::reach("log: a commit comes after close");
-            core.unreserve(home.lane, reservation);
+            core.unreserve(strand_handle.lane, reservation);
             return Err(LogError::Closed);
         };
-        Ok(PendingCommit::new(home, slot, reservation))
+        Ok(PendingCommit::new(strand_handle, slot, reservation))
     }
 
     /// Appends one record: [`Log::enter`], assign one number, append, finish.
@@ -351,7 +351,7 @@ impl Log {
 
     /// A ticket for everything up to `number`.
     pub fn ticket(&self, number: u64) -> Ticket {
-        Ticket::new(Arc::clone(&self.0.homes[0]), number, 0)
+        Ticket::new(Arc::clone(&self.0.strand_handles[0]), number, 0)
     }
 
     /// Blocks until everything assigned so far is durable.
@@ -364,10 +364,10 @@ impl Log {
             // One may be under way, which ended before our number.
             while core.horizon() < number {
                 core.end_epoch();
-                core.wait(Target::everything(number.min(core.epoch_end())))?;
+                core.wait(WaitTarget::everything(number.min(core.epoch_end())))?;
             }
         }
-        core.wait(Target::everything(number))
+        core.wait(WaitTarget::everything(number))
     }
 
     /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].

@@ -273,8 +273,12 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     let lane = &core.lanes[strand % core.lanes.len()];
     let reservation = core.reserve(lane, bytes.len()).unwrap();
     let slot = core.commit_slots.enter(strand).unwrap();
-    let homes = &log.inner().homes;
-    let mut pending = PendingCommit::new(&homes[strand % homes.len()], slot, reservation);
+    let strand_handles = &log.inner().strand_handles;
+    let mut pending = PendingCommit::new(
+        &strand_handles[strand % strand_handles.len()],
+        slot,
+        reservation,
+    );
     pending.assign(1);
     pending.append(&[bytes]);
     pending.finish()
@@ -370,7 +374,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         let core = log.core();
         let reservation = core.reserve(&core.lanes[0], 1).unwrap();
         let slot = core.commit_slots.enter(0).unwrap();
-        let mut pending = PendingCommit::new(&log.inner().homes[0], slot, reservation);
+        let mut pending = PendingCommit::new(&log.inner().strand_handles[0], slot, reservation);
         pending.assign(1);
         pending.append(&[b"x"]);
         pending.finish().detach();

@@ -7,7 +7,7 @@ use crate::core::{Core, DEPENDENCIES_MAX};
 use crate::log_record::{LogRecordHeader, LogRecordKind};
 use crate::space::Reservation;
 use crate::strand::{AssignedNumbers, Strand};
-use crate::ticket::{Ticket, TicketHome};
+use crate::ticket::{StrandHandle, Ticket};
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
@@ -18,7 +18,7 @@ use crate::ticket::{Ticket, TicketHome};
 /// then dropping it stops the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
 pub struct PendingCommit<'a> {
-    home: &'a Arc<TicketHome>,
+    strand_handle: &'a Arc<StrandHandle>,
     strand: &'a Strand,
     slot: CommitSlot,
     numbers: Option<AssignedNumbers>,
@@ -38,13 +38,13 @@ pub struct PendingCommit<'a> {
 impl<'a> PendingCommit<'a> {
     #[inline]
     pub(crate) fn new(
-        home: &'a Arc<TicketHome>,
+        strand_handle: &'a Arc<StrandHandle>,
         slot: CommitSlot,
         reservation: Reservation,
     ) -> Self {
         Self {
-            home,
-            strand: &home.core.strands[home.strand],
+            strand_handle,
+            strand: &strand_handle.core.strands[strand_handle.strand],
             slot,
             numbers: None,
             group: 0,
@@ -77,7 +77,7 @@ impl<'a> PendingCommit<'a> {
     pub fn assign(&mut self, records: u32) -> u64 {
         assert!(records > 0, "a transaction assigns at least one number");
         assert!(self.numbers.is_none(), "a transaction assigns once");
-        let commit_slots = &self.home.core.commit_slots;
+        let commit_slots = &self.strand_handle.core.commit_slots;
         let lane = self.strand.lane;
         let (first, last) =
             commit_slots.assign(self.slot, u64::from(records), lane, self.signature);
@@ -104,7 +104,7 @@ impl<'a> PendingCommit<'a> {
     pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
         let number = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
-        let (core, strand) = (&self.home.core, self.strand);
+        let (core, strand) = (&self.strand_handle.core, self.strand);
         let named = DEPENDENCIES_MAX * size_of::<u64>();
         let large = payload_bytes + named > strand.whole_record_bytes();
         self.dependencies = core.depend(strand.lane, number, numbers, large);
@@ -150,7 +150,9 @@ impl<'a> PendingCommit<'a> {
     pub fn abort(&mut self) {
         if !self.dependencies.is_empty() {
             self.dependencies.clear();
-            if let (Some(hardening), Some(numbers)) = (&self.home.core.hardening, self.numbers) {
+            if let (Some(hardening), Some(numbers)) =
+                (&self.strand_handle.core.hardening, self.numbers)
+            {
                 hardening.forget(numbers.last);
             }
         }
@@ -189,7 +191,7 @@ impl<'a> PendingCommit<'a> {
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
-        let core: &Core = &self.home.core;
+        let core: &Core = &self.strand_handle.core;
         let header = LogRecordHeader {
             number: numbers.last,
             records: numbers.records(),
@@ -200,7 +202,7 @@ impl<'a> PendingCommit<'a> {
         let hint = self.slot.index();
         self.strand
             .append_together(hint, header, numbers, payload, |retry| {
-                core.wait_for_buffer(self.home.strand, retry);
+                core.wait_for_buffer(self.strand_handle.strand, retry);
             })
     }
 
@@ -212,10 +214,10 @@ impl<'a> PendingCommit<'a> {
         payload: &[&[u8]],
         len: usize,
     ) -> u64 {
-        let (core, strand) = (&*self.home.core, self.strand);
+        let (core, strand) = (&*self.strand_handle.core, self.strand);
         let mut group = 0;
         // If the log is poisoned meanwhile the bytes are dropped; the ticket tells.
-        core.wait_for_buffer(self.home.strand, &mut || match strand
+        core.wait_for_buffer(self.strand_handle.strand, &mut || match strand
             .try_append(numbers, kind, payload, len)
         {
             Some(taken) => {
@@ -231,7 +233,7 @@ impl<'a> PendingCommit<'a> {
     /// records may lie between the parts. I2: recovery takes all parts or none.
     #[cold]
     fn stream(&self, numbers: AssignedNumbers, payload: &[&[u8]], total: usize) -> u64 {
-        let (core, strand) = (&*self.home.core, self.strand);
+        let (core, strand) = (&*self.strand_handle.core, self.strand);
         let mut group = 0;
         let mut offset = 0u64;
         for mut rest in payload.iter().copied() {
@@ -245,7 +247,7 @@ impl<'a> PendingCommit<'a> {
                     }
                     part.is_some()
                 };
-                if !step() && !core.wait_for_buffer(self.home.strand, &mut step) {
+                if !step() && !core.wait_for_buffer(self.strand_handle.strand, &mut step) {
                     return group;
                 }
             }
@@ -260,7 +262,7 @@ impl<'a> PendingCommit<'a> {
         // Not by a drop, for which it would be moved.
         self.leave();
         let number = self.numbers.map_or(0, |numbers| numbers.last);
-        Ticket::new(Arc::clone(self.home), number, self.group)
+        Ticket::new(Arc::clone(self.strand_handle), number, self.group)
     }
 
     /// Like [`PendingCommit::finish`], for a caller that does not block on the ticket right away:
@@ -268,9 +270,9 @@ impl<'a> PendingCommit<'a> {
     /// it.
     #[inline]
     pub fn finish_async(self) -> Ticket {
-        let (home, strand) = (self.home, self.strand);
+        let (strand_handle, strand) = (self.strand_handle, self.strand);
         let ticket = self.finish();
-        home.core.request_flush_or_group(strand);
+        strand_handle.core.request_flush_or_group(strand);
         ticket
     }
 
@@ -282,7 +284,7 @@ impl<'a> PendingCommit<'a> {
     /// [checkpoint position](crate::Log::quiesce) that is used stay before this transaction's numbers.
     #[cold]
     pub fn fail(mut self, cause: &str) {
-        let core = &self.home.core;
+        let core = &self.strand_handle.core;
         for lane in &core.lanes {
             core.lead(lane);
         }
@@ -300,7 +302,7 @@ impl<'a> PendingCommit<'a> {
         if self.numbers.is_some() && !self.appended {
             self.abort();
         }
-        let core = &self.home.core;
+        let core = &self.strand_handle.core;
         core.commit_slots.leave(self.slot);
         core.left_slot(self.strand.lane);
         core.unreserve(self.strand.lane, self.reservation);
@@ -312,7 +314,7 @@ impl Drop for PendingCommit<'_> {
     fn drop(&mut self) {
         if !self.has_left {
             if self.has_writes {
-                self.home
+                self.strand_handle
                     .core
                     .set_poison("a transaction ended before its writes were applied");
             }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 
 use crate::LogError;
 use crate::callbacks::Action;
-use crate::core::{Core, Target};
+use crate::core::{Core, WaitTarget};
 use crate::options::{FlushMode, LockRelease};
 
 /// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
 /// different strands' tickets lie in different cache lines.
 #[derive(Debug)]
-pub(crate) struct TicketHome {
+pub(crate) struct StrandHandle {
     pub(crate) core: Arc<Core>,
     pub(crate) strand: usize,
     pub(crate) lane: usize,
@@ -34,25 +34,25 @@ pub(crate) struct TicketHome {
 /// [`Log`]: crate::Log
 #[must_use = "a transaction is durable only once its ticket says so"]
 pub struct Ticket {
-    home: Arc<TicketHome>,
+    strand_handle: Arc<StrandHandle>,
     number: u64,
-    /// The flush group of the home's lane that takes the bytes; 0 if unknown.
+    /// The flush group of the strand's lane that takes the bytes; 0 if unknown.
     group: u64,
 }
 
 impl Ticket {
-    pub(crate) fn new(home: Arc<TicketHome>, number: u64, group: u64) -> Self {
+    pub(crate) fn new(strand_handle: Arc<StrandHandle>, number: u64, group: u64) -> Self {
         Self {
-            home,
+            strand_handle,
             number,
             group,
         }
     }
 
     pub(crate) fn request_flush(&self) {
-        self.home
+        self.strand_handle
             .core
-            .request_flush(&self.home.core.lanes[self.home.lane]);
+            .request_flush(&self.strand_handle.core.lanes[self.strand_handle.lane]);
     }
 
     /// The transaction's commit number.
@@ -62,7 +62,7 @@ impl Ticket {
 
     /// Whether the transaction is durable. Does not start a flush, and costs one load.
     pub fn is_durable(&self) -> bool {
-        self.home.core.is_reached(self.target())
+        self.strand_handle.core.is_reached(self.target())
     }
 
     /// The outcome if it is known; starts a flush if not.
@@ -72,7 +72,9 @@ impl Ticket {
     pub fn try_wait(&self) -> Option<Result<(), LogError>> {
         let outcome = self.outcome();
         if outcome.is_none() {
-            self.home.core.request_flush_everywhere(self.home.lane);
+            self.strand_handle
+                .core
+                .request_flush_everywhere(self.strand_handle.lane);
         }
         outcome
     }
@@ -83,7 +85,7 @@ impl Ticket {
     /// # Errors
     /// [`LogError::Poisoned`] if a write failed before the transaction was durable.
     pub fn wait(&self) -> Result<(), LogError> {
-        self.home.core.wait(self.target())
+        self.strand_handle.core.wait(self.target())
     }
 
     /// Drops the ticket without asking for a flush: the transaction becomes durable with whatever is flushed next.
@@ -108,20 +110,22 @@ impl Ticket {
     }
 
     fn register(&self, action: Action) {
-        let home = &*self.home;
-        home.core.register(home.strand, self.target(), action);
+        let strand_handle = &*self.strand_handle;
+        strand_handle
+            .core
+            .register(strand_handle.strand, self.target(), action);
     }
 
     /// The outcome if it is known. A child made by `fork` never learns another one.
     fn outcome(&self) -> Option<Result<(), LogError>> {
-        let core = &self.home.core;
+        let core = &self.strand_handle.core;
         let outcome = core.outcome(self.target());
         outcome.or_else(|| core.check_process().err().map(Err))
     }
 
-    fn target(&self) -> Target {
-        Target {
-            lane: self.home.lane,
+    fn target(&self) -> WaitTarget {
+        WaitTarget {
+            lane: self.strand_handle.lane,
             group: self.group,
             number: self.number,
         }
@@ -130,13 +134,13 @@ impl Ticket {
     /// When the transaction's locks may go; see [`Log::when_unlockable`](crate::Log::when_unlockable).
     #[inline]
     pub fn unlock_point(&self) -> UnlockPoint {
-        let at = match self.home.core.protocol.lock_release() {
+        let at = match self.strand_handle.core.protocol.lock_release() {
             LockRelease::Precommit => 0,
             LockRelease::Numbered => self.group,
             LockRelease::Durable => self.number,
         };
         UnlockPoint {
-            strand: self.home.strand,
+            strand: self.strand_handle.strand,
             at,
         }
     }
@@ -175,7 +179,7 @@ impl Future for Ticket {
         if let Some(outcome) = self.outcome() {
             return Poll::Ready(outcome);
         }
-        let core = &self.home.core;
+        let core = &self.strand_handle.core;
         if core.options.flush_mode == FlushMode::Callers {
             return Poll::Ready(self.wait());
         }
@@ -188,7 +192,7 @@ impl Future for Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         // Nobody may ask again, and still the transaction shall become durable soon.
-        let core = &self.home.core;
+        let core = &self.strand_handle.core;
         if self.group != 0 && !core.is_reached(self.target()) {
             self.request_flush();
         }
