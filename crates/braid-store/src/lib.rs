@@ -40,12 +40,12 @@
     )
 )]
 
+mod batch_read;
 mod bulk;
 mod checkpoint;
 mod copy;
 mod detached;
 mod error;
-mod fetch;
 mod file;
 mod frames;
 #[cfg(any(feature = "fuzzing", all(test, not(loom))))]

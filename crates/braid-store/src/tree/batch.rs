@@ -62,7 +62,7 @@ impl Tree {
                 break;
             }
             ways = keep(ways, Way::find_child);
-            self.fetch_children(ways);
+            self.read_children(ways);
             ways = keep(ways, |way| {
                 let Some(page) = self.pool.read_if_there(way.child) else {
                     return false;
@@ -88,7 +88,7 @@ impl Tree {
     }
 
     /// Has those of the children read that are not in memory.
-    fn fetch_children(&self, ways: &[Way<'_, '_>]) {
+    fn read_children(&self, ways: &[Way<'_, '_>]) {
         let mut missing = [0; TOGETHER];
         let mut count = 0;
         for way in ways {
@@ -98,7 +98,7 @@ impl Tree {
             }
         }
         if count > 0 {
-            self.pool.fetch(&missing[..count]);
+            self.pool.read_batch(&missing[..count]);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Pool {
     /// Brings those of some pages into memory that are not there, in one batch of reads, as far as nobody has to be
     /// waited for. What can't be read is left out: who asks for it alone gets the error.
     #[cold]
-    pub(crate) fn fetch(&self, ids: &[PageId]) {
+    pub(crate) fn read_batch(&self, ids: &[PageId]) {
         // Of a small pool most is left to others.
         let most = self.frame_count() / 8;
         let mut wanted: Vec<_> = (ids.iter().take(most))
@@ -40,7 +40,7 @@ impl Pool {
         let blocks = wanted.iter_mut().map(|page| (page.place, &mut page.buf));
         let is_read = self.file.read_blocks(blocks).is_ok();
         for page in &wanted {
-            self.put_fetched(page, is_read);
+            self.put_read(page, is_read);
         }
     }
 
@@ -78,7 +78,7 @@ impl Pool {
     }
 
     /// Ends what [`Pool::want`] began.
-    fn put_fetched(&self, page: &Wanted<'_>, is_read: bool) {
+    fn put_read(&self, page: &Wanted<'_>, is_read: bool) {
         let Wanted { id, ref buf, .. } = *page;
         let is_good = is_read
             && check(buf, id, page.newest).is_ok()
