@@ -485,7 +485,7 @@ fn simulate_runs_histories_and_tells_a_violation_with_its_seed() {
     assert!(out.starts_with("37 histories, "), "{out}");
     assert!(out.contains("states recovered"), "{out}");
 
-    let lying = "lies=true,crashes=true,decay=false";
+    let lying = "lies=true,crashes=true,media_faults=false";
     let args = [
         "--seeds",
         "0..200",

@@ -60,7 +60,7 @@ pub use open::{
 pub use overlay::OverlayDevice;
 pub use posix::FileDevice;
 pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
-pub use sim::{Claim, Decay, FileCopies, FileDecay, SimDevice};
+pub use sim::{Claim, FileCopies, FileFaults, MediaFaults, SimDevice};
 pub use topology::{Cpu, Node, Topology};
 #[cfg(uring)]
 pub use uring::UringDevice;

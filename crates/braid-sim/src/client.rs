@@ -457,7 +457,7 @@ impl Client {
             }
             Ok(Err(violation)) => self.or_complain(Ok(Err(violation))),
             Err(Error::TableMissing { .. } | Error::Locked { .. }) => Next::Go,
-            Err(error) if !self.plan.decay && !self.beside.readers.is_excused(&error) => {
+            Err(error) if !self.plan.media_faults && !self.beside.readers.is_excused(&error) => {
                 self.or_complain(Ok(Err(format!("a reader's state is torn: {error}"))))
             }
             Err(error) => {

@@ -84,7 +84,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("number of strands changed", LONG),
     ("opened again beside old handles", LONG),
     ("opened in spite of a tampered log file", LONG),
-    ("opened in spite of decay", LONG),
+    ("opened in spite of media faults", LONG),
     ("opening: a removal from a table that is dropped", LONG),
     ("opening: a tombstone to be purged", LONG),
     ("opening: a tree that no table refers to", LONG),

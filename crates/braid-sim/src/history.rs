@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid::{BackupError, Database, Error, Health, Protocol};
-use braid_io::{Decay, FileCopies, FileDecay, SimDevice};
+use braid_io::{FileCopies, FileFaults, MediaFaults, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
@@ -104,7 +104,7 @@ struct History {
     kill: bool,
     /// What lies on the medium may not be what was written there, now or when somebody looks.
     decayed: bool,
-    /// Whether a page of a tree, or a block that nothing refers to, is all that decayed.
+    /// Whether a page of a tree, or a block that nothing refers to, is all that damaged.
     one_page: bool,
     /// A log file was tampered with: opening may refuse, but what it finds must be whole.
     tampered: bool,
@@ -161,11 +161,11 @@ enum Opened {
 impl History {
     fn new(mut plan: Plan) -> Self {
         plan.loads &= !plan.archive;
-        if plan.decay {
+        if plan.media_faults {
             plan.tamper = false;
         }
         let device = SimDevice::new(plan.seed);
-        if plan.decay {
+        if plan.media_faults {
             device.remember_stale();
         }
         if plan.lies {
@@ -375,7 +375,7 @@ impl History {
                 left.found = Some(found.clone());
             }
             if self.decayed {
-                self.count("opened in spite of decay");
+                self.count("opened in spite of media faults");
             } else if self.archive.is_some() && self.beside.copies.ends().is_none() {
                 // Archives begin with a backup.
                 let made = self.beside.copies.make(&db, &mut self.rng);
@@ -711,9 +711,10 @@ impl History {
     /// Cuts, removes or replaces a log file.
     fn tamper(&mut self) {
         let older = std::mem::replace(&mut self.copies, self.device.copy_files());
-        let decay = [FileDecay::Cut, FileDecay::Gone, FileDecay::Older][self.rng.usize(..3)];
+        let media_faults =
+            [FileFaults::Cut, FileFaults::Gone, FileFaults::Older][self.rng.usize(..3)];
         let pick = |name: &str| name.ends_with(".seg");
-        if self.device.decay_file(decay, &older, pick).is_none() {
+        if self.device.fault_file(media_faults, &older, pick).is_none() {
             return;
         }
         // Twice in a history would be too much: what shows the second loss may be lost by the first. And
@@ -722,10 +723,10 @@ impl History {
         self.plan.feed = false;
         self.archive = None;
         self.tampered = true;
-        self.count(match decay {
-            FileDecay::Cut => "a log file cut",
-            FileDecay::Gone => "a log file removed",
-            FileDecay::Older => "a log file replaced by an earlier copy",
+        self.count(match media_faults {
+            FileFaults::Cut => "a log file cut",
+            FileFaults::Gone => "a log file removed",
+            FileFaults::Older => "a log file replaced by an earlier copy",
         });
     }
 
@@ -737,19 +738,19 @@ impl History {
         if self.plan.tamper {
             self.tamper();
         }
-        if self.plan.decay && self.rng.bool() {
+        if self.plan.media_faults && self.rng.bool() {
             let log = self.rng.bool();
             let all = [
-                Decay::FlippedBit,
-                Decay::LostSector,
-                Decay::StaleSector,
-                Decay::StalePage,
+                MediaFaults::FlippedBit,
+                MediaFaults::LostSector,
+                MediaFaults::StaleSector,
+                MediaFaults::StalePage,
             ];
             // The log is not made of pages.
-            let decay = all[self.rng.usize(..if log { 3 } else { 4 })];
+            let media_faults = all[self.rng.usize(..if log { 3 } else { 4 })];
             let pick = |name: &str| name.ends_with(".braid") != log;
             let identities = identities(&self.device);
-            if let Some((_, byte)) = self.device.decay(decay, pick) {
+            if let Some((_, byte)) = self.device.media_faults(media_faults, pick) {
                 let identity = identities.get(byte / BLOCK).copied().unwrap_or_default();
                 self.one_page = !log && !self.decayed && identity < MAP && byte >= 2 * BLOCK;
                 self.decayed = true;
@@ -759,14 +760,14 @@ impl History {
                 self.plan.feed = false;
                 self.plan.copies = false;
                 self.archive = None;
-                self.count(match (decay, log) {
-                    (Decay::FlippedBit, true) => "flipped bit in the log",
-                    (Decay::FlippedBit, false) => "flipped bit in the data file",
-                    (Decay::LostSector, true) => "lost sector in the log",
-                    (Decay::LostSector, false) => "lost sector in the data file",
-                    (Decay::StaleSector, true) => "stale sector in the log",
-                    (Decay::StaleSector, false) => "stale sector in the data file",
-                    (Decay::StalePage, _) => "stale page in the data file",
+                self.count(match (media_faults, log) {
+                    (MediaFaults::FlippedBit, true) => "flipped bit in the log",
+                    (MediaFaults::FlippedBit, false) => "flipped bit in the data file",
+                    (MediaFaults::LostSector, true) => "lost sector in the log",
+                    (MediaFaults::LostSector, false) => "lost sector in the data file",
+                    (MediaFaults::StaleSector, true) => "stale sector in the log",
+                    (MediaFaults::StaleSector, false) => "stale sector in the data file",
+                    (MediaFaults::StalePage, _) => "stale page in the data file",
                 });
             }
         }

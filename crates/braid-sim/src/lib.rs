@@ -2,10 +2,10 @@
 //!
 //! A *history* is made by a seed: concurrent clients run transactions against the real engine, whose threads
 //! are tasks of [`braid_rt::simulation`] and whose medium is a [`braid_io::SimDevice`]. The power goes, processes
-//! are killed, reads, writes and syncs fail, the device is full, sectors decay, at any step, during recovery
-//! and checkpoints, too. After each round everything that clients saw, and what is there after the next
-//! opening, is held against the rules: [`check`] by replaying the order that the engine claims, [`graph`] by
-//! looking for cycles without believing it.
+//! are killed, reads, writes and syncs fail, the device is full, sectors media faults, at any step,
+//! during recovery and checkpoints, too. After each round everything that clients saw, and what is
+//! there after the next opening, is held against the rules: [`check`] by replaying the order that
+//! the engine claims, [`graph`] by looking for cycles without believing it.
 //!
 //! The same [`Plan`] does the same again, and [`shrink`] finds a simpler one that fails, too.
 

@@ -34,8 +34,8 @@ pub struct Plan {
     pub crashes: bool,
     /// Whether reads, writes and syncs may fail, and the device be full.
     pub errors: bool,
-    /// Whether sectors may decay between two rounds.
-    pub decay: bool,
+    /// Whether sectors may media faults between two rounds.
+    pub media_faults: bool,
     /// Whether a log file is cut, removed or replaced by an earlier copy between two rounds, once. Either
     /// nothing is lost by that, or the next opening refuses.
     pub tamper: bool,
@@ -94,7 +94,7 @@ impl Plan {
             checkpoints: rng.u32(..3) > 0,
             crashes: rng.u32(..12) > 0,
             errors: rng.u32(..3) == 0,
-            decay: rng.u32(..8) == 0,
+            media_faults: rng.u32(..8) == 0,
             // Drawn apart, so that the other fields of a seed stay what they were.
             tamper: Rng::with_seed(seed ^ 0x7a_3be2).u32(..8) == 0,
             savepoints: rng.u32(..4) == 0,
@@ -219,7 +219,7 @@ impl Plan {
             "checkpoints" => self.checkpoints = parse(name, value)?,
             "crashes" => self.crashes = parse(name, value)?,
             "errors" => self.errors = parse(name, value)?,
-            "decay" => self.decay = parse(name, value)?,
+            "media_faults" => self.media_faults = parse(name, value)?,
             "tamper" => self.tamper = parse(name, value)?,
             "savepoints" => self.savepoints = parse(name, value)?,
             "compressed" => self.compressed = parse(name, value)?,
@@ -288,7 +288,7 @@ impl Plan {
         add(&|p| p.transactions = (p.transactions / 2).max(1));
         add(&|p| p.transactions = (p.transactions - 1).max(1));
         add(&|p| p.keys = (p.keys / 2).max(2));
-        add(&|p| p.decay = false);
+        add(&|p| p.media_faults = false);
         add(&|p| p.tamper = false);
         add(&|p| p.savepoints = false);
         add(&|p| p.compressed = false);
@@ -333,7 +333,7 @@ impl fmt::Display for Plan {
             checkpoints,
             crashes,
             errors,
-            decay,
+            media_faults,
             tamper,
             savepoints,
             compressed,
@@ -356,7 +356,7 @@ impl fmt::Display for Plan {
             f,
             "seed={seed},rounds={rounds},clients={clients},transactions={transactions},keys={keys},\
              strands={strands},lanes={lanes},snapshot={snapshot},large={large},checkpoints={checkpoints},\
-             crashes={crashes},errors={errors},decay={decay},tamper={tamper},\
+             crashes={crashes},errors={errors},media_faults={media_faults},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},lies={lies}"

@@ -112,7 +112,11 @@ fn a_seed_does_the_same_again() {
 #[test]
 fn a_lying_device_is_found_out() {
     let mut lying = spec(&[Protocol::Glsn, Protocol::Gsn], 0..200);
-    let with = [("lies", "true"), ("crashes", "true"), ("decay", "false")];
+    let with = [
+        ("lies", "true"),
+        ("crashes", "true"),
+        ("media_faults", "false"),
+    ];
     lying.with = with
         .map(|(name, value)| (name.into(), value.into()))
         .to_vec();
@@ -172,7 +176,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
     (
         Protocol::Epoch,
         "seed=74713,rounds=3,clients=4,transactions=4,keys=4,strands=3,lanes=3,snapshot=false,large=false,\
-         checkpoints=false,crashes=true,errors=true,decay=false,savepoints=false,compressed=false,leases=false,\
+         checkpoints=false,crashes=true,errors=true,media_faults=false,savepoints=false,compressed=false,leases=false,\
          named=true,loads=false,feed=false,copies=false,archive=false,seesaw=false,stalls=64",
         "a commit waited for ever for the end of its epoch, which an entry behind it had held back",
     ),
@@ -190,14 +194,14 @@ const FOUND: &[(Protocol, &str, &str)] = &[
     (
         Protocol::Glsn,
         "seed=381,rounds=1,clients=4,transactions=60,keys=3,strands=3,lanes=1,snapshot=false,large=false,\
-         checkpoints=false,crashes=false,errors=false,decay=false,savepoints=false,compressed=false,leases=false,\
+         checkpoints=false,crashes=false,errors=false,media_faults=false,savepoints=false,compressed=false,leases=false,\
          named=false,loads=false,feed=false,copies=false,archive=false,seesaw=true,stalls=8",
         "an absence was validated although a removal behind it was purged",
     ),
     (
         Protocol::Glsn,
         "seed=401496,rounds=3,clients=4,transactions=8,keys=8,strands=3,lanes=2,snapshot=false,large=true,\
-         checkpoints=false,crashes=true,errors=true,decay=false,savepoints=false,compressed=false,leases=true,\
+         checkpoints=false,crashes=true,errors=true,media_faults=false,savepoints=false,compressed=false,leases=true,\
          named=false,loads=true,feed=false,copies=true,archive=false,seesaw=false,stalls=0",
         "a sync that failed in the background of the last opening was taken for a working device's (the check's mistake)",
     ),

@@ -1,4 +1,4 @@
-//! A device that loses power, fails, fills up and decays on demand, all from one seed.
+//! A device that loses power, fails, fills up and has media faults on demand, all from one seed.
 //!
 //! What it keeps through a crash is no more than [`crate::device`]'s text promises: durable writes and
 //! what was synced for sure; of everything else, each 512-byte sector, each length, and the name changes
@@ -10,8 +10,8 @@
 
 mod blocks;
 mod content;
-mod decay;
 mod file;
+mod media_faults;
 mod state;
 
 use std::io;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use braid_rt::{Mutex, MutexGuard};
 
-pub use self::decay::{Decay, FileCopies, FileDecay};
+pub use self::media_faults::{FileCopies, FileFaults, MediaFaults};
 
 use self::content::Content;
 use self::file::SimFile;
@@ -34,7 +34,7 @@ const BLOCK: usize = 4096;
 /// The unit in which a write is torn.
 const SECTOR: usize = 512;
 
-/// The pages of those who write whole pages; see [`Decay::StalePage`].
+/// The pages of those who write whole pages; see [`MediaFaults::StalePage`].
 const PAGE: usize = 2 * BLOCK;
 
 /// One in so many operations takes much longer, under a simulation.

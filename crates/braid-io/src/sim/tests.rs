@@ -130,23 +130,32 @@ fn what_was_cut_off_may_come_back() {
 }
 
 #[test]
-fn sectors_decay() {
+fn sectors_fail() {
     let device = SimDevice::new(2);
     device.remember_stale();
     let file = device.open("f", OpenMode::CreateNew).unwrap();
     file.write_at(&[&block(1)], 0).unwrap();
     file.write_at(&[&block(2)[..BLOCK]], 0).unwrap();
-    assert_eq!(device.decay(Decay::LostSector, |name| name != "f"), None);
-    let (name, at) = device.decay(Decay::StaleSector, |_| true).unwrap();
+    assert_eq!(
+        device.media_faults(MediaFaults::LostSector, |name| name != "f"),
+        None
+    );
+    let (name, at) = device
+        .media_faults(MediaFaults::StaleSector, |_| true)
+        .unwrap();
     let bytes = bytes_of(&device, &name).unwrap();
     assert!(
         matches!(bytes[at], 0 | 1) && bytes.iter().filter(|b| **b == 2).count() == BLOCK - SECTOR
             || at >= BLOCK
     );
-    let (_, at) = device.decay(Decay::LostSector, |_| true).unwrap();
+    let (_, at) = device
+        .media_faults(MediaFaults::LostSector, |_| true)
+        .unwrap();
     assert_eq!(bytes_of(&device, "f").unwrap()[at], 0);
     let before = bytes_of(&device, "f").unwrap();
-    let (_, at) = device.decay(Decay::FlippedBit, |_| true).unwrap();
+    let (_, at) = device
+        .media_faults(MediaFaults::FlippedBit, |_| true)
+        .unwrap();
     let after = bytes_of(&device, "f").unwrap();
     let differ: Vec<usize> = (0..before.len())
         .filter(|&i| before[i] != after[i])
@@ -160,7 +169,7 @@ fn sectors_decay() {
     file.sync().unwrap();
     let image = device.after_crash();
     assert_eq!(
-        image.decay(Decay::StalePage, |_| true),
+        image.media_faults(MediaFaults::StalePage, |_| true),
         Some(("f".to_owned(), 0))
     );
     assert!(

@@ -8,7 +8,7 @@ use super::{BLOCK, PAGE, SECTOR, SimDevice};
 
 /// How a sector on the medium is not what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decay {
+pub enum MediaFaults {
     /// A bit is flipped.
     FlippedBit,
     /// It is all zeroes.
@@ -21,7 +21,7 @@ pub enum Decay {
 
 /// How a whole file is not the one that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileDecay {
+pub enum FileFaults {
     /// The file has another length: any shorter one, or a few bytes more.
     Cut,
     /// The file is gone.
@@ -45,10 +45,10 @@ impl SimDevice {
     }
 
     /// Replaces, cuts or removes a file whose name `pick` accepts, durably. Returns its name, or `None` if
-    /// no file can decay that way.
-    pub fn decay_file(
+    /// no file can media faults that way.
+    pub fn fault_file(
         &self,
-        decay: FileDecay,
+        media_faults: FileFaults,
         copies: &FileCopies,
         pick: impl Fn(&str) -> bool,
     ) -> Option<String> {
@@ -65,23 +65,23 @@ impl SimDevice {
         let names = state.names.iter().filter(|(name, _)| pick(name));
         let mut files: Vec<(String, usize, Option<Blocks>)> = names
             .map(|(name, &id)| (name.clone(), id, older(name, id)))
-            .filter(|(_, _, older)| decay != FileDecay::Older || older.is_some())
+            .filter(|(_, _, older)| media_faults != FileFaults::Older || older.is_some())
             .collect();
         if files.is_empty() {
             return None;
         }
         let (name, id, older) = files.swap_remove(state.rng.usize(..files.len()));
         let mut bytes = state.contents[id].current.clone();
-        match decay {
-            FileDecay::Cut if state.rng.u32(..4) == 0 => {
+        match media_faults {
+            FileFaults::Cut if state.rng.u32(..4) == 0 => {
                 bytes.set_len(bytes.len() + state.rng.usize(1..BLOCK));
             }
-            FileDecay::Cut => bytes.set_len(state.rng.usize(..bytes.len().max(1))),
-            FileDecay::Gone => {
+            FileFaults::Cut => bytes.set_len(state.rng.usize(..bytes.len().max(1))),
+            FileFaults::Gone => {
                 state.names.remove(&name);
                 state.durable_names.remove(&name);
             }
-            FileDecay::Older => bytes = older?,
+            FileFaults::Older => bytes = older?,
         }
         state.contents[id] = Content::of(bytes);
         Some(name)
@@ -110,10 +110,14 @@ impl SimDevice {
         self.state.lock().stale.get_or_insert_default();
     }
 
-    /// Lets a sector of a file whose name `pick` likes decay. Returns the file and the byte, or `None` if
-    /// there is nothing that could.
-    pub fn decay(&self, decay: Decay, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
-        if decay == Decay::StalePage {
+    /// Lets a sector of a file whose name `pick` likes media faults. Returns the file and the byte,
+    /// or `None` if there is nothing that could.
+    pub fn media_faults(
+        &self,
+        media_faults: MediaFaults,
+        pick: impl Fn(&str) -> bool,
+    ) -> Option<(String, usize)> {
+        if media_faults == MediaFaults::StalePage {
             return self.lose_write(pick);
         }
         let state = &mut *self.state.lock();
@@ -124,13 +128,15 @@ impl SimDevice {
             let current = &state.contents[id].current;
             let stale = state.stale.as_ref();
             sectors.extend((0..current.len() / SECTOR).filter_map(|sector| {
-                if decay != Decay::StaleSector && current.is_zeroes(sector * SECTOR / BLOCK) {
+                if media_faults != MediaFaults::StaleSector
+                    && current.is_zeroes(sector * SECTOR / BLOCK)
+                {
                     return None;
                 }
                 let bytes = current.get(sector * SECTOR..(sector + 1) * SECTOR);
                 let old = stale.and_then(|stale| stale.get(&(id, sector)));
-                let may = match decay {
-                    Decay::StaleSector => old.is_some_and(|old| old != bytes),
+                let may = match media_faults {
+                    MediaFaults::StaleSector => old.is_some_and(|old| old != bytes),
                     _ => bytes != [0; SECTOR],
                 };
                 may.then(|| (name.clone(), id, sector))
@@ -142,16 +148,16 @@ impl SimDevice {
         let (name, id, sector) = sectors.swap_remove(state.rng.usize(..sectors.len()));
         let place = sector * SECTOR..(sector + 1) * SECTOR;
         let mut bytes = state.contents[id].current.get(place.clone()).to_vec();
-        match decay {
-            Decay::FlippedBit => {
+        match media_faults {
+            MediaFaults::FlippedBit => {
                 bytes[state.rng.usize(..SECTOR)] ^= 1 << state.rng.u32(..8);
             }
-            Decay::LostSector => bytes.fill(0),
-            Decay::StaleSector => {
+            MediaFaults::LostSector => bytes.fill(0),
+            MediaFaults::StaleSector => {
                 let old = state.stale.as_ref()?.get(&(id, sector))?;
                 bytes.clone_from(old);
             }
-            Decay::StalePage => unreachable!("it is no matter of one sector"),
+            MediaFaults::StalePage => unreachable!("it is no matter of one sector"),
         }
         let content = &mut state.contents[id];
         content.current.put(place.start, &bytes);
