@@ -13,7 +13,7 @@ use braid::{
 use braid_rt::{Deliberate, panic_deliberately};
 use fastrand::Rng;
 
-use crate::beside::{Beside, Checked, Reader};
+use crate::background::{Background, Checked, Reader};
 use crate::check::Violation;
 use crate::keys::{LONG, TableKey};
 use crate::plan::Plan;
@@ -34,7 +34,7 @@ pub(crate) struct Tables {
     values: Table<TableKey, Bytes>,
     /// A key for each transaction that wrote.
     marks: Table<u64, Bytes>,
-    /// Entries with a time to live, see [`crate::beside`].
+    /// Entries with a time to live, see [`crate::background`].
     leases: Option<Table<u64, Bytes>>,
     /// More than the pool has room for: to read it puts all else out of memory.
     ballast: Option<Table<u8, Bytes>>,
@@ -221,7 +221,7 @@ pub(crate) struct Client {
     tables: Tables,
     plan: Plan,
     notes: Notes,
-    beside: Beside,
+    background: Background,
     rng: Rng,
     /// Names the next transaction; the lowest bits are the client's.
     next: TxId,
@@ -255,7 +255,7 @@ impl Client {
         tables: Tables,
         plan: &Plan,
         notes: Notes,
-        beside: Beside,
+        background: Background,
         seed: u64,
         first: TxId,
     ) -> Self {
@@ -264,7 +264,7 @@ impl Client {
             tables,
             plan: plan.clone(),
             notes,
-            beside,
+            background,
             rng: Rng::with_seed(seed),
             next: first,
             errors: 0,
@@ -284,11 +284,11 @@ impl Client {
                 5 | 6 if self.plan.named => self.named(),
                 7 if self.plan.loads => self.load(),
                 8 if self.plan.loads && self.rng.bool() => {
-                    let looked = self.beside.batches.look(&self.db);
+                    let looked = self.background.batches.look(&self.db);
                     self.or_complain(looked)
                 }
                 8 if self.plan.loads => {
-                    let looked = self.beside.loads.look(&self.db, &mut self.rng);
+                    let looked = self.background.loads.look(&self.db, &mut self.rng);
                     self.or_complain(looked)
                 }
                 9 | 10 if self.plan.leases => self.look_at_leases(),
@@ -334,7 +334,7 @@ impl Client {
             Error::Closed => Next::End,
             // Room is looked for before a transaction is logged.
             Error::Poisoned { cause } if cause.contains(NO_ROOM) => {
-                self.beside
+                self.background
                     .complain(format!("a commit found no room: {cause}"));
                 Next::End
             }
@@ -367,7 +367,7 @@ impl Client {
         match checked {
             Ok(Ok(())) => Next::Go,
             Ok(Err(violation)) => {
-                self.beside.complain(violation);
+                self.background.complain(violation);
                 Next::End
             }
             Err(error) => self.failed(&error),
@@ -420,7 +420,7 @@ impl Client {
     /// Complains of what a failed database did.
     fn accepted(&mut self, what: &str) -> Next {
         let violation = format!("I8: {what} after a failure");
-        self.beside.complain(violation);
+        self.background.complain(violation);
         Next::End
     }
 
@@ -457,7 +457,9 @@ impl Client {
             }
             Ok(Err(violation)) => self.or_complain(Ok(Err(violation))),
             Err(Error::TableMissing { .. } | Error::Locked { .. }) => Next::Go,
-            Err(error) if !self.plan.media_faults && !self.beside.readers.is_excused(&error) => {
+            Err(error)
+                if !self.plan.media_faults && !self.background.readers.is_excused(&error) =>
+            {
                 self.or_complain(Ok(Err(format!("a reader's state is torn: {error}"))))
             }
             Err(error) => {
@@ -471,7 +473,7 @@ impl Client {
         let ended = self.rng.u32(..6) == 0;
         let mut reader = match self.reader.take().filter(|_| !ended) {
             Some(reader) => reader,
-            None => self.beside.readers.open()?,
+            None => self.background.readers.open()?,
         };
         if let Err(violation) = reader.go_on(acknowledged, &mut self.rng)? {
             return Ok(Err(violation));
@@ -489,8 +491,8 @@ impl Client {
         let id = self.next;
         self.next += 16;
         let done = match self.rng.u32(..3) {
-            0 => self.beside.loads.load(&self.db, id, &mut self.rng),
-            _ => self.beside.batches.add(&self.db, &mut self.rng),
+            0 => self.background.loads.load(&self.db, id, &mut self.rng),
+            _ => self.background.batches.add(&self.db, &mut self.rng),
         };
         self.or_failed(done)
     }
@@ -500,13 +502,13 @@ impl Client {
             return Next::Go;
         };
         let snapshot = self.db.snapshot();
-        let checked = self.beside.leases.check(&snapshot, &self.tables, table);
+        let checked = self.background.leases.check(&snapshot, &self.tables, table);
         self.or_complain(checked)
     }
 
     fn copy(&mut self) -> Next {
         let was_poisoned = self.is_poisoned();
-        match self.beside.copies.make(&self.db, &mut self.rng) {
+        match self.background.copies.make(&self.db, &mut self.rng) {
             Ok(_) if was_poisoned => self.accepted("a backup"),
             Ok(view) => {
                 self.notes.lock().round.views.push(view);
@@ -520,7 +522,7 @@ impl Client {
     fn exercise(&mut self) -> Next {
         match self.rng.u32(..5) {
             0 => {
-                let copied = self.beside.copies.make_of_any_round(&self.db);
+                let copied = self.background.copies.make_of_any_round(&self.db);
                 self.or_failed(copied)
             }
             1 => {
@@ -759,7 +761,7 @@ impl Client {
             if let Some(leases) = self.tables.leases()
                 && self.rng.bool()
             {
-                self.beside.leases.write(tx, leases, id, begun)?;
+                self.background.leases.write(tx, leases, id, begun)?;
             }
         }
         Ok(())
@@ -998,7 +1000,7 @@ impl Client {
         if self.plan.careless && self.rng.u32(..3) == 0 {
             let (notes, panics) = (self.notes.clone(), self.rng.bool());
             let durable = move || notes.acknowledge(place);
-            self.beside.callbacks.register(ticket, panics, durable);
+            self.background.callbacks.register(ticket, panics, durable);
             return Next::Go;
         }
         if self.rng.bool() {

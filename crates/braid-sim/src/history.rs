@@ -11,7 +11,7 @@ use braid_io::{FileCopies, FileFaults, MediaFaults, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
-use crate::beside::{Archive, Beside, Callbacks, OfRound, exactly_up_to};
+use crate::background::{Archive, Background, Callbacks, OfRound, exactly_up_to};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
 use crate::foreign::{self, Foreign};
@@ -112,7 +112,7 @@ struct History {
     copies: FileCopies,
     /// The round in which a rule was broken.
     told: String,
-    beside: Beside,
+    background: Background,
     archive: Option<Archive>,
     foreign: Foreign,
 }
@@ -173,7 +173,7 @@ impl History {
         }
         Self {
             archive: plan.archive.then(|| Archive::new(plan.seed ^ 0x00a2_c417e)),
-            beside: Beside::default(),
+            background: Background::default(),
             foreign: Foreign::new(plan.seed),
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
@@ -300,8 +300,8 @@ impl History {
                 let tables = Tables::open(&db, &self.plan)?;
                 let found = tables.found(&db)?;
                 if !self.decayed {
-                    let beside = &self.beside;
-                    broken = beside.check_opened(&self.plan, &db, &tables, &found)?;
+                    let background = &self.background;
+                    broken = background.check_opened(&self.plan, &db, &tables, &found)?;
                 }
                 Ok((db, tables, found))
             });
@@ -376,9 +376,9 @@ impl History {
             }
             if self.decayed {
                 self.count("opened in spite of media faults");
-            } else if self.archive.is_some() && self.beside.copies.ends().is_none() {
+            } else if self.archive.is_some() && self.background.copies.ends().is_none() {
                 // Archives begin with a backup.
-                let made = self.beside.copies.make(&db, &mut self.rng);
+                let made = self.background.copies.make(&db, &mut self.rng);
                 self.must_work("no backup of a working database", made)?;
             }
             let protocol = self.plan.protocol;
@@ -424,7 +424,7 @@ impl History {
         if !archived {
             return Ok(());
         }
-        archive.check(&self.beside.copies, found, !is_gap)?;
+        archive.check(&self.background.copies, found, !is_gap)?;
         self.count(match is_gap {
             true => "archives lack transactions",
             false => "archives restored",
@@ -449,7 +449,7 @@ impl History {
         self.count_commits(&round);
         self.check(&round, left.found.as_ref(), left.protocol)?;
         self.count("states recovered");
-        self.check_beside(left.of_round, &round)
+        self.check_background(left.of_round, &round)
     }
 
     fn count_commits(&mut self, round: &Round) {
@@ -459,8 +459,8 @@ impl History {
         self.outcome.commits += commits.count() as u64;
     }
 
-    fn check_beside(&mut self, of_round: OfRound, round: &Round) -> Result<(), Violation> {
-        let checked = self.beside.check_round(of_round, round);
+    fn check_background(&mut self, of_round: OfRound, round: &Round) -> Result<(), Violation> {
+        let checked = self.background.check_round(of_round, round);
         if checked.is_err() {
             self.told = round.to_string();
         }
@@ -511,8 +511,8 @@ impl History {
         self.enter(Phase::Working);
         let notes = Notes::new(found.state);
         // Clients of the round before may still have theirs.
-        self.beside.callbacks = Callbacks::default();
-        self.beside.readers.set_device(self.device.clone());
+        self.background.callbacks = Callbacks::default();
+        self.background.readers.set_device(self.device.clone());
         let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
         let crash = self.plan.crashes && self.rng.u32(..8) > 0 && !reopens;
         let time = Duration::from_micros(100 << self.rng.u32(..7));
@@ -527,7 +527,7 @@ impl History {
                     tables.clone(),
                     &self.plan,
                     notes.clone(),
-                    self.beside.clone(),
+                    self.background.clone(),
                     seed,
                     first,
                 );
@@ -540,7 +540,7 @@ impl History {
             .collect();
         let over = Arc::new(AtomicBool::new(false));
         let consumer = (self.plan.feed && !self.decayed).then(|| {
-            let (consumer, db, over) = (self.beside.consumer.clone(), db.clone(), over.clone());
+            let (consumer, db, over) = (self.background.consumer.clone(), db.clone(), over.clone());
             let seed = self.rng.u64(..);
             let work = move || consumer.run(&db, seed, &over);
             thread::spawn("consumer", work).expect("a task can be started")
@@ -563,7 +563,7 @@ impl History {
             return Ok(Worked::Left(Left {
                 clients,
                 notes,
-                of_round: self.beside.take_round(&self.plan),
+                of_round: self.background.take_round(&self.plan),
                 protocol: self.plan.protocol,
                 cleanly: closed.is_ok(),
                 found: None,
@@ -604,8 +604,8 @@ impl History {
         self.count_commits(&round);
         // What the clients saw must be right whatever comes later.
         self.check(&round, None, self.plan.protocol)?;
-        let of_round = self.beside.take_round(&self.plan);
-        self.check_beside(of_round, &round)?;
+        let of_round = self.background.take_round(&self.plan);
+        self.check_background(of_round, &round)?;
         for (number, marks) in shown {
             if let Err(what) = exactly_up_to(&round, number, &marks) {
                 self.told = round.to_string();

@@ -9,7 +9,7 @@
 //!
 //! The same [`Plan`] does the same again, and [`shrink`] finds a simpler one that fails, too.
 
-mod beside;
+mod background;
 pub mod check;
 mod client;
 pub mod coverage;

@@ -13,7 +13,7 @@ type Answered = Arc<(Mutex<bool>, Condvar)>;
 
 /// Two transactions of the first thread want one key. The first transaction goes to another thread, which does `work` with
 /// it and commits. Returns the outcome of the second.
-fn wait_beside(
+fn wait_in_background(
     seed: u64,
     work: fn(&Transaction, &Numbers, &Answered),
 ) -> Result<Option<u64>, Error> {
@@ -52,7 +52,7 @@ fn wait_beside(
 #[test]
 fn a_transaction_that_another_thread_uses_is_waited_for() {
     for seed in 0..30 {
-        let value = wait_beside(seed, |moved, t, _| {
+        let value = wait_in_background(seed, |moved, t, _| {
             for key in 2..202 {
                 braid_rt::sleep(Duration::from_millis(60));
                 moved.get(t, &key).unwrap();
@@ -65,7 +65,7 @@ fn a_transaction_that_another_thread_uses_is_waited_for() {
 #[test]
 fn a_transaction_that_nobody_uses_is_a_deadlock_of_the_thread() {
     for seed in 0..30 {
-        let value = wait_beside(seed, |_, _, answered| {
+        let value = wait_in_background(seed, |_, _, answered| {
             let mut done = answered.0.lock();
             while !*done {
                 answered.1.wait(&mut done);

@@ -61,7 +61,7 @@ impl<T> Shared<T> {
 
 /// See the module's text.
 #[derive(Clone, Default)]
-pub(crate) struct Beside {
+pub(crate) struct Background {
     pub(crate) leases: Leases,
     pub(crate) loads: Loads,
     pub(crate) batches: Batches,
@@ -76,7 +76,7 @@ pub(crate) struct Beside {
 /// A check that may fail for what the device does; if not, its outcome.
 pub(crate) type Checked = Result<std::result::Result<(), Violation>>;
 
-impl Beside {
+impl Background {
     /// Holds what is there after an opening against what was promised before. Nothing works on the database yet.
     pub(crate) fn check_opened(
         &self,
