@@ -26,7 +26,7 @@ const PRIVATE_WORDS: [&str; 12] = [
 
 /// What precedes a string literal that no user meets.
 const INTERNAL: [&str; 9] = [
-    "reach(",
+    "coverage_point(",
     "reach_if(",
     "mutant!(",
     "expect(",
@@ -213,7 +213,7 @@ fn literals_are_found_with_the_code_before_them() {
         #[error("cannot {0}")]
         let c = ('"', '\'', "a \
             b\"");
-        reach("r"); let raw = r#"x "y" z"#;
+        coverage_point("r"); let raw = r#"x "y" z"#;
 #[cfg(test)]
 mod tests { "not this" }
 "##;

@@ -151,7 +151,7 @@ impl GateState {
         drop(inside);
         Err(match self.process.is_current() {
             true => {
-                braid_rt::reach("gate: an operation comes after close");
+                braid_rt::coverage_point("gate: an operation comes after close");
                 Refused::Shut.into()
             }
             false => Refused::Forked.into(),
@@ -169,7 +169,7 @@ impl GateState {
                 match shard.load(Ordering::SeqCst) {
                     0 => break,
                     count => {
-                        braid_rt::reach("gate: close waits for an operation");
+                        braid_rt::coverage_point("gate: close waits for an operation");
                         braid_rt::wait(shard, count);
                     }
                 }

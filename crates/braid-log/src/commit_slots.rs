@@ -158,7 +158,7 @@ impl CommitSlots {
         // Release: pairs with `are_finished`. It comes before the assignment, so that whoever was
         // assigned later sees it.
         slot.signature.store(signature, Ordering::Release);
-        braid_rt::point();
+        braid_rt::yield_point();
         // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
             0 => {
@@ -171,7 +171,7 @@ impl CommitSlots {
                 (number, number)
             }
         };
-        braid_rt::point();
+        braid_rt::yield_point();
         // Release: raises our own bound; whoever reads the old one is only more careful.
         slot.number.store(first, Ordering::Release);
         (first, last)
@@ -179,7 +179,7 @@ impl CommitSlots {
 
     /// Gives the slot back. What the commit did is visible to whoever sees the slot free.
     pub(crate) fn leave(&self, slot: CommitSlot) {
-        braid_rt::point();
+        braid_rt::yield_point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
         self.slots[slot.0].number.store(FREE, Ordering::SeqCst);
     }
@@ -187,7 +187,7 @@ impl CommitSlots {
     /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. Read
     /// [`CommitSlots::last_number`] before.
     pub(crate) fn oldest(&self) -> u64 {
-        braid_rt::point();
+        braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
         let least = self.slots[..used]
@@ -202,7 +202,7 @@ impl CommitSlots {
     /// read it from the counter.
     pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
-            braid_rt::point();
+            braid_rt::yield_point();
             // SeqCst, as in `oldest`.
             slot.number.load(Ordering::SeqCst) >= below
                 // Acquire: pairs with `assign`. Who was assigned a smaller number stored it before,

@@ -262,7 +262,7 @@ impl Core {
         if braid_rt::mutant!("go_on_after_failure") {
             return;
         }
-        braid_rt::reach("log: poisoned");
+        braid_rt::coverage_point("log: poisoned");
         // The first cause counts.
         let _ = self.poison.set(cause.into());
         // SeqCst: see `poison`.

@@ -331,7 +331,7 @@ impl Log {
         let lane = &core.lanes[strand_handle.lane];
         let reservation = core.reserve(lane, payload_bytes + dependencies)?;
         let Some(slot) = core.commit_slots.enter(thread) else {
-            braid_rt::reach("log: a commit comes after close");
+            braid_rt::coverage_point("log: a commit comes after close");
             core.unreserve(strand_handle.lane, reservation);
             return Err(LogError::Closed);
         };

@@ -335,7 +335,7 @@ impl SegmentPool {
         let first = self.state.lock().next_sequence;
         let wanted = || self.bytes() < options.preallocated_by_lane();
         if wanted() {
-            braid_rt::reach("log: segments are made ahead");
+            braid_rt::coverage_point("log: segments are made ahead");
         }
         if let Err(error) = self.prepare_while(device, options, quota, wanted) {
             self.take_back(first, device, quota);
@@ -483,7 +483,7 @@ impl SegmentPool {
         old: Segment,
         sequence: u64,
     ) -> Result<Segment, LogError> {
-        braid_rt::reach("log: a segment is used again");
+        braid_rt::coverage_point("log: a segment is used again");
         let old_name = segment_name(self.lane, old.sequence);
         let name = segment_name(self.lane, sequence);
         if let Err(error) = device.rename(&old_name, &name) {
@@ -538,7 +538,7 @@ impl SegmentPool {
             return Ok(None);
         };
         if len > least {
-            braid_rt::reach("log: segments grow");
+            braid_rt::coverage_point("log: segments grow");
         }
         let name = segment_name(self.lane, sequence);
         let unfinished = unfinished_name(self.lane, sequence);

@@ -286,7 +286,7 @@ impl Recovered {
         let base = if uniform {
             start.number
         } else {
-            braid_rt::reach("recovery: incarnations that do not count as one");
+            braid_rt::coverage_point("recovery: incarnations that do not count as one");
             start.number.max(newest_base)
         };
         let mut horizon = if damage.is_some() {
@@ -318,10 +318,10 @@ impl Recovered {
             .iter()
             .all(|lane| lane.incarnation == incarnation);
         if !in_newest {
-            braid_rt::reach("recovery: begins in an older incarnation");
+            braid_rt::coverage_point("recovery: begins in an older incarnation");
         }
         if lanes.iter().any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
-            braid_rt::reach("recovery: a lane without chunks beside one with some");
+            braid_rt::coverage_point("recovery: a lane without chunks beside one with some");
         }
         let mut scanned = Scanned {
             base,
@@ -340,7 +340,9 @@ impl Recovered {
                         .iter()
                         .any(|run| !kept.holds(index, run.last, run.flush))
                     {
-                        braid_rt::reach("recovery: dead log records of an older incarnation");
+                        braid_rt::coverage_point(
+                            "recovery: dead log records of an older incarnation",
+                        );
                     }
                     found
                         .runs
@@ -376,7 +378,7 @@ impl Recovered {
             match counts(run) {
                 true => cut = cut.max(run.last),
                 false => {
-                    braid_rt::reach("recovery: whole log records behind the cut");
+                    braid_rt::coverage_point("recovery: whole log records behind the cut");
                     discarded += 1;
                 }
             }
@@ -400,7 +402,7 @@ impl Recovered {
         } else if limit.is_none() && protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
             // An assignment takes as many numbers as there are lanes and uses one: the horizon may
             // have been anywhere before the next one used.
-            braid_rt::reach("recovery: the cut goes up to a whole assignment");
+            braid_rt::coverage_point("recovery: the cut goes up to a whole assignment");
             let stride = lanes.len() as u64;
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
         }
@@ -411,7 +413,7 @@ impl Recovered {
                 && behind.horizon > cut
             {
                 let horizon = behind.horizon;
-                braid_rt::reach("damage: a chunk behind the end names what is missing");
+                braid_rt::coverage_point("damage: a chunk behind the end names what is missing");
                 return Err(LogError::corrupted(
                     format!(
                         "the log ends at number {cut}, but this chunk says that {horizon} was durable"
@@ -423,10 +425,12 @@ impl Recovered {
             for (name, header) in &lane.beyond {
                 // Chunks in flight together may be lost in any order; that leaves segments behind the end.
                 // But none of a later incarnation, and none begun with a horizon behind the cut.
-                braid_rt::reach("recovery: a segment behind the end");
+                braid_rt::coverage_point("recovery: a segment behind the end");
                 let later = header.incarnation > lane.end.incarnation;
                 if later || (header.incarnation == incarnation && header.horizon > cut) {
-                    braid_rt::reach("damage: a segment behind the end shows that log is missing");
+                    braid_rt::coverage_point(
+                        "damage: a segment behind the end shows that log is missing",
+                    );
                     return Err(LogError::corrupted(
                         format!("the log ends at number {cut}, before this segment"),
                         name,
@@ -547,7 +551,7 @@ impl Recovered {
                     _ => return,
                 };
                 if let Err(error) = done {
-                    braid_rt::reach("recovery: replay fails");
+                    braid_rt::coverage_point("recovery: replay fails");
                     stop.store(true, Ordering::Relaxed);
                     failure.lock().get_or_insert(error);
                 }
@@ -638,10 +642,10 @@ impl Recovered {
             ..
         } = *streamed;
         if !self.counts(lane, incarnation, number, flush) {
-            braid_rt::reach("recovery: a large log record that does not count");
+            braid_rt::coverage_point("recovery: a large log record that does not count");
             return Ok(());
         }
-        braid_rt::reach("recovery: a large log record");
+        braid_rt::coverage_point("recovery: a large log record");
         let mut payload = Vec::with_capacity(to_usize(streamed.total));
         for part in &streamed.parts {
             let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
@@ -715,7 +719,7 @@ impl Recovered {
             });
         }
         if begun_twice(&lanes) {
-            braid_rt::reach("recovery: several incarnations");
+            braid_rt::coverage_point("recovery: several incarnations");
         }
         let quota = Quota::default();
         let found = lanes.into_iter().zip(segments).zip(&kept_from.lanes);
@@ -786,14 +790,14 @@ fn lane(
             })?;
             files.live.push_back(segment);
         } else if sequence == next_ready && fits {
-            braid_rt::reach("recovery: the next segment is ready");
+            braid_rt::coverage_point("recovery: the next segment is ready");
             // Old contents are told from new by incarnation, sequence number and link.
             files.ready.push_back(segment);
         } else if sequence < start.segment && fits && !options.discard {
-            braid_rt::reach("recovery: an old segment is kept for use");
+            braid_rt::coverage_point("recovery: an old segment is kept for use");
             files.free.push(segment);
         } else {
-            braid_rt::reach("recovery: a segment goes");
+            braid_rt::coverage_point("recovery: a segment goes");
             files.retired.push(segment);
         }
     }

@@ -93,7 +93,7 @@ impl Found {
     fn add(&mut self, run: Run) {
         self.runs.push(run);
         if self.runs.len() >= self.fold_at.max(fold_at()) {
-            braid_rt::reach("scan: numbers up to the horizon are folded");
+            braid_rt::coverage_point("scan: numbers up to the horizon are folded");
             let horizon = self.horizon;
             self.folded += count_up_to(&mut self.runs, horizon);
             self.fold_at = 2 * self.runs.len();
@@ -200,7 +200,7 @@ pub(crate) fn scan_lane(
             && h.incarnation == start.incarnation
     });
     let Some(header) = header else {
-        braid_rt::reach("damage: the header of the segment where recovery begins");
+        braid_rt::coverage_point("damage: the header of the segment where recovery begins");
         let what = "the header does not match the checkpoint position";
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
@@ -272,14 +272,14 @@ pub(crate) fn scan_lane(
             break;
         }
         let Some(next) = next else {
-            braid_rt::reach("scan: ends with the last segment");
+            braid_rt::coverage_point("scan: ends with the last segment");
             break;
         };
         let Some(header) = header.filter(|header| scan.is_continued_by(header)) else {
-            braid_rt::reach("scan: ends before a segment that does not go on");
+            braid_rt::coverage_point("scan: ends before a segment that does not go on");
             break;
         };
-        braid_rt::reach(match header.incarnation > scan.end.incarnation {
+        braid_rt::coverage_point(match header.incarnation > scan.end.incarnation {
             true => "scan: on to a later incarnation",
             false => "scan: on to the next segment",
         });
@@ -313,7 +313,7 @@ pub(crate) fn scan_lane(
         .iter()
         .any(|streamed| streamed.found < streamed.total)
     {
-        braid_rt::reach("scan: a large log record without its end");
+        braid_rt::coverage_point("scan: a large log record without its end");
     }
     scan.streamed
         .retain(|streamed| streamed.found == streamed.total);
@@ -414,7 +414,7 @@ impl LaneScan {
         if let Some(mark) = mark
             && header.is_none_or(|header| header.incarnation < mark)
         {
-            braid_rt::reach("damage: a segment that was begun is missing");
+            braid_rt::coverage_point("damage: a segment that was begun is missing");
             return Some(match next {
                 None => "the segment is missing, but the one before it says that it was begun",
                 Some(_) => {
@@ -425,14 +425,14 @@ impl LaneScan {
         let (header, next) = header.zip(next)?;
         let wrong_length = wrong_length(header, next);
         if wrong_length.is_some() {
-            braid_rt::reach("damage: a segment of another length");
+            braid_rt::coverage_point("damage: a segment of another length");
             return wrong_length;
         }
         // A later incarnation began behind the last chunk that its recovery had found, and made durable.
         let is_later = header.incarnation > self.end.incarnation;
         let fits = header.first_chunk == self.end.sequence && header.link == self.end.link;
         if is_later && !fits && !braid_rt::mutant!("believe_a_later_incarnation") {
-            braid_rt::reach("damage: chunks before a later incarnation are missing");
+            braid_rt::coverage_point("damage: chunks before a later incarnation are missing");
             return Some("chunks before the segment are damaged or missing".to_owned());
         }
         None
@@ -504,12 +504,14 @@ impl LaneScan {
                     })?;
                     let Some(log_record) = log_record else { break };
                     if self.mode.up_to_limit(log_record.number) < log_record.number {
-                        braid_rt::reach("scan: a log record that is not known to be durable");
+                        braid_rt::coverage_point(
+                            "scan: a log record that is not known to be durable",
+                        );
                     } else if log_record.number > number {
                         let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
                         self.log_record(lane, segment, &header, log_record, at, &mut open);
                     } else {
-                        braid_rt::reach("scan: a log record that the checkpoint has");
+                        braid_rt::coverage_point("scan: a log record that the checkpoint has");
                     }
                 }
                 let size = header.size() as u64;
@@ -529,7 +531,7 @@ impl LaneScan {
                             expected,
                         };
                         if extent.is_some() {
-                            braid_rt::reach("scan: the next part to be replayed");
+                            braid_rt::coverage_point("scan: the next part to be replayed");
                         }
                         self.extents.extend(extent.replace(next));
                     }
@@ -547,7 +549,7 @@ impl LaneScan {
             }
         }
         if !flush.is_empty() {
-            braid_rt::reach("scan: a torn flush");
+            braid_rt::coverage_point("scan: a torn flush");
         }
         self.extents.extend(extent);
         // Of the last segment only: an end that a later segment goes on from is one.
@@ -576,7 +578,7 @@ impl LaneScan {
                     && header.sequence >= self.end.sequence
             });
             if header.is_some() {
-                braid_rt::reach("scan: a chunk behind the end");
+                braid_rt::coverage_point("scan: a chunk behind the end");
             }
             found = found.max(header.map(|header| Behind {
                 horizon: header.horizon,

@@ -324,7 +324,7 @@ impl Core {
             }
             lane.log_space.grown.store(true, Ordering::Release);
         }
-        braid_rt::reach("log: it has grown");
+        braid_rt::coverage_point("log: it has grown");
         let strands = lane.strands().map(|strand| &self.strands[strand]);
         strands.for_each(|strand| strand.grow(self.options.grown_buffers()));
         self.refresh_space(lane);

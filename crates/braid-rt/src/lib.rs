@@ -28,7 +28,7 @@ pub use mutant::is_chosen;
 pub use narrow::{Narrow, narrow, to_usize};
 pub use prefetch::prefetch;
 pub use process::Process;
-pub use simulation::{point, reach};
+pub use simulation::{coverage_point, yield_point};
 pub use time::{entropy, now, now_plus, sleep, wall_clock};
 pub use user::{Deliberate, call_user, panic_deliberately};
 pub use word::{wait, wake_all, wake_one};

@@ -585,7 +585,7 @@ impl Client {
                 Ok(op) => ops.push(op),
                 Err(error) => return self.failed(&error),
             }
-            braid_rt::point();
+            braid_rt::yield_point();
             self.linger();
         }
         let number = snapshot.number();
@@ -666,7 +666,7 @@ impl Client {
         let seen = first.map(|entry| entry.map(|(key, bytes)| (key.0, decode(&bytes))));
         let seen = seen.collect::<Result<Vec<_>>>()?;
         std::mem::forget(range);
-        braid_rt::reach("a scan is forgotten");
+        braid_rt::coverage_point("a scan is forgotten");
         let to = match seen.last() {
             Some((last, _)) if seen.len() == entries => last + 1,
             _ => to,
@@ -735,7 +735,7 @@ impl Client {
             if self.plan.careless && self.rng.u32(..4) == 0 {
                 self.stumble(tx);
             }
-            braid_rt::point();
+            braid_rt::yield_point();
         }
         if ops
             .iter()
@@ -782,7 +782,7 @@ impl Client {
                     }
                     let seen = tx.get(&table, &key)?;
                     ops.push(Op::Get(key, seen.map(|bytes| decode(&bytes))));
-                    braid_rt::point();
+                    braid_rt::yield_point();
                 }
                 return Ok(());
             }
@@ -829,7 +829,7 @@ impl Client {
         match catch_unwind(call) {
             // It failed, or found nothing to show.
             Ok(()) => {}
-            Err(panic) if panic.is::<Deliberate>() => braid_rt::reach("a closure panics"),
+            Err(panic) if panic.is::<Deliberate>() => braid_rt::coverage_point("a closure panics"),
             Err(panic) => resume_unwind(panic),
         }
     }

@@ -14,7 +14,7 @@ pub const LONG: u64 = 14_000;
 const LONGER: u64 = 100_000;
 
 /// What happens, and in how many histories for sure: what the simulator does, and every branch of the engine that is
-/// marked with `braid_rt::reach`. A test compares the list with the sources.
+/// marked with `braid_rt::coverage_point`. A test compares the list with the sources.
 pub const HAPPENS: &[(&str, u64)] = &[
     ("a callback panics", LONG),
     ("a closure panics", LONG),

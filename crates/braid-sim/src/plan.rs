@@ -258,7 +258,7 @@ impl Plan {
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
         let builder = match self.careless {
             true => builder.on_health_change(|_| {
-                braid_rt::reach("the health listener panics");
+                braid_rt::coverage_point("the health listener panics");
                 braid_rt::panic_deliberately();
             }),
             false => builder,

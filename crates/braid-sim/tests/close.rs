@@ -167,7 +167,7 @@ fn close_ends_what_writes_past_the_log() {
                 let (snapshot, t) = reading;
                 for entry in snapshot.iter(&t).into_iter().flatten() {
                     match entry {
-                        Ok(_) => braid_rt::point(),
+                        Ok(_) => braid_rt::yield_point(),
                         Err(error) => assert!(matches!(error, Error::Closed), "{error:?}"),
                     }
                 }

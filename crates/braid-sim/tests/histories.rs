@@ -56,7 +56,7 @@ fn all_that_is_marked_is_asked_for() {
                 marked(&path, found);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let source = std::fs::read_to_string(&path).unwrap();
-                for call in source.split("braid_rt::reach(").skip(1) {
+                for call in source.split("braid_rt::coverage_point(").skip(1) {
                     let (arguments, _) = call.split_once(");").unwrap();
                     found.extend(arguments.split('"').skip(1).step_by(2).map(str::to_owned));
                 }

@@ -86,7 +86,7 @@ impl Pool {
             && check_page(id, buf).is_ok()
             && !self.file.is_in_doubt(id, page.place);
         if is_good {
-            braid_rt::reach("store: a page is read in a batch");
+            braid_rt::coverage_point("store: a page is read in a batch");
             self.bring_in((page.state, page.empty), page.frame, id, buf);
         } else {
             self.free_frames.lock().push(narrow(page.frame));

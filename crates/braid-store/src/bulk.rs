@@ -79,7 +79,7 @@ impl Batch {
             written
         });
         if written.is_err() {
-            braid_rt::reach("store: loaded pages can't be written");
+            braid_rt::coverage_point("store: loaded pages can't be written");
         }
         match written {
             Ok(places) => Ok(ids.into_iter().zip(places).collect()),

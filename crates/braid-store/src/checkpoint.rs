@@ -137,7 +137,7 @@ impl Checkpoint {
                 pool.captured_written(id, self.epoch, place);
             }
             if written.is_err() {
-                braid_rt::reach("store: a checkpoint's pages can't be written");
+                braid_rt::coverage_point("store: a checkpoint's pages can't be written");
             }
             self.pages_written += written?.len() as u64;
             self.write_copies()?;
@@ -434,7 +434,7 @@ impl Drop for Checkpoint {
         if self.closed {
             return;
         }
-        braid_rt::reach("store: a checkpoint abandoned");
+        braid_rt::coverage_point("store: a checkpoint abandoned");
         // Abandoned: what was written for it and is not a page's present place is free again.
         let pool = &self.store.pool;
         let mut checkpoint = pool.checkpoint.lock();

@@ -58,7 +58,7 @@ impl Store {
     /// # Errors
     /// What reading pages can fail with.
     pub fn read_detached(&self, value: &DetachedValue) -> Result<Bytes, StoreError> {
-        braid_rt::reach("store: a replaced large value is read");
+        braid_rt::coverage_point("store: a replaced large value is read");
         let first = value.pages()[0];
         let mut out = Vec::new();
         match overflow::read(&self.inner.pool, first, value.len(), &mut out)? {
@@ -139,7 +139,7 @@ impl Pool {
             && open.has_detached(id)
             && !braid_rt::mutant!("free_what_a_checkpoint_needs")
         {
-            braid_rt::reach("store: a freed page waits for the checkpoint");
+            braid_rt::coverage_point("store: a freed page waits for the checkpoint");
             open.to_free.insert(id);
             drop(checkpoint);
             crate::latch::give_back(state, word);

@@ -365,7 +365,7 @@ impl DataFile {
         };
         match extended {
             Err(error) if is_full(&error) => {
-                braid_rt::reach("store: the data file can't grow");
+                braid_rt::coverage_point("store: the data file can't grow");
                 let missing = least.saturating_sub(extent) * PAGE_SIZE as u64;
                 let what =
                     format!("{missing} more bytes of data.braid, for the pages to be changed");
@@ -419,7 +419,7 @@ impl DataFile {
         self.make_room(&[block]);
         let offset = block * PAGE_SIZE as u64;
         if let Err(error) = self.file.write_at(&[buf], offset) {
-            braid_rt::reach("store: an evicted page can't be written");
+            braid_rt::coverage_point("store: an evicted page can't be written");
             self.space.lock().free(block);
             return Err(StoreError::io("cannot write a page to data.braid", error));
         }
@@ -532,7 +532,7 @@ impl DataFile {
     /// Makes the file so many blocks long if it is longer. The caller holds `growing`, and `space`.
     fn cut(&self, blocks: u64) -> Result<(), StoreError> {
         if blocks < self.len_blocks()? {
-            braid_rt::reach("store: the data file's end is cut off");
+            braid_rt::coverage_point("store: the data file's end is cut off");
             let extent = self.extent.load(Ordering::Relaxed);
             if blocks < extent {
                 self.extent.store(blocks, Ordering::Relaxed);

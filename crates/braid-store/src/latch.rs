@@ -30,7 +30,7 @@ pub(crate) fn look_again(state: &AtomicU64) -> u64 {
 /// Takes the latch by changing the word from `word` to `latched`, if it is unchanged.
 #[inline]
 pub(crate) fn take(state: &AtomicU64, word: u64, latched: u64) -> bool {
-    braid_rt::point();
+    braid_rt::yield_point();
     // Acquire: pairs with the Release in `give_back` of the last holder.
     state
         .compare_exchange(word, latched, Ordering::Acquire, Ordering::Relaxed)
@@ -48,7 +48,7 @@ pub(crate) fn before_changes() {
 /// Gives the latch back.
 #[inline]
 pub(crate) fn give_back(state: &AtomicU64, word: u64) {
-    braid_rt::point();
+    braid_rt::yield_point();
     // Release: the changes before the word; pairs with `open` and `take`.
     state.store(word, Ordering::Release);
 }

@@ -411,7 +411,7 @@ impl PooledContext {
             inner.unlock_all(state);
         }
         if let Err(error) = inner.apply(state, number) {
-            braid_rt::reach("commit: a logged transaction can't be applied");
+            braid_rt::coverage_point("commit: a logged transaction can't be applied");
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
             let cause = format!("cannot apply a logged transaction: {error}");
@@ -548,7 +548,7 @@ impl Inner {
                 Some(meta) => {
                     let before = meta.version < number || braid_rt::mutant!("believe_absence");
                     if read.absent && meta.tombstone && !before {
-                        braid_rt::reach("validation: an absence of a greater number");
+                        braid_rt::coverage_point("validation: an absence of a greater number");
                     }
                     read.absent && meta.tombstone && before
                 }

@@ -285,7 +285,7 @@ impl LockTable {
 
     /// Takes the write lock of a stripe, sleeping while another owner has it.
     pub(crate) fn lock(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
-        braid_rt::point();
+        braid_rt::yield_point();
         let word = &self.stripes[stripe].word;
         let mut spins = 0;
         loop {
@@ -367,7 +367,9 @@ impl LockTable {
             {
                 grace = match self.outlook(&self.waiting.lock(), stripe, owner) {
                     Outlook::OwnThread { uses } if grace.is_some_and(|g| g.uses == uses) => {
-                        braid_rt::reach("a transaction waits for another one of its thread");
+                        braid_rt::coverage_point(
+                            "a transaction waits for another one of its thread",
+                        );
                         break Err(Deadlock::OwnThread);
                     }
                     Outlook::OwnThread { uses } => Some(Grace::new(uses)),
@@ -429,7 +431,7 @@ impl LockTable {
 
     /// Announces that the owner of a stripe is about to assign its number and to write.
     pub(crate) fn mark_committing(&self, stripe: usize) {
-        braid_rt::point();
+        braid_rt::yield_point();
         if braid_rt::mutant!("no_marks") {
             return;
         }
@@ -452,7 +454,7 @@ impl LockTable {
 
     /// Whether somebody other than `owner` is about to write a key of the stripe.
     pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
-        braid_rt::point();
+        braid_rt::yield_point();
         // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The mark itself comes with
         // the validator's own assignment, see `mark_committing`.
         let word = self.stripes[stripe].word.load(Ordering::Acquire);
@@ -468,7 +470,7 @@ impl LockTable {
 
     /// Gives a stripe back.
     pub(crate) fn unlock(&self, stripe: usize, owner: Owner) {
-        braid_rt::point();
+        braid_rt::yield_point();
         // Release: pairs with the Acquire of the next locker and validator.
         let word = self.stripes[stripe].word.swap(0, Ordering::Release);
         debug_assert_eq!(

@@ -335,7 +335,7 @@ impl Inner {
             self.log.release(&start)?;
         }
         if self.log.horizon() < start.number {
-            braid_rt::reach("checkpoint: waits for the log");
+            braid_rt::coverage_point("checkpoint: waits for the log");
         }
         checkpoint.write(&|_| {
             self.publish_stats();

@@ -179,7 +179,7 @@ impl Database {
             }
             Contents::Nothing => (true, false),
             Contents::Unfinished(files) => {
-                braid_rt::reach("opening: an unfinished creation goes");
+                braid_rt::coverage_point("opening: an unfinished creation goes");
                 creation::remove(&*device, &files)?;
                 (true, false)
             }
@@ -192,7 +192,7 @@ impl Database {
             false => recover_or_read_only(gate, &device, &options, began)?,
         };
         if marked && !inner.is_read_only() {
-            braid_rt::reach("opening: the marker of a finished creation goes");
+            braid_rt::coverage_point("opening: the marker of a finished creation goes");
             creation::unmark(&*device).inspect_err(|_| inner.abandon())?;
         }
         if inner.background {
@@ -469,7 +469,7 @@ fn recover_or_read_only(
     let device = Arc::new(overlay);
     match recover(gate, device, &options.clone().reading(), began, None) {
         Ok(inner) if inner.damage.get().is_some() => {
-            braid_rt::reach("opening: read-only, since a page is damaged");
+            braid_rt::coverage_point("opening: read-only, since a page is damaged");
             Ok(inner)
         }
         _ => Err(error),
@@ -519,7 +519,7 @@ fn recover(
             });
         }
         if usize::from(meta.strands) != strands {
-            braid_rt::reach("opening: another number of strands");
+            braid_rt::coverage_point("opening: another number of strands");
         }
         meta.strands = narrow(strands);
     }
@@ -588,7 +588,7 @@ fn recover(
         .as_ref()
         .filter(|_| !braid_rt::mutant!("forget_kept_log"))
     {
-        braid_rt::reach("opening: log is kept for an archive or a feed");
+        braid_rt::coverage_point("opening: log is kept for an archive or a feed");
         recovered.retain(kept_from.clone())?;
     }
     let log = recovered.into_idle_log()?;
@@ -662,7 +662,7 @@ fn recover(
     }
     retire_tombstones(&inner, replayed.removals);
     if switched {
-        braid_rt::reach("opening: another protocol");
+        braid_rt::coverage_point("opening: another protocol");
         // The new incarnation of the log follows the new protocol already; from here on so does the database,
         // however it is opened.
         inner.checkpoint().inspect_err(|_| inner.abandon())?;
@@ -778,7 +778,7 @@ fn remove_dead_tables(inner: &Arc<Inner>) -> Result<()> {
     alive.insert(CATALOG_ID);
     for id in inner.store.tree_ids() {
         if !alive.contains(&id) {
-            braid_rt::reach("opening: a tree that no table refers to");
+            braid_rt::coverage_point("opening: a tree that no table refers to");
             match inner.store.drop_tree(id) {
                 // Its pages that can't be found stay in use, and nothing else is wrong with that.
                 Err(StoreError::Corrupted { .. }) => {}
@@ -804,10 +804,10 @@ fn retire_tombstones(inner: &Arc<Inner>, removals: Vec<Removal>) {
             cores.last().cloned()
         });
         if core.is_none() {
-            braid_rt::reach("opening: a removal from a table that is dropped");
+            braid_rt::coverage_point("opening: a removal from a table that is dropped");
         }
         if let Some(core) = core {
-            braid_rt::reach("opening: a tombstone to be purged");
+            braid_rt::coverage_point("opening: a tombstone to be purged");
             inner
                 .gc
                 .lock_shard()

@@ -114,7 +114,7 @@ impl<'a> Replay<'a> {
             let mut partition = partition.lock();
             self.gather(&mut partition, hash, redo, log_record.number);
             if partition.bytes > gathered_bytes_max() / PARTITIONS {
-                braid_rt::reach("replay: a batch before the end");
+                braid_rt::coverage_point("replay: a batch before the end");
                 self.apply(&mut partition)?;
             }
         }
@@ -193,7 +193,7 @@ impl<'a> Replay<'a> {
             Ok(tree.modify_at(hint, key, |old| {
                 let change = match old {
                     Some(old) if old.meta().version >= version => {
-                        braid_rt::reach("replay: an older write in a later batch");
+                        braid_rt::coverage_point("replay: an older write in a later batch");
                         Change::Keep
                     }
                     // Even if the key is not there: an older write of it may come in a later batch.

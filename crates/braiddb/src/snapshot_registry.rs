@@ -82,7 +82,7 @@ impl SnapshotRegistry {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
             let number = horizon();
-            braid_rt::point();
+            braid_rt::yield_point();
             // SeqCst, here and below: see the module's rules. A collector that misses this published its
             // intent before.
             if slot >= self.used.load(Ordering::SeqCst) {
@@ -94,7 +94,7 @@ impl SnapshotRegistry {
             {
                 continue;
             }
-            braid_rt::point();
+            braid_rt::yield_point();
             let mut number = number;
             while self.intent.load(Ordering::SeqCst) > number {
                 number = horizon();
@@ -147,7 +147,7 @@ impl SnapshotRegistry {
             return;
         };
         self.intent.fetch_max(horizon, Ordering::SeqCst);
-        braid_rt::point();
+        braid_rt::yield_point();
         let mut oldest = self.intent.load(Ordering::SeqCst);
         for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
             if braid_rt::mutant!("forget_snapshots") {

@@ -161,7 +161,7 @@ impl File for SimFile {
         if let Err(error) = state.step(Step::Sync) {
             if was_on && !state.crashed && state.rng.bool() {
                 // It may have dropped what it could not write; later syncs succeed all the same.
-                braid_rt::reach("device: a failed sync loses what it was for");
+                braid_rt::coverage_point("device: a failed sync loses what it was for");
                 state.contents[self.id].forget_unsynced();
             }
             return Err(error);

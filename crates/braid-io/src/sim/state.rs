@@ -110,7 +110,7 @@ impl State {
         }
         if fails {
             self.faults.fetch_add(1, Ordering::Relaxed);
-            braid_rt::reach(match step {
+            braid_rt::coverage_point(match step {
                 Step::Read => "device: a read fails",
                 Step::Sync => "device: a sync fails",
                 _ => "device: a write fails",
@@ -124,7 +124,7 @@ impl State {
     pub(super) fn power_off(&mut self) {
         self.crashed = true;
         if !self.writes.is_empty() {
-            braid_rt::reach("device: the power goes in the midst of a write");
+            braid_rt::coverage_point("device: the power goes in the midst of a write");
         }
         for write in std::mem::take(&mut self.writes).into_values() {
             self.put(&write, true);
@@ -145,7 +145,7 @@ impl State {
             .is_some_and(|capacity| self.used() + more as u64 > capacity)
         {
             self.faults.fetch_add(1, Ordering::Relaxed);
-            braid_rt::reach("device: there is no room");
+            braid_rt::coverage_point("device: there is no room");
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.contents[id].grow(len);
@@ -248,7 +248,7 @@ impl State {
             &self.durable_names
         };
         if *names != self.names {
-            braid_rt::reach("device: names are lost");
+            braid_rt::coverage_point("device: names are lost");
         }
         let mut is_lost = false;
         for (name, &id) in names {
@@ -298,7 +298,7 @@ impl State {
             left.contents.push(Content::of(bytes));
         }
         if is_lost {
-            braid_rt::reach("device: a sector that was not synced is lost");
+            braid_rt::coverage_point("device: a sector that was not synced is lost");
         }
         if self.stale.is_some() {
             left.stale.get_or_insert_default();

@@ -55,7 +55,7 @@ impl Protocol for Gsn {
                     .take_while(|dependent| dependent.number <= kept[lane])
                     .find(|dependent| !dependent.on.iter().all(is_kept));
                 if let Some(lost) = lost {
-                    braid_rt::reach("gap rule: a dependency in another lane is lost");
+                    braid_rt::coverage_point("gap rule: a dependency in another lane is lost");
                     kept[lane] = lost.number - 1;
                     settled = false;
                 }

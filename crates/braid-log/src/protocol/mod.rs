@@ -215,7 +215,7 @@ fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
     if scanned.found_to_horizon == expected {
         return Ok(());
     }
-    braid_rt::reach("damage: acknowledged numbers are missing");
+    braid_rt::coverage_point("damage: acknowledged numbers are missing");
     Err(LogError::corrupted(
         format!(
             "acknowledged transactions are missing: {} of the {expected} sequence numbers from {} to {}",
@@ -234,7 +234,7 @@ fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
     let mut cut = scanned.base.max(scanned.horizon);
     for run in &scanned.tail {
         if run.first > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
-            braid_rt::reach("gap rule: numbers behind a gap");
+            braid_rt::coverage_point("gap rule: numbers behind a gap");
             break;
         }
         cut = cut.max(run.last);

@@ -12,11 +12,11 @@ pub const fn is_on() -> bool {
 
 /// Yield point: a place where a simulation may switch to another task.
 #[inline(always)]
-pub const fn point() {}
+pub const fn yield_point() {}
 
 /// Coverage point: under a simulation, counts that a rare branch was reached.
 #[inline(always)]
-pub const fn reach(_: &'static str) {}
+pub const fn coverage_point(_: &'static str) {}
 
 fn never() -> ! {
     unreachable!("there are no simulations without the feature")

@@ -34,8 +34,8 @@ pub struct Options {
     pub seed: u64,
     /// Number of steps after which the run counts as endless.
     pub steps_max: u64,
-    /// One in this many [points](point) leaves its task without a processor for up to two
-    /// milliseconds; 0 for none.
+    /// One in this many [yield points](yield_point) leaves its task without a processor for up to
+    /// two milliseconds; 0 for none.
     pub stalls: u32,
 }
 
@@ -52,7 +52,7 @@ pub struct Report {
     pub time: Duration,
     /// Fingerprint of the schedule: equal for identical runs.
     pub trace: u64,
-    /// Number of times that each place that calls [`reach`] was reached.
+    /// Number of times that each place that calls [`coverage_point`] was reached.
     pub reached: BTreeMap<&'static str, u64>,
 }
 
@@ -139,18 +139,18 @@ pub fn is_on() -> bool {
 
 /// Yield point: a place where a simulation may switch to another task.
 #[inline]
-pub fn point() {
+pub fn yield_point() {
     if is_on() {
-        at_point();
+        at_yield_point();
     }
 }
 
 #[cold]
-fn at_point() {
+fn at_yield_point() {
     let scheduler = scheduler();
     scheduler.step();
     if let Some(until) = scheduler.stall() {
-        reach("a thread gets no processor for a while");
+        coverage_point("a thread gets no processor for a while");
         let deadline = Some(until);
         scheduler.switch(State::Blocked { key: 0, deadline });
     } else if scheduler.wants_switch() {
@@ -161,7 +161,7 @@ fn at_point() {
 /// Coverage point: counts that a rare branch was reached, so that a test suite can report the
 /// branches that it never tried.
 #[inline]
-pub fn reach(place: &'static str) {
+pub fn coverage_point(place: &'static str) {
     if is_on() {
         *scheduler().reached.borrow_mut().entry(place).or_default() += 1;
     }
@@ -232,7 +232,7 @@ pub fn task() -> TaskId {
 
 pub(crate) fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> TaskId {
     let task = scheduler().start(name, Box::new(f));
-    point();
+    yield_point();
     task
 }
 
@@ -601,7 +601,7 @@ mod tests {
                             for _ in 0..4 {
                                 let mut list = order.0.lock();
                                 // Interrupted while it holds the lock.
-                                point();
+                                yield_point();
                                 list.push(i);
                                 *order.1.write() += 1;
                             }
@@ -659,7 +659,7 @@ mod tests {
                 let handle = thread::spawn("waker", waker).unwrap();
                 let seen = word.0.load(Ordering::SeqCst);
                 while word.1.load(Ordering::SeqCst) == 0 {
-                    point();
+                    yield_point();
                     wait(
                         &word.0,
                         if careful {

@@ -79,7 +79,7 @@ impl Batches {
         let keys = std::iter::once(CONTENDED).chain(keys);
         if rng.bool() {
             let entries = keys.map(|key| {
-                braid_rt::point();
+                braid_rt::yield_point();
                 (key, value)
             });
             return db.ingest(&table, entries).map(drop);

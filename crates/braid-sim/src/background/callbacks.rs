@@ -29,7 +29,7 @@ impl Callbacks {
                 durable();
             }
             if panics {
-                braid_rt::reach("a callback panics");
+                braid_rt::coverage_point("a callback panics");
                 braid_rt::panic_deliberately();
             }
         });

@@ -67,7 +67,7 @@ impl Loads {
             for key in 0..rows {
                 loader.insert(&key, &row(id, key)[..])?;
                 if key % 256 == 0 {
-                    braid_rt::point();
+                    braid_rt::yield_point();
                 }
             }
             let horizon = db.durable_horizon();

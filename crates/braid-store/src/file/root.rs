@@ -97,7 +97,7 @@ impl DataFile {
             match self.write_blocks(&mut [(BLOB | i as u64, buf)]) {
                 Ok(places) => next = places[0],
                 Err(error) => {
-                    braid_rt::reach("store: the root can't be written");
+                    braid_rt::coverage_point("store: the root can't be written");
                     let mut space = self.space.lock();
                     root.blob_blocks
                         .drain(..)

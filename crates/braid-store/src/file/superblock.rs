@@ -116,7 +116,7 @@ impl DataFile {
         }
         let mut unsettled = self.unsettled.lock();
         if let Some((offset, superblock)) = &*unsettled {
-            braid_rt::reach("store: the superblock that was found is made durable");
+            braid_rt::coverage_point("store: the superblock that was found is made durable");
             let written = self.file.write_durable_at(&[superblock], *offset);
             written
                 .map_err(|e| StoreError::io("cannot rewrite the superblock of data.braid", e))?;
@@ -138,7 +138,7 @@ impl DataFile {
     ) -> Result<(), StoreError> {
         if !braid_rt::mutant!("superblock_before_pages") {
             let synced = self.file.sync().map_err(|error| {
-                braid_rt::reach("store: poisoned by a sync");
+                braid_rt::coverage_point("store: poisoned by a sync");
                 let error = StoreError::io("cannot sync data.braid", error);
                 self.poison_unsynced(&error);
                 error
@@ -150,7 +150,7 @@ impl DataFile {
         let buf = self.superblock(root.sequence, (blob, blob_len));
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
         self.file.write_durable_at(&[&buf], slot).map_err(|error| {
-            braid_rt::reach("store: poisoned by a superblock's write");
+            braid_rt::coverage_point("store: poisoned by a superblock's write");
             let error = StoreError::io("cannot write the superblock of data.braid", error);
             self.poison(&error);
             error
@@ -234,13 +234,13 @@ impl DataFile {
                 Ok(superblock) => candidates.push(superblock),
                 Err(error @ StoreError::Incompatible { .. }) => return Err(error),
                 Err(error) => {
-                    braid_rt::reach("store: a superblock that is none");
+                    braid_rt::coverage_point("store: a superblock that is none");
                     first_error = first_error.or(Some(error));
                 }
             }
         }
         if candidates.len() == 2 {
-            braid_rt::reach("store: the newer of two superblocks");
+            braid_rt::coverage_point("store: the newer of two superblocks");
         }
         candidates.sort_unstable_by_key(|(sequence, ..)| *sequence);
         // Only the newest counts: its write was made durable after everything that it leads to, and the

@@ -315,7 +315,7 @@ impl Layers {
             if !self.is_empty(way[depth])? {
                 return Ok(());
             }
-            braid_rt::reach("store: a layer that has become empty");
+            braid_rt::coverage_point("store: a layer that has become empty");
             let link = link(way[depth - 1], links[depth - 1]);
             self.0.modify(&link, |_| (Change::Remove, ()))?;
         }

@@ -21,7 +21,7 @@ impl Inner {
             return Err(table.foreign());
         }
         self.check_open()?;
-        braid_rt::reach("readers: a table's handle is used in another state");
+        braid_rt::coverage_point("readers: a table's handle is used in another state");
         let tables = match self.tables_of_state.get() {
             Some(tables) => tables,
             None => self.find_tables_of_state()?,

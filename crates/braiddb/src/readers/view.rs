@@ -106,7 +106,7 @@ impl Attempt {
     pub(crate) fn check_checkpoint(&self, found: u64) -> Result<()> {
         match self.checkpoint {
             Some(pinned) if pinned != found && !braid_rt::mutant!("trust_the_first_look") => {
-                braid_rt::reach("readers: a newer checkpoint came between look and pin");
+                braid_rt::coverage_point("readers: a newer checkpoint came between look and pin");
                 Err(self.moved())
             }
             _ => Ok(()),

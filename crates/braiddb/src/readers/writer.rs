@@ -130,7 +130,7 @@ impl Readers {
     pub(crate) fn needs_pages(&self, sequence: u64) -> bool {
         let needed = self.is_pinned(sequence..sequence + 1, ReaderNeeds::Pages);
         if needed {
-            braid_rt::reach("readers: a replaced checkpoint is kept");
+            braid_rt::coverage_point("readers: a replaced checkpoint is kept");
         }
         needed
     }
@@ -146,7 +146,7 @@ impl Readers {
         let mut kept = self.kept.lock();
         let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
         if !is_kept && self.is_pinned(sequence..sequence + 1, ReaderNeeds::Log) {
-            braid_rt::reach("readers: log is kept");
+            braid_rt::coverage_point("readers: log is kept");
             kept.log
                 .extend(retention.add_reader(number).map(|held| (sequence, held)));
         }
