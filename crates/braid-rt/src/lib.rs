@@ -9,6 +9,7 @@
 //! a lock costs one additional read of a thread-local; all other functions check only before they
 //! wait.
 
+mod futex;
 mod lock;
 mod mutant;
 mod narrow;
@@ -18,8 +19,8 @@ pub mod simulation;
 pub mod thread;
 mod time;
 mod user;
-mod word;
 
+pub use futex::{wait, wake_all, wake_one};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
@@ -31,4 +32,3 @@ pub use process::Process;
 pub use simulation::{coverage_point, yield_point};
 pub use time::{entropy, now, now_plus, sleep, wall_clock};
 pub use user::{Deliberate, call_user, panic_deliberately};
-pub use word::{wait, wake_all, wake_one};

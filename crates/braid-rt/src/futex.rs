@@ -1,0 +1,39 @@
+//! Futexes: 32-bit words that threads sleep on.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::simulation;
+
+fn key(futex: &AtomicU32) -> usize {
+    std::ptr::from_ref(futex).addr()
+}
+
+/// Sleeps while the futex equals `value`. May return early or spuriously.
+pub fn wait(futex: &AtomicU32, value: u32) {
+    if simulation::is_on() {
+        // No other task runs between this check and the sleep.
+        if futex.load(Ordering::Relaxed) == value {
+            simulation::block(key(futex), None);
+        }
+    } else {
+        atomic_wait::wait(futex, value);
+    }
+}
+
+/// Wakes one thread that sleeps on the futex.
+pub fn wake_one(futex: &AtomicU32) {
+    if simulation::is_on() {
+        simulation::wake(key(futex), 1);
+    } else {
+        atomic_wait::wake_one(futex);
+    }
+}
+
+/// Wakes all threads that sleep on the futex.
+pub fn wake_all(futex: &AtomicU32) {
+    if simulation::is_on() {
+        simulation::wake(key(futex), usize::MAX);
+    } else {
+        atomic_wait::wake_all(futex);
+    }
+}
