@@ -86,7 +86,7 @@ unsafe fn free(data: *const c_void, reserved: *mut c_void) {
         drop(unsafe { Vec::<u8>::from_raw_parts(data.cast_mut().cast(), 0, capacity) });
     } else {
         // SAFETY: this function's contract.
-        unsafe { let_go(reserved) };
+        unsafe { release(reserved) };
     }
 }
 
@@ -94,7 +94,7 @@ unsafe fn free(data: *const c_void, reserved: *mut c_void) {
 /// `bytes` came from `of_bytes`, and nobody uses them afterwards.
 #[cold]
 #[inline(never)]
-unsafe fn let_go(bytes: *mut c_void) {
+unsafe fn release(bytes: *mut c_void) {
     // SAFETY: this function's contract.
     drop(unsafe { Box::<Bytes>::from_raw(bytes.cast()) });
 }

@@ -302,12 +302,12 @@ impl Core {
             // Release: pairs with `publish`.
             self.flushed.fetch_max(group.last, Ordering::Release);
             for chunk in group.chunks.drain(..) {
-                self.strands[chunk.strand].give_back(chunk.slot);
+                self.strands[chunk.strand].recycle(chunk.slot);
             }
         }
         // The device first: whoever leads the next flush starts while we notify.
         lane.release();
-        self.hand_on(lane);
+        self.wake_next_leader(lane);
         if ready.is_empty() {
             return;
         }
@@ -321,7 +321,7 @@ impl Core {
     }
 
     /// A flush permit is free: finds somebody to use it if there is something to flush.
-    pub(crate) fn hand_on(&self, lane: &Lane) {
+    pub(crate) fn wake_next_leader(&self, lane: &Lane) {
         // SeqCst: pairs with `request_flush`.
         if lane.wanted.load(Ordering::SeqCst) {
             lane.flusher.notify();

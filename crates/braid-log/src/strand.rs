@@ -491,7 +491,7 @@ impl Strand {
     }
 
     /// Takes back a slot whose chunk is durable and acknowledged in order.
-    pub(crate) fn give_back(&self, mut slot: Slot) {
+    pub(crate) fn recycle(&self, mut slot: Slot) {
         slot.reset();
         let mut state = self.state.lock();
         state.unflushed[slot.id] = u64::MAX;
@@ -611,7 +611,7 @@ mod tests {
         assert_eq!(strand.oldest_unflushed(), 1);
         assert_eq!(append(&strand, 100, 10), None);
         for slot in taken {
-            strand.give_back(slot);
+            strand.recycle(slot);
         }
         assert_eq!(strand.oldest_unflushed(), u64::MAX);
         strand.lock().set_group(5);
@@ -636,7 +636,7 @@ mod tests {
         };
         drop(state);
         assert!(append(&strand, number + 1, 1000).is_some());
-        strand.give_back(slot);
+        strand.recycle(slot);
     }
 
     #[test]

@@ -315,7 +315,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                 }
                 medium.fail_sync_after(step);
                 let entered = log.enter(3_000);
-                medium.mend();
+                medium.repair();
                 match entered {
                     Ok(mut entry) => {
                         let number = entry.assign(1);

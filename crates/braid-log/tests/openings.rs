@@ -94,7 +94,7 @@ fn a_log_that_can_not_begin_is_read_to_its_end() {
             let log = log.into_idle_log().unwrap();
             medium.break_after(step);
             let appended = log.append(&[b"x"]);
-            medium.mend();
+            medium.repair();
             if appended.is_ok() {
                 break;
             }

@@ -324,7 +324,7 @@ impl History {
             }
             let error = match opened {
                 Ok((db, tables, found)) => {
-                    self.device.mend();
+                    self.device.repair();
                     if std::mem::take(&mut self.tampered) {
                         self.count("opened in spite of a tampered log file");
                     }
@@ -334,7 +334,7 @@ impl History {
             };
             if fault.is_some() {
                 // The process ends, and a new one tries again.
-                self.device.mend();
+                self.device.repair();
                 self.device = self.device.after_kill();
                 if let Some(archive) = &mut self.archive {
                     archive.restart(true);
@@ -623,9 +623,9 @@ impl History {
             if device.faults() > before {
                 self.count(fault);
             }
-            device.mend();
+            device.repair();
         }
-        self.device.mend();
+        self.device.repair();
     }
 
     /// Looks at all that a failed database shows. Returns the transactions that were there, and up to which number.
@@ -648,7 +648,7 @@ impl History {
             }
             if self.rng.bool() {
                 // What failed before may work now.
-                self.device.mend();
+                self.device.repair();
                 self.device.set_capacity(None);
             }
         }

@@ -79,7 +79,7 @@ fn history(protocol: Protocol, seed: u64) {
     assert!(matches!(error, Error::Poisoned { .. }), "{error}");
     assert!(matches!(db.health(), Health::Poisoned { .. }));
     other.join().unwrap();
-    device.mend();
+    device.repair();
     // All that reads sees the state before it, or an error.
     assert_eq!(db.get(&table, &0).unwrap().unwrap()[..], [1]);
     assert_eq!(db.get(&table, &1).unwrap().unwrap()[0], 1);

@@ -63,7 +63,7 @@ impl Pool {
             _ => self.take_frame().ok(),
         };
         let Some(frame) = frame else {
-            latch::give_back(state, empty);
+            latch::recycle(state, empty);
             return None;
         };
         Some(Wanted {
@@ -90,7 +90,7 @@ impl Pool {
             self.bring_in((page.state, page.empty), page.frame, id, buf);
         } else {
             self.free_frames.lock().push(narrow(page.frame));
-            latch::give_back(page.state, page.empty);
+            latch::recycle(page.state, page.empty);
         }
     }
 }

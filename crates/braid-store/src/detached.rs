@@ -142,7 +142,7 @@ impl Pool {
             braid_rt::coverage_point("store: a freed page waits for the checkpoint");
             open.to_free.insert(id);
             drop(checkpoint);
-            crate::latch::give_back(state, word);
+            crate::latch::recycle(state, word);
             return;
         }
         if self.place(id) == UNWRITTEN {
@@ -152,8 +152,8 @@ impl Pool {
             self.set_place(&mut checkpoint, id, ABSENT);
         }
         drop(checkpoint);
-        let vacated = (frame != NONE).then(|| self.vacate(to_usize(frame)));
+        let evicted = (frame != NONE).then(|| self.evict_frame(to_usize(frame)));
         state::moved(state, word, NONE);
-        self.give_back(id, vacated);
+        self.recycle(id, evicted);
     }
 }

@@ -425,7 +425,7 @@ impl Pool {
     }
 
     /// Gives back the id and the frame of a page that is gone.
-    pub(crate) fn give_back(&self, id: PageId, frame: Option<u32>) {
+    pub(crate) fn recycle(&self, id: PageId, frame: Option<u32>) {
         if let Some(frame) = frame {
             self.free_frames.lock().push(frame);
         }

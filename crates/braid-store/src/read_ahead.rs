@@ -94,7 +94,7 @@ impl Pool {
                 self.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
                 self.bring_in((state, empty), frame, id, bytes);
             }
-            None => latch::give_back(state, empty),
+            None => latch::recycle(state, empty),
         }
     }
 }

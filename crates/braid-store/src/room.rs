@@ -418,7 +418,7 @@ mod tests {
                 // One that could not be written is given up.
                 let published = written.and_then(|()| checkpoint.publish());
                 failed += u32::from(published.is_err());
-                device.mend();
+                device.repair();
                 if store.inner.is_poisoned() {
                     break;
                 }

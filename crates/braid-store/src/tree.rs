@@ -496,7 +496,7 @@ impl Tree {
                 node.remove(i);
                 let underfull = node.is_underfull();
                 drop(leaf);
-                self.let_go(leaving, kept);
+                self.release_value(leaving, kept);
                 return match underfull.then(|| self.merge(key)) {
                     // The record is gone; a damaged neighbour keeps the leaf from being merged, and nothing else.
                     None | Some(Ok(()) | Err(StoreError::Corrupted { .. })) => Ok(()),
@@ -542,7 +542,7 @@ impl Tree {
             };
             if node.put(place, key, new) {
                 drop(leaf);
-                self.let_go(leaving, kept);
+                self.release_value(leaving, kept);
                 return Ok(true);
             }
             drop(leaf);

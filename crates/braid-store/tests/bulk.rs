@@ -185,7 +185,7 @@ fn a_failure_leaves_the_store_as_it_was() {
         failed += u32::from(loaded.is_err());
         drop(loader);
         device.set_capacity(None);
-        device.mend();
+        device.repair();
         assert_eq!(store.stats().pages, 1, "seed {seed}");
         checkpoint(&store).unwrap();
         assert_eq!(findings(&store), [""; 0], "seed {seed}");

@@ -335,7 +335,7 @@ impl PooledContext {
             }
             self.inner.close_snapshot(state);
         }
-        Inner::give_back(self);
+        Inner::recycle(self);
     }
 
     /// Releases what the transaction holds and gives the context back.
@@ -353,7 +353,7 @@ impl PooledContext {
             // What ended the transaction, perhaps at a write. The listener is told without locks.
             self.inner.tell_health();
         }
-        Inner::give_back(self);
+        Inner::recycle(self);
     }
 
     fn precommit(&mut self, options: TransactionOptions, waits: bool) -> Result<Precommitted> {

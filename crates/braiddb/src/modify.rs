@@ -70,7 +70,7 @@ impl Transaction {
         let read = |out: &mut Vec<u8>| {
             key.with_key_bytes(|key| self.take_locked(core, key, |value| value.copy_to(out)))
         };
-        self.lend(core, read, f)
+        self.borrow_value(core, read, f)
     }
 
     /// Sets the value of a key and returns the previous one.

@@ -278,7 +278,7 @@ impl Transaction {
     }
 
     /// Shows `f` the value that `read` copies as it is stored, if there is one.
-    pub(crate) fn lend<R>(
+    pub(crate) fn borrow_value<R>(
         &self,
         core: &TableCore,
         read: impl FnOnce(&mut Vec<u8>) -> Result<Option<()>>,
@@ -465,7 +465,7 @@ impl Readable for Transaction {
         let read = |out: &mut Vec<u8>| {
             key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)))
         };
-        self.lend(core, read, f)
+        self.borrow_value(core, read, f)
     }
 
     fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(

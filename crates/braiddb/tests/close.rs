@@ -309,11 +309,11 @@ fn a_failed_opening_releases_the_files() {
             failures += 1;
             assert_eq!(released.load(Ordering::SeqCst), 1, "attempt {n}");
             let steps = device.steps();
-            device.mend();
+            device.repair();
             assert_eq!(device.steps(), steps);
         }
         drop(opened);
-        device.mend();
+        device.repair();
         assert_eq!(released.load(Ordering::SeqCst), 1, "attempt {n}");
     }
     assert!(failures > 20, "{failures}");

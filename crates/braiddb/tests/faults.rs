@@ -836,7 +836,7 @@ fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
             acknowledged.extend(more);
             device.fail_write_after(step);
             failed += u32::from(db.checkpoint().is_err());
-            device.mend();
+            device.repair();
             drop(db);
             // What the system still has is not durable: `after_kill` would write it.
             let db = open_sim(&device).unwrap();

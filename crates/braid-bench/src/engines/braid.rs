@@ -153,7 +153,10 @@ impl Session for BraidSession<'_> {
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
         let table = &self.0.tables[table];
-        Ok(self.0.db.get_with(table, key, |value| lend(value, found))?)
+        Ok(self
+            .0
+            .db
+            .get_with(table, key, |value| borrow_value(value, found))?)
     }
 }
 
@@ -167,7 +170,7 @@ struct Writing<'a> {
     tables: &'a [Table],
 }
 
-fn lend(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
+fn borrow_value(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
     if let Some(value) = value {
         found(value);
     }
@@ -198,7 +201,7 @@ impl Transaction for Reading<'_> {
         let table = &self.tables[table];
         Ok(self
             .reader
-            .get_with(table, key, |value| lend(value, found))?)
+            .get_with(table, key, |value| borrow_value(value, found))?)
     }
 
     fn prefetch(&mut self, table: TableId, keys: &[&[u8]]) -> Result<(), Stop> {
@@ -227,7 +230,9 @@ impl Transaction for Writing<'_> {
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
         let table = &self.tables[table];
-        Ok(self.tx.get_with(table, key, |value| lend(value, found))?)
+        Ok(self
+            .tx
+            .get_with(table, key, |value| borrow_value(value, found))?)
     }
 
     fn get_for_update(
@@ -239,7 +244,7 @@ impl Transaction for Writing<'_> {
         let table = &self.tables[table];
         Ok(self
             .tx
-            .get_for_update_with(table, key, |value| lend(value, found))?)
+            .get_for_update_with(table, key, |value| borrow_value(value, found))?)
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {

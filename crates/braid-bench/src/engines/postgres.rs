@@ -271,11 +271,11 @@ impl Session for PgSession {
             .client
             .query_opt(&self.statements[table].get, &[&key])
             .map_err(stop)?;
-        Ok(lend(row.as_ref(), found))
+        Ok(borrow_value(row.as_ref(), found))
     }
 }
 
-fn lend(row: Option<&Row>, found: &mut dyn FnMut(&[u8])) -> bool {
+fn borrow_value(row: Option<&Row>, found: &mut dyn FnMut(&[u8])) -> bool {
     if let Some(row) = row {
         found(row.get(0));
     }
@@ -385,7 +385,7 @@ impl Transaction for Running<'_> {
         let row = client
             .query_opt(&statements[table].get_for_update, &[&key])
             .map_err(stop)?;
-        Ok(lend(row.as_ref(), found))
+        Ok(borrow_value(row.as_ref(), found))
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {

@@ -155,7 +155,10 @@ impl<'a> Writing<'a> {
     }
 }
 
-fn lend(value: Option<AccessGuard<'_, &'static [u8]>>, found: &mut dyn FnMut(&[u8])) -> bool {
+fn borrow_value(
+    value: Option<AccessGuard<'_, &'static [u8]>>,
+    found: &mut dyn FnMut(&[u8]),
+) -> bool {
     if let Some(value) = &value {
         found(value.value());
     }
@@ -182,7 +185,10 @@ impl Transaction for Reading<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        Ok(lend(self.table(table)?.get(key).map_err(stop)?, found))
+        Ok(borrow_value(
+            self.table(table)?.get(key).map_err(stop)?,
+            found,
+        ))
     }
 
     fn scan(
@@ -204,7 +210,10 @@ impl Transaction for Writing<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        Ok(lend(self.table(table)?.get(key).map_err(stop)?, found))
+        Ok(borrow_value(
+            self.table(table)?.get(key).map_err(stop)?,
+            found,
+        ))
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {

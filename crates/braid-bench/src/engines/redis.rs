@@ -155,11 +155,11 @@ impl Session for RedisSession {
             .arg(full_key(table, key))
             .query(&mut self.connection)
             .map_err(stop)?;
-        Ok(lend(value.as_deref(), found))
+        Ok(borrow_value(value.as_deref(), found))
     }
 }
 
-fn lend(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
+fn borrow_value(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
     if let Some(value) = value {
         found(value);
     }
@@ -243,7 +243,7 @@ impl Transaction for Running<'_> {
             .rev()
             .find(|(written, _)| *written == key)
         {
-            return Ok(lend(value.as_deref(), found));
+            return Ok(borrow_value(value.as_deref(), found));
         }
         self.reads += 1;
         let (value,): (Option<Vec<u8>>,) = pipe()
@@ -254,7 +254,7 @@ impl Transaction for Running<'_> {
             .arg(&key)
             .query(self.connection)
             .map_err(stop)?;
-        Ok(lend(value.as_deref(), found))
+        Ok(borrow_value(value.as_deref(), found))
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {

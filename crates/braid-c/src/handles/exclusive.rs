@@ -70,7 +70,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
             Some(slot) if slot.header.try_retire(live, ended) => {
                 // SAFETY: as in `try_end`.
                 unsafe { *slot.value.get() = None };
-                self.give_back(live);
+                self.recycle(live);
                 Ok(())
             }
             _ => Err(self.slots.refuse(handle)),
@@ -95,9 +95,9 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
     }
 
     #[inline(always)]
-    fn give_back(&self, ended: u64) {
+    fn recycle(&self, ended: u64) {
         if is_usable_after(ended) {
-            self.slots.give_back(H::KIND, ended);
+            self.slots.recycle(H::KIND, ended);
         }
     }
 
@@ -109,7 +109,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         // SAFETY: the exchange succeeds once for a generation, and from a state in which nobody has it; the slot is this
         // thread's alone until it is given back.
         let value = unsafe { (*slot.value.get()).take() };
-        self.give_back(live);
+        self.recycle(live);
         value
     }
 
@@ -143,7 +143,7 @@ impl<H: Opaque, T: Send> Locked<'_, H, T> {
         // SAFETY: as in `deref_mut`.
         let value = unsafe { (*self.slot.value.get()).take() };
         if self.slot.header.retire(ended) {
-            self.objects.slots.give_back(H::KIND, self.live);
+            self.objects.slots.recycle(H::KIND, self.live);
         }
         std::mem::forget(self);
         value.expect("a slot that can be taken has an object")

@@ -39,7 +39,7 @@ impl Kept {
     }
 
     /// Gives the last ones back, to which it leaves `len`.
-    fn give_back(&self, len: usize) {
+    fn recycle(&self, len: usize) {
         if let Some(list) = self.of.get() {
             let kept = &self.slots[len..self.len.replace(len)];
             list.0.lock().extend(kept.iter().map(Cell::get));
@@ -60,7 +60,7 @@ impl Drop for AtEnd {
     fn drop(&mut self) {
         KEPT.with(|kept| {
             for kept in kept {
-                kept.give_back(0);
+                kept.recycle(0);
                 kept.of.set(None);
             }
         });
@@ -139,7 +139,7 @@ impl FreeList {
             return self.0.lock().push(slot);
         }
         if kept.len.get() == KEPT_MAX {
-            kept.give_back(LOT);
+            kept.recycle(LOT);
         }
         let len = kept.len.get();
         kept.slots[len].set(slot);
@@ -149,7 +149,7 @@ impl FreeList {
     /// Makes what a thread keeps of a kind that of this list. A thread that is about to end keeps none.
     fn turn(&'static self, kept: &Kept) -> bool {
         if !kept.is_of(self) {
-            kept.give_back(0);
+            kept.recycle(0);
             let lives_on = AT_END.try_with(|_| ()).is_ok();
             kept.of.set(lives_on.then_some(self));
         }

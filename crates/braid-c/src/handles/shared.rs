@@ -163,7 +163,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         if let Some((value, ended)) = slot.reap() {
             let state = slot.header.state.load(Ordering::Relaxed);
             if slot.header.retire(ended) {
-                self.slots.give_back(H::KIND, state);
+                self.slots.recycle(H::KIND, state);
             }
             drop(value);
         }

@@ -273,7 +273,7 @@ impl<T, U: Default> Slots<T, U> {
 
     /// Takes the slot of a handle back, whose object ended.
     #[inline]
-    pub(super) fn give_back(&self, kind: Kind, handle: u64) {
+    pub(super) fn recycle(&self, kind: Kind, handle: u64) {
         self.free.give(kind, index_of(handle));
     }
 
@@ -331,7 +331,7 @@ mod tests {
             let free = move || {
                 for handle in taken {
                     assert!(SLOTS.of(handle).unwrap().header.retire(Ended::Freed));
-                    SLOTS.give_back(kind, handle);
+                    SLOTS.recycle(kind, handle);
                 }
             };
             std::thread::spawn(free).join().unwrap();

@@ -172,7 +172,7 @@ impl SimDevice {
     }
 
     /// Works as before once more, whatever was to fail. The power stays off if it is.
-    pub fn mend(&self) {
+    pub fn repair(&self) {
         let mut state = self.state.lock();
         state.failing_writes = Failing::default();
         state.failing_syncs = Failing::default();

@@ -85,7 +85,7 @@ fn faults_come_when_they_were_asked_for() {
     file.read_at(&mut block(0), 0).unwrap();
     device.break_after(1);
     assert!(file.sync().is_err() && file.sync().is_err());
-    device.mend();
+    device.repair();
     file.sync().unwrap();
     device.crash_after(1);
     assert!(file.sync().is_err() && file.read_at(&mut block(0), 0).is_err());

@@ -202,7 +202,7 @@ impl Pool {
             info.captured.store(true, Ordering::Relaxed);
         }
         // The page is unchanged, and so is its version.
-        latch::give_back(state, word);
+        latch::recycle(state, word);
         waits
     }
 
@@ -228,7 +228,7 @@ impl Pool {
                     None => is_over = false,
                 }
             }
-            latch::give_back(state, word);
+            latch::recycle(state, word);
         }
         drop(checkpoint);
         // The image has its block, or nobody waits for it any more.
@@ -263,7 +263,7 @@ impl Pool {
             }
             self.set_place(&mut checkpoint, id, to);
         }
-        latch::give_back(state, word);
+        latch::recycle(state, word);
         untouched
     }
 }

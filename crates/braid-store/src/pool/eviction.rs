@@ -82,7 +82,7 @@ impl Pool {
                 state::moved(state, word, NONE);
                 return Ok(frame);
             }
-            latch::give_back(state, word);
+            latch::recycle(state, word);
             if step > 2 * self.frames.count() && step % 64 == 0 {
                 // Others hold the rest, for a moment.
                 braid_rt::thread::yield_now();
@@ -117,7 +117,7 @@ impl Pool {
     }
 
     /// Takes a latched page that goes out of its frame; the frame is then to be given back.
-    pub(crate) fn vacate(&self, frame: usize) -> u32 {
+    pub(crate) fn evict_frame(&self, frame: usize) -> u32 {
         let info = &self.info[frame];
         let is_captured = info.captured.swap(false, Ordering::Relaxed);
         // The block of an image that is being written is in use.

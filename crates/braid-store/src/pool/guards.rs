@@ -117,11 +117,11 @@ impl<'a> WritePage<'a> {
                     .store(ABSENT, Ordering::Release);
             }
         }
-        let frame = pool.vacate(to_usize(frame_of(self.word)));
+        let frame = pool.evict_frame(to_usize(frame_of(self.word)));
         self.word = state::with_frame(self.word, NONE);
         let id = self.id;
         drop(self);
-        pool.give_back(id, Some(frame));
+        pool.recycle(id, Some(frame));
         Ok(())
     }
 }
@@ -129,6 +129,6 @@ impl<'a> WritePage<'a> {
 impl Drop for WritePage<'_> {
     #[inline]
     fn drop(&mut self) {
-        latch::give_back(self.state, self.version_after());
+        latch::recycle(self.state, self.version_after());
     }
 }

@@ -114,7 +114,7 @@ impl Tree {
 
     /// After a large value was taken out of its leaf: frees its pages, unless somebody keeps it.
     #[inline(always)]
-    pub(super) fn let_go(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
+    pub(super) fn release_value(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
         let Some(value) = value else { return };
         if kept.is_some() && !braid_rt::mutant!("free_large_values_early") {
             self.pool.detach(value.pages());

@@ -198,7 +198,7 @@ impl Tree {
             if node.is_leaf() {
                 for i in 0..node.len() {
                     let leaving = self.leaving(&page, &node.leaf_record(i), None)?;
-                    self.let_go(leaving, None);
+                    self.release_value(leaving, None);
                 }
                 page.free()?;
             } else {

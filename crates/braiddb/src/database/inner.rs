@@ -241,7 +241,7 @@ impl Inner {
 
     /// Takes a context back for the next transaction.
     #[inline(always)]
-    pub(crate) fn give_back(mut context: PooledContext) {
+    pub(crate) fn recycle(mut context: PooledContext) {
         context.state.get_mut().clear();
         context.ranges.get_mut().clear();
         // The pool's pointer is taken without touching the shared reference count, which every

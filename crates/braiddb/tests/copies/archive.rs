@@ -451,7 +451,7 @@ fn a_failing_archive_holds_the_log_and_loses_nothing() {
     assert!(expected.len() > 80, "{}", expected.len());
     assert!(db.archive_now().is_err());
     db.checkpoint().unwrap();
-    medium.mend();
+    medium.repair();
     db.archive_now().unwrap();
     db.checkpoint().unwrap();
     let key = expected.len() as u64;

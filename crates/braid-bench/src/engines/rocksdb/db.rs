@@ -180,7 +180,7 @@ impl Db {
                 }
             }
         });
-        Ok(lend(slice.map_err(stop)?, found))
+        Ok(borrow_value(slice.map_err(stop)?, found))
     }
 
     pub(super) fn scan(
@@ -275,7 +275,10 @@ impl Drop for Db {
 }
 
 /// Lends a value that a get returned, null for none, and frees it.
-pub(super) fn lend(slice: *mut rocksdb_pinnableslice_t, found: &mut dyn FnMut(&[u8])) -> bool {
+pub(super) fn borrow_value(
+    slice: *mut rocksdb_pinnableslice_t,
+    found: &mut dyn FnMut(&[u8]),
+) -> bool {
     struct Pinned(*mut rocksdb_pinnableslice_t);
     impl Drop for Pinned {
         fn drop(&mut self) {

@@ -11,7 +11,7 @@ mod ffi;
 use std::path::Path;
 use std::ptr::null_mut;
 
-use self::db::{Batch, Db, Iter, ReadOptions, Snapshot, WriteOptions, checked, lend, stop};
+use self::db::{Batch, Db, Iter, ReadOptions, Snapshot, WriteOptions, borrow_value, checked, stop};
 use self::ffi::*;
 use super::{
     Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
@@ -317,7 +317,7 @@ impl Transaction for Running<'_, '_> {
                 error,
             )
         });
-        Ok(lend(slice.map_err(stop)?, found))
+        Ok(borrow_value(slice.map_err(stop)?, found))
     }
 
     fn get_for_update(
@@ -339,7 +339,7 @@ impl Transaction for Running<'_, '_> {
                 error,
             )
         });
-        Ok(lend(slice.map_err(stop)?, found))
+        Ok(borrow_value(slice.map_err(stop)?, found))
     }
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
