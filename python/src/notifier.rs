@@ -27,14 +27,14 @@ struct Job {
 }
 
 /// A function and what it is to be told.
-struct Told {
+struct Reported {
     listener: Arc<Py<PyAny>>,
     health: Health,
 }
 
 enum Message {
     Due(Job),
-    Health(Told),
+    Health(Reported),
     Stop,
 }
 
@@ -160,18 +160,18 @@ impl Drop for Pending {
 fn run(receiver: &Receiver<Message>) {
     while let Ok(first) = receiver.recv() {
         let mut jobs = Vec::new();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut stop = false;
         for message in std::iter::once(first).chain(receiver.try_iter()) {
             match message {
                 Message::Due(job) => jobs.push(job),
-                Message::Health(health) => told.push(health),
+                Message::Health(health) => reported.push(health),
                 Message::Stop => stop = true,
             }
         }
         Python::try_attach(|py| {
             deliver(py, jobs);
-            told.into_iter().for_each(|told| told.tell(py));
+            reported.into_iter().for_each(|reported| reported.tell(py));
         });
         if stop {
             return;
@@ -187,11 +187,11 @@ pub(crate) fn health_listener(
     Ok(move |health: &Health| {
         let (listener, health) = (listener.clone(), health.clone());
         // After the interpreter's exit nobody listens.
-        let _ = notifier.send(Message::Health(Told { listener, health }));
+        let _ = notifier.send(Message::Health(Reported { listener, health }));
     })
 }
 
-impl Told {
+impl Reported {
     fn tell(self, py: Python<'_>) {
         let outcome =
             reports::health(py, &self.health).and_then(|health| self.listener.call1(py, (health,)));

@@ -307,9 +307,9 @@ mod tests {
     use crate::MemoryDevice;
 
     /// Says when it is dropped.
-    struct Told(Arc<AtomicBool>);
+    struct Reported(Arc<AtomicBool>);
 
-    impl Drop for Told {
+    impl Drop for Reported {
         fn drop(&mut self) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -317,7 +317,7 @@ mod tests {
 
     fn gate() -> (Gate, Arc<AtomicBool>) {
         let released = Arc::new(AtomicBool::new(false));
-        let held = Told(released.clone());
+        let held = Reported(released.clone());
         (Gate::new(Some(Box::new(held))), released)
     }
 

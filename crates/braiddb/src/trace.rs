@@ -125,9 +125,9 @@ mod on {
 
     /// Tells a poisoning once.
     #[derive(Debug, Default)]
-    pub(crate) struct PoisonTold(AtomicBool);
+    pub(crate) struct PoisonReported(AtomicBool);
 
-    impl PoisonTold {
+    impl PoisonReported {
         pub(crate) fn tell(&self, cause: Option<&str>) {
             // Relaxed: the flag orders nothing.
             if let Some(cause) = cause
@@ -189,9 +189,9 @@ mod off {
     }
 
     #[derive(Debug, Default)]
-    pub(crate) struct PoisonTold(());
+    pub(crate) struct PoisonReported(());
 
-    impl PoisonTold {
+    impl PoisonReported {
         pub(crate) fn tell(&self, _cause: Option<&str>) {}
     }
 

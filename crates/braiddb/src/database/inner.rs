@@ -36,7 +36,7 @@ use crate::retention::Retention;
 use crate::snapshot_registry::{Registration, SnapshotRegistry};
 use crate::stats::Counters;
 use crate::table::{Identity, TableCore};
-use crate::trace::PoisonTold;
+use crate::trace::PoisonReported;
 use crate::transaction::Transaction;
 use crate::ttl::Sweeps;
 use crate::value_format::Clock;
@@ -129,7 +129,7 @@ pub(crate) struct Inner {
     pub(crate) file_mode: u32,
     /// The database's directory, without links; none on a device.
     pub(crate) directory: Option<PathBuf>,
-    pub(crate) poison_told: PoisonTold,
+    pub(crate) poison_reported: PoisonReported,
     process: Process,
     /// The number of `process`; that of no process once the database is closed.
     open_in: AtomicU64,
@@ -203,7 +203,7 @@ impl Inner {
             slow_commit: options.slow_commit,
             file_mode: options.file_mode,
             directory: options.directory.clone(),
-            poison_told: PoisonTold::default(),
+            poison_reported: PoisonReported::default(),
             process,
             open_in: AtomicU64::new(process.number()),
             damage: OnceLock::new(),
@@ -377,12 +377,12 @@ impl Inner {
     /// published. The log keeps the cause, since it acknowledges.
     pub(crate) fn poison(&self, cause: &str) {
         self.log.poison(cause);
-        self.poison_told.tell(Some(cause));
+        self.poison_reported.tell(Some(cause));
     }
 
     pub(crate) fn poisoned(&self) -> Option<String> {
         let cause = self.log.poisoned();
-        self.poison_told.tell(cause.as_deref());
+        self.poison_reported.tell(cause.as_deref());
         cause
     }
 
