@@ -45,8 +45,8 @@ pub struct CheckpointReport {
     pub sequence: u64,
 }
 
-/// A checkpoint between its flip and its publication. Dropping it abandons it: the superblock before it
-/// stays the newest, and its pages go with the next checkpoint.
+/// A checkpoint between its epoch switch and its publication. Dropping it abandons it: the
+/// superblock before it stays the newest, and its pages go with the next checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     store: Arc<StoreInner>,
@@ -72,7 +72,7 @@ impl Checkpoint {
         let mut open = pool.checkpoint.lock();
         assert!(open.is_none(), "one checkpoint at a time");
         *open = Some(OpenCheckpoint::new());
-        // Release: the flip, under the lock that evictors take; see the pool's epochs.
+        // Release: the epoch switch, under the lock that evictors take; see the pool's epochs.
         let epoch = pool.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         drop(open);
         Ok(Self {
@@ -95,7 +95,7 @@ impl Checkpoint {
         self.shrinks = true;
     }
 
-    /// Writes the page images as of the flip, while others change the pages.
+    /// Writes the page images as of the epoch switch, while others change the pages.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the checkpoint is then to be dropped.
@@ -302,8 +302,9 @@ impl Checkpoint {
         pool.file.set_sequence(root.sequence);
         let place_in = |id: PageId| places.get(to_usize(id)).copied().unwrap_or(ABSENT);
         let mut freed = Vec::new();
-        // Places as of the flip that nothing durable ever referred to, of pages whose images for this
-        // checkpoint lie elsewhere. Neither superblock leads there, and the page has moved on.
+        // Places as of the epoch switch that nothing durable ever referred to, of pages whose
+        // images for this checkpoint lie elsewhere. Neither superblock leads there, and the page
+        // has moved on.
         for (&id, &place) in &open.frozen {
             let is_used = place == place_in(id)
                 || place == pool.place(id)

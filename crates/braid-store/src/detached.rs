@@ -3,11 +3,13 @@
 //! When a large value is replaced, its chain of pages is not copied for those who still need the old value: it
 //! stays where it is. From then on its pages are *detached*: they can be read, put out of memory and loaded
 //! like others, but no checkpoint has them whose flip comes after. So a crash leaves nothing of them, since
-//! what no page map names is free, and a checkpoint writes nothing of a value that was replaced before its flip.
+//! what no page map names is free, and a checkpoint writes nothing of a value that was replaced
+//! before its epoch switch.
 //!
-//! Detaching is part of the modifying call that takes the value out of its tree, so a flip sees both or neither.
-//! Giving the pages back is not: no checkpoint to come can tell the difference. One that is open already may
-//! still need a page's image, if the page was detached since its flip; then the page waits until that is written.
+//! Detaching is part of the modifying call that takes the value out of its tree, so an epoch switch
+//! sees both or neither. Giving the pages back is not: no checkpoint to come can tell the
+//! difference. One that is open already may still need a page's image, if the page was detached
+//! since its epoch switch; then the page waits until that is written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +73,7 @@ impl Store {
     }
 
     /// Gives the pages of a value back that nobody reads any more. Reads nothing from the medium. No modifying
-    /// call: a checkpoint may flip meanwhile.
+    /// call: a checkpoint may switch the epoch meanwhile.
     pub fn free_detached(&self, value: DetachedValue) {
         for &id in value.pages() {
             self.inner.pool.free_detached(id);
@@ -80,9 +82,10 @@ impl Store {
 }
 
 impl OpenCheckpoint {
-    /// Whether a page belongs to the checkpoint that was detached, before its flip or after.
+    /// Whether a page belongs to the checkpoint that was detached, before its epoch switch or
+    /// after.
     pub(crate) fn has_detached(&self, id: PageId) -> bool {
-        // `Pool::detach` notes a place as of the flip for those that existed then.
+        // `Pool::detach` notes a place as of the epoch switch for those that existed then.
         self.frozen.get(&id).is_some_and(|&place| place != ABSENT)
     }
 }
@@ -91,7 +94,8 @@ impl Pool {
     /// Whether no tree leads to a page that exists.
     pub(crate) fn is_detached(&self, id: PageId) -> bool {
         let place = self.places.get(id);
-        // Relaxed: who asks for the sake of a checkpoint has seen its flip, and what came before that.
+        // Relaxed: who asks for the sake of a checkpoint has seen its epoch switch, and what came
+        // before that.
         place.is_some_and(|place| place.load(Ordering::Relaxed) & DETACHED != 0)
     }
 

@@ -139,13 +139,13 @@ fn values_last_as_long_as_they_are_held_and_no_checkpoint_has_them() {
             if history.rng.u8(..) < 30 {
                 Checkpoint::shrink(&mut open);
             }
-            let at_flip = history.model.clone();
+            let at_switch = history.model.clone();
             history.steps(30);
             open.write(&|_| {}).unwrap();
             history.steps(30);
             if history.rng.u8(..) < 180 {
                 open.publish().unwrap();
-                published = Some(at_flip);
+                published = Some(at_switch);
             } else {
                 drop(open);
             }
@@ -158,10 +158,10 @@ fn values_last_as_long_as_they_are_held_and_no_checkpoint_has_them() {
                 history.check();
             }
             if history.rng.u8(..) < 100
-                && let Some(at_flip) = &published
+                && let Some(at_switch) = &published
             {
                 history.held.clear();
-                history.model = at_flip.clone();
+                history.model = at_switch.clone();
                 history.store = Store::open(device.clone(), SMALL_POOL).unwrap().0;
                 assert_sound(&history.store, &history.what);
                 history.check();
@@ -256,9 +256,9 @@ fn readers_and_checkpoints_beside_writers() {
         let (store, gate, stop) = (&store, &gate, &stop);
         let checkpoints = scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                let flip = gate.write();
+                let epoch_switch = gate.write();
                 let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
-                drop(flip);
+                drop(epoch_switch);
                 checkpoint.write(&|_| {}).unwrap();
                 checkpoint.publish().unwrap();
             }

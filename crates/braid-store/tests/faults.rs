@@ -407,7 +407,8 @@ impl Churn {
 
 /// Changes, evictions, removals and new pages in the midst of every batch that a checkpoint writes: of
 /// images, of copies put aside, of its map. Whatever happens to a page while its image is under way, the
-/// checkpoint holds it as of the flip, the store holds its present state, and no block is lost.
+/// checkpoint holds it as of the epoch switch, the store holds its present state, and no block is
+/// lost.
 #[test]
 fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
     for seed in 0..25 {
@@ -423,7 +424,7 @@ fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
         }));
         fill(&churn.lock().other, 0..400, 1);
         for round in 0..8 {
-            let at_flip = {
+            let at_switch = {
                 let mut churn = churn.lock();
                 // Now and then most of the data goes, so that pages move to the file's beginning.
                 churn.removals = if round % 4 >= 2 { 250 } else { 20 };
@@ -452,7 +453,7 @@ fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
             assert_eq!(opened_meta, meta);
             assert_eq!(
                 versions(&opened.tree(1).unwrap()),
-                at_flip,
+                at_switch,
                 "seed {seed}, round {round}"
             );
         }

@@ -253,10 +253,10 @@ fn a_step_from_any_position_is_that_from_the_root() {
     }
 }
 
-/// After reopening, the state is that at the flip of the newest published checkpoint, whatever was
-/// changed between its flip, its writing and its publication, or after it.
+/// After reopening, the state is that at the epoch switch of the newest published checkpoint,
+/// whatever was changed between its epoch switch, its writing and its publication, or after it.
 #[test]
-fn reopening_leads_to_the_flip_of_the_newest_checkpoint() {
+fn reopening_leads_to_the_epoch_switch_of_the_newest_checkpoint() {
     for seed in 0..12 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = Arc::new(MemoryDevice::new());
@@ -276,20 +276,20 @@ fn reopening_leads_to_the_flip_of_the_newest_checkpoint() {
             steps(&mut model, &mut rng, 1_500);
             let meta = vec![round as u8; rng.usize(0..20_000)];
             let mut checkpoint = store.begin_checkpoint(meta.clone()).unwrap();
-            let at_flip = model.clone();
+            let at_switch = model.clone();
             steps(&mut model, &mut rng, 800);
             checkpoint.write(&|_| {}).unwrap();
             steps(&mut model, &mut rng, 800);
             if rng.u8(..) < 200 {
                 checkpoint.publish().unwrap();
-                published = Some((at_flip, meta));
+                published = Some((at_switch, meta));
             } else {
                 drop(checkpoint);
             }
             steps(&mut model, &mut rng, 300);
             check(&tree, &model, seed);
             if rng.u8(..) < 128
-                && let Some((at_flip, meta)) = &published
+                && let Some((at_switch, meta)) = &published
             {
                 drop(tree);
                 drop(store);
@@ -297,7 +297,7 @@ fn reopening_leads_to_the_flip_of_the_newest_checkpoint() {
                 assert!(&opened_meta == meta, "seed {seed}");
                 store = opened;
                 assert_sound(&store, seed);
-                model = at_flip.clone();
+                model = at_switch.clone();
                 check(&store.tree(3).unwrap(), &model, seed);
             }
         }
@@ -503,9 +503,9 @@ fn threads_see_whole_records_in_order() {
             });
         }
         for _ in 0..10 {
-            let flip = gate.write();
+            let epoch_switch = gate.write();
             let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
-            drop(flip);
+            drop(epoch_switch);
             checkpoint.write(&|_| {}).unwrap();
             checkpoint.publish().unwrap();
         }

@@ -161,8 +161,8 @@ impl Inner {
     /// Takes the tombstone of commit `end` out of its tree.
     #[cold]
     fn purge(&self, tombstone: &Tombstone, end: u64) {
-        // A checkpoint must not flip while a page changes; if it is about to, this tombstone stays until
-        // a scan finds it.
+        // A checkpoint must not switch the epoch while a page changes; if it is about to, this
+        // tombstone stays until a scan finds it.
         let Some(_gate) = self.page_gate.try_read() else {
             return;
         };

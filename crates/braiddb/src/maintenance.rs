@@ -317,7 +317,7 @@ impl Inner {
         let archived = self.archive_at_checkpoint();
         let replaced = self.store.stats().checkpoint_sequence;
         self.keep_log_for_readers(replaced);
-        // Between the transactions, for as long as it takes to flip the epoch.
+        // Between the transactions, for as long as it takes to switch the epoch.
         let gate = self.page_gate.write();
         let begun = self.log.quiesce(|start| {
             // I8: a transaction that could not be applied poisons the log before it leaves it, so it is seen here,
@@ -351,7 +351,8 @@ impl Inner {
                 "I5: the log before the checkpoint"
             );
         }
-        // I8: a failure since the flip concerns no image, but nothing is published after it.
+        // I8: a failure since the epoch switch concerns no image, but nothing is published after
+        // it.
         self.check_publishable()?;
         let needs_pages = |sequence| {
             let readers = self.readers.as_ref();

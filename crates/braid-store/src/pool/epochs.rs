@@ -1,17 +1,19 @@
-//! Epochs: how a checkpoint finds the pages as they were at its flip, while others change them.
+//! Epochs: how a checkpoint finds the pages as they were at its epoch switch, while others change
+//! them.
 //!
-//! The *epoch* counts checkpoint flips. A frame's `dirty` is 0 if its page equals its image on the
-//! medium, or else the epoch of the first change since. With a checkpoint of the flip to epoch `E` open:
+//! The *epoch* counts checkpoint epoch switches. A frame's `dirty` is 0 if its page equals its
+//! image on the medium, or else the epoch of the first change since. With a checkpoint of the epoch
+//! switch to epoch `E` open:
 //!
 //! | `dirty` | means | a writer first | the evictor |
 //! |---|---|---|---|
 //! | 0 | clean | sets `E` | drops the page |
-//! | `E` | changed after the flip | nothing | writes it to a new place, keeps the old one for the checkpoint |
+//! | `E` | changed after the epoch switch | nothing | writes it to a new place, keeps the old one for the checkpoint |
 //! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
 //! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
-//! of their tree after the flip; see [`crate::detached`].
+//! of their tree after the epoch switch; see [`crate::detached`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -32,7 +34,7 @@ use crate::sync::AtomicU64;
 pub(crate) struct OpenCheckpoint {
     /// Places of images written for it.
     pub(crate) places: HashMap<PageId, u64>,
-    /// Places, as of the flip, of pages whose place changed since without an image for it.
+    /// Places, as of the epoch switch, of pages whose place changed since without an image for it.
     pub(crate) frozen: HashMap<PageId, u64>,
     /// Images that writers put aside before they changed the page.
     pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
@@ -79,10 +81,10 @@ impl Pool {
         let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
         if let Some(open) = checkpoint.as_mut() {
             if !open.places.contains_key(&id) {
-                // One that was detached after the flip has its entry already.
+                // One that was detached after the epoch switch has its entry already.
                 let before = if detached == 0 { old } else { ABSENT };
-                let as_of_flip = *open.frozen.entry(id).or_insert(before);
-                kept |= as_of_flip == old;
+                let as_of_switch = *open.frozen.entry(id).or_insert(before);
+                kept |= as_of_switch == old;
             } else {
                 kept |= open.places[&id] == old;
             }
@@ -92,8 +94,8 @@ impl Pool {
         }
     }
 
-    /// Before the first change of a latched page since the flip: keeps the image that an open checkpoint
-    /// needs, and marks the page dirty.
+    /// Before the first change of a latched page since the epoch switch: keeps the image that an
+    /// open checkpoint needs, and marks the page dirty.
     #[inline]
     pub(super) fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
         let frame = to_usize(frame_of(word));
@@ -114,7 +116,8 @@ impl Pool {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let info = &self.info[frame];
-        // Unless the change is one that an abandoned checkpoint had before its flip, the page needs a block of its own.
+        // Unless the change is one that an abandoned checkpoint had before its epoch switch, the
+        // page needs a block of its own.
         let mut is_new = true;
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
             let mut checkpoint = self.checkpoint.lock();
@@ -174,8 +177,8 @@ impl Pool {
         }
     }
 
-    /// Whether a latched page in memory was changed before the flip and its image is neither written nor on its
-    /// way.
+    /// Whether a latched page in memory was changed before the epoch switch and its image is
+    /// neither written nor on its way.
     pub(crate) fn awaits_image(&self, frame: usize) -> bool {
         let info = &self.info[frame];
         let dirty = info.dirty.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! Which of the blocks that a search found for a page belongs to the checkpoint.
 //!
 //! A page of a lost leaf of the page map is looked for by its number, and several blocks may bear that: older versions
-//! of the page, ones that were evicted after the checkpoint's flip and before its publication, and other pages that
-//! had the number before. What leads to the page tells: a node fits its parent if it has the fences that the parent
-//! gives it, and a part of a large value has the length that is left.
+//! of the page, ones that were evicted after the checkpoint's epoch switch and before its
+//! publication, and other pages that had the number before. What leads to the page tells: a node
+//! fits its parent if it has the fences that the parent gives it, and a part of a large value has
+//! the length that is left.
 
 use std::cmp::Reverse;
 

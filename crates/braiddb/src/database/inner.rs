@@ -95,7 +95,8 @@ pub(crate) struct Inner {
     /// Dropped tables whose pages are freed once no handle is left.
     pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
     pub(crate) catalog: Arc<TableCore>,
-    /// Shared by whoever changes pages outside of a commit; a checkpoint's flip takes it alone.
+    /// Shared by whoever changes pages outside of a commit; a checkpoint's epoch switch takes it
+    /// alone.
     pub(crate) page_gate: RwLock<()>,
     pub(crate) checkpoint_running: Mutex<()>,
     pub(crate) lock_release: LockRelease,
