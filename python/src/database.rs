@@ -153,7 +153,7 @@ impl Handle {
             }
             let mut newest = newest.write().unwrap_or_else(PoisonError::into_inner);
             // Another thread may have refreshed to a newer state.
-            if database.durable_horizon() <= newest.durable_horizon() {
+            if database.durable_seqno() <= newest.durable_seqno() {
                 return Ok(false);
             }
             let before = std::mem::replace(&mut *newest, database);
@@ -577,8 +577,8 @@ impl Database {
 
     /// The number up to which all transactions are durable.
     #[getter]
-    fn durable_horizon(&self) -> PyResult<u64> {
-        Ok(self.handle.any()?.durable_horizon())
+    fn durable_seqno(&self) -> PyResult<u64> {
+        Ok(self.handle.any()?.durable_seqno())
     }
 
     /// The database's directory; None in memory.

@@ -33,7 +33,7 @@ def test_awaiting(path: Path) -> None:
             tickets = [put(db, table, key) for key in range(500)]
             numbers = await asyncio.gather(*tickets)
             assert numbers == [ticket.number for ticket in tickets]
-            assert db.durable_horizon >= max(numbers)
+            assert db.durable_seqno >= max(numbers)
             await asyncio.wait_for(put(db, table, 5), timeout=600)
 
         asyncio.run(main())

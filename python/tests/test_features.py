@@ -158,7 +158,7 @@ def test_refresh_follows_a_writer(path: Path) -> None:
             assert read.get_many([1, n, n + 1]) == [1, n, None]
             assert len(read) == n
             assert read.estimate().entries == n
-            assert reader.durable_horizon == writer.durable_horizon
+            assert reader.durable_seqno == writer.durable_seqno
         # What was open keeps its state, whatever handle of a table it is used with.
         assert list(iterator) == [(1, 1)]
         for handle in (read, reader.table("t", key=int, value=int)):

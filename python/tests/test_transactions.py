@@ -31,7 +31,7 @@ def test_a_block_whose_transaction_was_ended_is_left_as_it_is(db: braid.Database
     with db.begin() as tx:
         tx.insert(table, "a", 1)
         number = tx.commit()
-    assert db.durable_horizon >= number
+    assert db.durable_seqno >= number
     with db.begin() as tx:
         tx.insert(table, "b", 1)
         tx.abort()
@@ -334,7 +334,7 @@ def test_tickets(db: braid.Database) -> None:
     assert ticket.wait() == ticket.wait() == ticket.number
     assert ticket.poll()
     assert table["a"] == 1
-    assert db.durable_horizon >= ticket.number
+    assert db.durable_seqno >= ticket.number
     assert repr(ticket) == f"<braid.Ticket {ticket.number}>"
     # One that nobody looks at becomes durable all the same.
     tx = db.begin()

@@ -513,7 +513,7 @@ typedef struct {
   // Entries removed because their time to live was over.
   uint64_t expired;
   // The number up to which all transactions are durable.
-  uint64_t durable_horizon;
+  uint64_t durable_seqno;
   // Bytes of log behind the newest checkpoint, which a recovery would read.
   uint64_t log_bytes_to_recover;
   // Whether the last checkpoint failed; `braid_db_health` says why.
@@ -1035,12 +1035,12 @@ braid_status braid_db_wait(braid_db *db,
 // (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
 braid_status braid_db_checkpoint(braid_db *db);
 
-// Sets `horizon` to the number up to which all transactions are durable.
+// Sets `seqno` to the number up to which all transactions are durable.
 //
 // # Safety
 //
-// `horizon` is NULL or points to where the number fits.
-braid_status braid_db_durable_horizon(braid_db *db, uint64_t *horizon);
+// `seqno` is NULL or points to where the number fits.
+braid_status braid_db_durable_seqno(braid_db *db, uint64_t *seqno);
 
 // Counts since the database was opened, and present sizes.
 //

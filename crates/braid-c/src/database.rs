@@ -77,7 +77,7 @@ impl OpenDatabase {
         }
         let mut newest = newest.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have refreshed to a newer state.
-        if database.durable_horizon() <= newest.durable_horizon() {
+        if database.durable_seqno() <= newest.durable_seqno() {
             return Ok(false);
         }
         let before = mem::replace(&mut *newest, database);
@@ -221,20 +221,20 @@ pub extern "C" fn braid_db_checkpoint(db: *mut braid_db) -> braid_status {
     })
 }
 
-/// Sets `horizon` to the number up to which all transactions are durable.
+/// Sets `seqno` to the number up to which all transactions are durable.
 ///
 /// # Safety
 ///
-/// `horizon` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_db_durable_horizon(
+pub unsafe extern "C" fn braid_db_durable_seqno(
     db: *mut braid_db,
-    horizon: *mut u64,
+    seqno: *mut u64,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Out::new(horizon, "horizon") }?;
-        out.set(database(db)?.current().durable_horizon());
+        let mut out = unsafe { Out::new(seqno, "seqno") }?;
+        out.set(database(db)?.current().durable_seqno());
         Ok(BRAID_OK)
     })
 }

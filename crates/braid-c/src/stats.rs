@@ -31,7 +31,7 @@ pub struct braid_stats {
     /// Entries removed because their time to live was over.
     pub expired: u64,
     /// The number up to which all transactions are durable.
-    pub durable_horizon: u64,
+    pub durable_seqno: u64,
     /// Bytes of log behind the newest checkpoint, which a recovery would read.
     pub log_bytes_to_recover: u64,
     /// Whether the last checkpoint failed; `braid_db_health` says why.
@@ -112,7 +112,7 @@ impl braid_stats {
             oldest_snapshot: stats.oldest_snapshot.unwrap_or(0),
             old_versions: stats.old_versions as u64,
             expired: stats.expired,
-            durable_horizon: stats.durable_horizon,
+            durable_seqno: stats.durable_seqno,
             log_bytes_to_recover: stats.log_bytes_to_recover,
             checkpoint_failing: stats.checkpoint_failing,
             poisoned: stats.poisoned,

@@ -114,7 +114,7 @@ fn changes_are_followed_next_to_a_writer() {
     let db = Database::open(&path).unwrap();
     let table = db.table::<String, u64>("stock").unwrap();
     put(&db, &table, "cups", 0);
-    let from = db.durable_horizon().to_string();
+    let from = db.durable_seqno().to_string();
     let mut follower = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(["changes", "db", "--follow", "--from", &from])
         .current_dir(dir.path())

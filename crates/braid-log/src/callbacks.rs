@@ -57,32 +57,39 @@ impl Callbacks {
         }
     }
 
-    /// Registers an action. The caller looks at the horizon (`SeqCst`) afterwards and calls
+    /// Registers an action. The caller looks at the durable seqno (`SeqCst`) afterwards and calls
     /// [`Callbacks::run`] itself if the number is durable already.
     pub(crate) fn add(&self, shard: usize, number: u64, action: Action) {
         let shard = &self.shards[shard % self.shards.len()];
         let mut actions = shard.actions.lock();
         actions.push((number, action));
-        // SeqCst: pairs with `run`. Either it sees the number, or the caller sees the horizon.
+        // SeqCst: pairs with `run`. Either it sees the number, or the caller sees the durable
+        // seqno.
         shard.least.fetch_min(number, Ordering::SeqCst);
     }
 
-    /// Runs everything up to `horizon`, on this thread. The horizon was published (`SeqCst`) before.
-    pub(crate) fn run(&self, horizon: u64, outcome: &Result<(), LogError>) {
-        (0..self.shards.len()).for_each(|shard| self.run_shard(shard, horizon, outcome));
+    /// Runs everything up to `durable_seqno`, on this thread. The durable seqno was published
+    /// (`SeqCst`) before.
+    pub(crate) fn run(&self, durable_seqno: u64, outcome: &Result<(), LogError>) {
+        (0..self.shards.len()).for_each(|shard| self.run_shard(shard, durable_seqno, outcome));
     }
 
     /// Like [`Callbacks::run`], of one shard.
-    pub(crate) fn run_shard(&self, shard: usize, horizon: u64, outcome: &Result<(), LogError>) {
+    pub(crate) fn run_shard(
+        &self,
+        shard: usize,
+        durable_seqno: u64,
+        outcome: &Result<(), LogError>,
+    ) {
         let shard = &self.shards[shard];
         // SeqCst: pairs with `add`.
-        if shard.least.load(Ordering::SeqCst) > horizon {
+        if shard.least.load(Ordering::SeqCst) > durable_seqno {
             return;
         }
         let mut due = {
             let mut actions = shard.actions.lock();
             let due: Vec<_> = actions
-                .extract_if(.., |(number, _)| *number <= horizon)
+                .extract_if(.., |(number, _)| *number <= durable_seqno)
                 .collect();
             let least = actions.iter().map(|&(number, _)| number).min();
             shard

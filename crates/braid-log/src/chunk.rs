@@ -11,7 +11,7 @@
 //! | 16..24 | chunk sequence number in the lane |
 //! | 24..32 | least number in the chunk |
 //! | 32..40 | greatest number in the chunk |
-//! | 40..48 | durable horizon known when the chunk was sealed |
+//! | 40..48 | durable seqno known when the chunk was sealed |
 //! | 48..52 | payload length in bytes |
 //! | 52..56 | log records |
 //! | 56..64 | number of the flush, with a protocol that numbers flushes; else 0 |
@@ -46,7 +46,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) sequence: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
-    pub(crate) horizon: u64,
+    pub(crate) durable_seqno: u64,
     pub(crate) payload_len: u32,
     pub(crate) log_records: u32,
     pub(crate) link: u32,
@@ -96,7 +96,7 @@ impl ChunkHeader {
         chunk[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         chunk[24..32].copy_from_slice(&self.first.to_le_bytes());
         chunk[32..40].copy_from_slice(&self.last.to_le_bytes());
-        chunk[40..48].copy_from_slice(&self.horizon.to_le_bytes());
+        chunk[40..48].copy_from_slice(&self.durable_seqno.to_le_bytes());
         chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
         chunk[52..56].copy_from_slice(&self.log_records.to_le_bytes());
         chunk[56..64].copy_from_slice(&self.flush.to_le_bytes());
@@ -119,7 +119,7 @@ impl ChunkHeader {
             sequence: get_u64(bytes, 16),
             first: get_u64(bytes, 24),
             last: get_u64(bytes, 32),
-            horizon: get_u64(bytes, 40),
+            durable_seqno: get_u64(bytes, 40),
             payload_len: get_u32(bytes, 48),
             log_records: get_u32(bytes, 52),
             link: get_u32(bytes, 64),
@@ -155,7 +155,7 @@ mod tests {
             sequence: 99,
             first: 5,
             last: 11,
-            horizon: 4,
+            durable_seqno: 4,
             payload_len: 100,
             log_records: 3,
             link: 0xdead_beef,

@@ -74,7 +74,7 @@ pub(crate) struct Core {
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
-    horizon: CachePadded<AtomicU64>,
+    durable_seqno: CachePadded<AtomicU64>,
     /// The last number of the newest epoch that has ended; for a protocol with epochs.
     epoch_end: CachePadded<AtomicU64>,
     /// With a protocol that records dependencies: what is acknowledged, lane by lane.
@@ -85,9 +85,9 @@ pub(crate) struct Core {
     pub(crate) flushed: CachePadded<AtomicU64>,
     /// The greatest number that somebody sleeps for whose own bytes are not what is missing.
     awaited: CachePadded<AtomicU64>,
-    /// A pending commit holds the horizon back: whoever finishes next computes it anew.
+    /// A pending commit holds the durable seqno back: whoever finishes next computes it anew.
     stalled: CachePadded<AtomicBool>,
-    /// Notified when the horizon grows, for those whose own flush is long done.
+    /// Notified when the durable seqno grows, for those whose own flush is long done.
     pub(crate) stall: Event,
     /// See [`Log::announce_durable`](crate::Log::announce_durable).
     pub(crate) announce: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Core {
         f.debug_struct("Log")
             .field("options", &self.options)
             .field("incarnation", &self.incarnation)
-            .field("horizon", &self.horizon())
+            .field("durable_seqno", &self.durable_seqno())
             .finish_non_exhaustive()
     }
 }
@@ -171,7 +171,7 @@ impl Core {
             commit_slots: CommitSlots::new(base, by_lane.then_some(options.lanes)),
             strands,
             lanes,
-            horizon: CachePadded::new(AtomicU64::new(base)),
+            durable_seqno: CachePadded::new(AtomicU64::new(base)),
             epoch_end: CachePadded::new(AtomicU64::new(base)),
             flushed: CachePadded::new(AtomicU64::new(base)),
             awaited: CachePadded::new(AtomicU64::new(0)),
@@ -195,9 +195,9 @@ impl Core {
     }
 
     /// Every number up to here is durable and finished.
-    pub(crate) fn horizon(&self) -> u64 {
+    pub(crate) fn durable_seqno(&self) -> u64 {
         // SeqCst: waiters announce themselves before this look, see `advance`.
-        self.horizon.load(Ordering::SeqCst)
+        self.durable_seqno.load(Ordering::SeqCst)
     }
 
     /// Whether what somebody waits for is acknowledged.
@@ -206,14 +206,14 @@ impl Core {
             Some(hardening) if target.group != 0 => {
                 hardening.hardened(target.lane) >= target.number
             }
-            _ => self.horizon() >= target.number,
+            _ => self.durable_seqno() >= target.number,
         }
     }
 
     /// The outcome for what somebody waits for, if it is known.
     pub(crate) fn outcome(&self, target: WaitTarget) -> Option<Result<(), LogError>> {
         // The poison first: if it is unset, nothing that failed was acknowledged before the look at the
-        // horizon. A number may well be durable though the log is poisoned.
+        // durable seqno. A number may well be durable though the log is poisoned.
         let poison = self.poison();
         if self.is_reached(target) {
             return Some(Ok(()));
@@ -285,10 +285,10 @@ impl Core {
 
     /// Looks how far everything is durable and finished. With hardening, also how far each lane is.
     fn frontier(&self) -> (Frontier, Vec<u64>) {
-        // The order matters, see `CommitSlots` and `Protocol::horizon`: what is assigned after the
-        // first look is greater; what left its slot before the second is in a strand's buffer by
-        // the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch that ends
-        // later counts later.
+        // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: what is assigned
+        // after the first look is greater; what left its slot before the second is in a strand's
+        // buffer by the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch
+        // that ends later counts later.
         let epoch_end = self.epoch_end.load(Ordering::Acquire);
         let assigned = self.commit_slots.last_number();
         let commit_slots = self.commit_slots.oldest();
@@ -356,8 +356,8 @@ impl Core {
         any
     }
 
-    /// One look, for the horizon and for hardening: what one of them found in the way, `publish` must know.
-    /// Returns the least number of a pending commit.
+    /// One look, for the durable seqno and for hardening: what one of them found in the way,
+    /// `publish` must know. Returns the least number of a pending commit.
     fn publish_frontier(&self) -> u64 {
         let (frontier, lanes) = self.frontier();
         // I8: nothing is acknowledged after a failure.
@@ -366,15 +366,17 @@ impl Core {
         }
         let hardening = self.hardening.as_ref();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
-        let horizon = self.protocol.horizon(&frontier);
+        let durable_seqno = self.protocol.durable_seqno(&frontier);
         if let Some(announce) = self.announce.get()
-            && horizon > self.horizon()
+            && durable_seqno > self.durable_seqno()
         {
-            announce(horizon);
+            announce(durable_seqno);
         }
-        // SeqCst: before the looks at who waits, see `horizon`.
-        let before = self.horizon.fetch_max(horizon, Ordering::SeqCst);
-        if hardened || horizon > before {
+        // SeqCst: before the looks at who waits, see `durable_seqno`.
+        let before = self
+            .durable_seqno
+            .fetch_max(durable_seqno, Ordering::SeqCst);
+        if hardened || durable_seqno > before {
             self.stall.notify();
             self.run_callbacks();
         }
@@ -391,7 +393,7 @@ impl Core {
     pub(crate) fn end_epoch(&self) {
         let end = self.commit_slots.last_number();
         let before = self.epoch_end.load(Ordering::Relaxed);
-        if before > self.horizon() || end == before {
+        if before > self.durable_seqno() || end == before {
             return;
         }
         // Release: pairs with `frontier`. Only one of several who end it at once has to succeed.
@@ -406,13 +408,13 @@ impl Core {
     pub(crate) fn run_callbacks(&self) {
         let all = self.strands.len();
         match &self.hardening {
-            None => self.callbacks.run(self.horizon(), &Ok(())),
+            None => self.callbacks.run(self.durable_seqno(), &Ok(())),
             Some(hardening) => {
                 for (shard, strand) in self.strands.iter().enumerate() {
                     let hardened = hardening.hardened(strand.lane);
                     self.callbacks.run_shard(shard, hardened, &Ok(()));
                 }
-                self.callbacks.run_shard(all, self.horizon(), &Ok(()));
+                self.callbacks.run_shard(all, self.durable_seqno(), &Ok(()));
             }
         }
     }
@@ -422,7 +424,7 @@ impl Core {
     /// in its log record.
     pub(crate) fn depend(&self, lane: usize, number: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
-        if newest <= self.horizon() {
+        if newest <= self.durable_seqno() {
             return Vec::new();
         }
         match self.protocol.dependence() {
@@ -547,7 +549,7 @@ impl Core {
         }
     }
 
-    /// Like [`Core::request_flush`], for what the horizon waits for in other lanes too.
+    /// Like [`Core::request_flush`], for what the durable seqno waits for in other lanes too.
     pub(crate) fn request_flush_everywhere(&self, own: usize) {
         for lane in &self.lanes {
             if lane.index == own || self.is_dirty(lane) {
@@ -583,8 +585,8 @@ impl Core {
         }
     }
 
-    /// Own bytes are durable (or unknown), but the horizon is behind: flush what others buffered, or
-    /// sleep until it moves.
+    /// Own bytes are durable (or unknown), but the durable seqno is behind: flush what others
+    /// buffered, or sleep until it moves.
     #[cold]
     fn wait_stalled(&self, target: WaitTarget) {
         if self.protocol.has_epochs() && self.options.flush_mode == FlushMode::Callers {

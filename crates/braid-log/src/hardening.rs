@@ -43,7 +43,7 @@ impl Hardening {
 
     /// How far a lane is hardened.
     pub(crate) fn hardened(&self, lane: usize) -> u64 {
-        // SeqCst: waiters announce themselves before this look, as with the horizon.
+        // SeqCst: waiters announce themselves before this look, as with the durable seqno.
         self.lanes[lane].hardened.load(Ordering::SeqCst)
     }
 

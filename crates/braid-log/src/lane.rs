@@ -167,7 +167,7 @@ impl Completion {
         }
     }
 
-    /// Up to where the chunks are durable. Whatever the horizon covers lies before.
+    /// Up to where the chunks are durable. Whatever the durable seqno covers lies before.
     pub(crate) fn end(&self) -> DurableEnd {
         self.end
     }

@@ -41,8 +41,8 @@
 //!    callback.
 //!
 //! Steps 1 to 4 neither allocate memory nor make system calls. Between steps 2 and 4 the
-//! transaction holds back the *durable horizon*: the greatest sequence number up to which all
-//! transactions are durable and finished. A ticket resolves when the horizon has reached its
+//! transaction holds back the *durable seqno*: the greatest sequence number up to which all
+//! transactions are durable and finished. A ticket resolves when the durable seqno has reached its
 //! number, so everything that a transaction read or overwrote is durable when it is acknowledged,
 //! and also after a crash (I1 to I4 below).
 //!
@@ -77,9 +77,9 @@
 //! [`Recovered::into_log`] begins a new incarnation, and what was behind the cut is dead for ever,
 //! also if a crash interrupts that.
 //!
-//! Each chunk records the horizon known when it was sealed. So a log from which acknowledged log
-//! records are gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`], not
-//! shortened.
+//! Each chunk records the durable seqno known when it was sealed. So a log from which acknowledged
+//! log records are gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`],
+//! not shortened.
 //!
 //! # Invariants kept here
 //!
@@ -91,8 +91,9 @@
 //! # Sources
 //!
 //! The modules under `protocol` name theirs. The default, `glsn`, is P-WAL's (parallel write-ahead
-//! logging, with early lock release and flush pipelining), with an exact horizon in place of the minimum over all flushed positions, so that an idle
-//! strand holds nobody back, and with strands that share a device's flushes.
+//! logging, with early lock release and flush pipelining), with an exact durable seqno in place of
+//! the minimum over all flushed positions, so that an idle strand holds nobody back, and with
+//! strands that share a device's flushes.
 
 #![cfg_attr(
     not(test),

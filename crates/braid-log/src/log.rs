@@ -137,7 +137,7 @@ impl Log {
                 link: 0,
                 base: number,
                 first_chunk: 1,
-                horizon: number,
+                durable_seqno: number,
                 len: segment.len,
                 kept: kept.clone(),
                 successor: None,
@@ -253,9 +253,9 @@ impl Log {
         Recovered::scan(device, options.checked()?, start, Some(durable), progress)
     }
 
-    /// Calls `announce` with the [horizon](Log::horizon) before it moves there, so before anything up to it is
-    /// acknowledged. Can be set once. `announce` is called by the threads that flush, and must be
-    /// quick.
+    /// Calls `announce` with the [durable seqno](Log::durable_seqno) before it moves there, so
+    /// before anything up to it is acknowledged. Can be set once. `announce` is called by the
+    /// threads that flush, and must be quick.
     pub fn announce_durable(&self, announce: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.core().announce.set(Box::new(announce));
     }
@@ -301,9 +301,9 @@ impl Log {
         &self.core().options
     }
 
-    /// The durable horizon: every number up to it is durable, and its commit finished. Grows only.
-    pub fn horizon(&self) -> u64 {
-        self.core().horizon()
+    /// The durable seqno: every number up to it is durable, and its commit finished. Grows only.
+    pub fn durable_seqno(&self) -> u64 {
+        self.core().durable_seqno()
     }
 
     /// The newest number assigned.
@@ -362,7 +362,7 @@ impl Log {
         let (core, number) = (self.core(), self.last_number());
         if core.protocol.has_epochs() {
             // One may be under way, which ended before our number.
-            while core.horizon() < number {
+            while core.durable_seqno() < number {
                 core.end_epoch();
                 core.wait(WaitTarget::everything(number.min(core.epoch_end())))?;
             }
@@ -386,7 +386,7 @@ impl Log {
             LockRelease::Precommit => u64::MAX,
             // Flushes assign their number before they let go of the latch that this takes.
             LockRelease::Numbered => core.strands[strand].open_group() - 1,
-            LockRelease::Durable => core.horizon(),
+            LockRelease::Durable => core.durable_seqno(),
         }
     }
 
@@ -426,11 +426,11 @@ impl Log {
     }
 
     /// The greatest number that has been acknowledged to anybody. With `gsn` it may be greater than the
-    /// [horizon](Log::horizon).
+    /// [durable seqno](Log::durable_seqno).
     pub fn acknowledged(&self) -> u64 {
         let core = self.core();
         let hardened = core.hardening.as_ref().map_or(0, Hardening::greatest);
-        hardened.max(core.horizon())
+        hardened.max(core.durable_seqno())
     }
 
     /// How many kinds of progress there are, see [`Log::on_progress`]: one, or with `gsn` one a lane and one

@@ -212,20 +212,20 @@ fn a_free_permit_is_handed_on() {
     });
 }
 
-/// An action that is registered while the horizon moves runs once.
+/// An action that is registered while the durable seqno moves runs once.
 ///
 /// Needs SeqCst for `least` in `add` and in the first look of `run`.
 #[test]
 fn an_action_runs_once() {
     explore(usize::MAX, || {
         let callbacks = Arc::new(Callbacks::new(1));
-        let horizon = Arc::new(AtomicU64::new(0));
+        let durable_seqno = Arc::new(AtomicU64::new(0));
         let runs = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let advance = {
-            let (callbacks, horizon) = (callbacks.clone(), horizon.clone());
+            let (callbacks, durable_seqno) = (callbacks.clone(), durable_seqno.clone());
             spawn(move || {
                 for number in 1..=2 {
-                    horizon.fetch_max(number, SeqCst);
+                    durable_seqno.fetch_max(number, SeqCst);
                     callbacks.run(number, &Ok(()));
                 }
             })
@@ -237,7 +237,7 @@ fn an_action_runs_once() {
             }
         };
         callbacks.add(0, 2, Action::Call(Box::new(call)));
-        let seen = horizon.load(SeqCst);
+        let seen = durable_seqno.load(SeqCst);
         if seen >= 2 {
             callbacks.run(seen, &Ok(()));
         }
@@ -285,7 +285,7 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
 }
 
 /// Two that block on their tickets flush for each other, and the one that finishes its commit last
-/// gets the horizon moving again.
+/// gets the durable seqno moving again.
 ///
 /// Needs SeqCst for `stalled` in `publish` and `left_slot`, for the slot in `CommitSlots::leave`
 /// and `CommitSlots::oldest`, for `dirty` in `put` and `is_dirty`, and in `Lane::release`.
@@ -299,7 +299,7 @@ fn blocked_committers_are_acknowledged() {
         };
         append(&log, 0).wait().unwrap();
         other.join().unwrap();
-        assert_eq!(log.horizon(), 2);
+        assert_eq!(log.durable_seqno(), 2);
     });
 }
 
@@ -322,12 +322,12 @@ fn who_needs_buffer_space_gets_it() {
         };
         append_bytes(&log, 0, &LARGE).wait().unwrap();
         other.join().unwrap();
-        assert_eq!(log.horizon(), SLOTS_PER_STRAND as u64 + 1);
+        assert_eq!(log.durable_seqno(), SLOTS_PER_STRAND as u64 + 1);
     });
 }
 
-/// A committer that does not wait holds the horizon back while it is in flight; who waits for it behind
-/// it is woken when it leaves.
+/// A committer that does not wait holds the durable seqno back while it is in flight; who waits for
+/// it behind it is woken when it leaves.
 ///
 /// Needs SeqCst for the slot in `CommitSlots::leave` and `CommitSlots::oldest`.
 fn last_one_wakes(protocol: ProtocolKind) {
@@ -344,7 +344,7 @@ fn last_one_wakes(protocol: ProtocolKind) {
         drop(append(&log, 0));
         waiting.join().unwrap();
         log.sync().unwrap();
-        assert_eq!(log.horizon(), 2);
+        assert_eq!(log.durable_seqno(), 2);
     });
 }
 
@@ -353,8 +353,8 @@ fn who_leaves_last_wakes_who_waits() {
     last_one_wakes(ProtocolKind::Glsn);
 }
 
-/// `gsn` acknowledges by its lanes: these and the horizon come from one look at who is in flight, or who
-/// leaves between two wakes nobody.
+/// `gsn` acknowledges by its lanes: these and the durable seqno come from one look at who is in
+/// flight, or who leaves between two wakes nobody.
 #[test]
 fn who_leaves_last_wakes_who_waits_for_its_lane() {
     last_one_wakes(ProtocolKind::Gsn);
@@ -380,15 +380,15 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         pending.finish().detach();
         waiting.join().unwrap();
         log.sync().unwrap();
-        assert_eq!(log.horizon(), 1);
+        assert_eq!(log.durable_seqno(), 1);
     });
 }
 
 /// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
 ///
-/// Needs SeqCst for the horizon in `advance` and `Core::horizon`, for `stalled`, for the slot in
-/// `CommitSlots::leave` and `CommitSlots::oldest`, in `is_dirty`, for `stopping`, and the fence in
-/// `request_flush`.
+/// Needs SeqCst for the durable seqno in `advance` and `Core::durable_seqno`, for `stalled`, for
+/// the slot in `CommitSlots::leave` and `CommitSlots::oldest`, in `is_dirty`, for `stopping`, and
+/// the fence in `request_flush`.
 #[test]
 fn the_flusher_serves_who_does_not_block() {
     explore(2, || {
@@ -437,7 +437,7 @@ fn the_flusher_and_a_committer_that_blocks() {
         append(&log, 0).wait().unwrap();
         other.join().unwrap();
         stop(&log, flusher);
-        assert_eq!(log.horizon(), 2);
+        assert_eq!(log.durable_seqno(), 2);
     });
 }
 

@@ -12,7 +12,7 @@ use crate::ticket::{StrandHandle, Ticket};
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
 ///
-/// From [`Log::enter`](crate::Log::enter) on it holds the durable horizon back, so that nothing is
+/// From [`Log::enter`](crate::Log::enter) on it holds the durable seqno back, so that nothing is
 /// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
 /// gives assigned numbers up. If its log record was appended, its writes may be applied in part:
 /// then dropping it stops the log, see [`PendingCommit::fail`].
@@ -280,8 +280,9 @@ impl<'a> PendingCommit<'a> {
     /// part of them: stops the log (I8).
     ///
     /// The log flushes what was appended so far, which no failure can take back. Then, before this transaction
-    /// releases its commit slot, the log is poisoned: so the horizon, every acknowledgement and every
-    /// [checkpoint position](crate::Log::quiesce) that is used stay before this transaction's numbers.
+    /// releases its commit slot, the log is poisoned: so the durable seqno, every acknowledgement
+    /// and every [checkpoint position](crate::Log::quiesce) that is used stay before this
+    /// transaction's numbers.
     #[cold]
     pub fn fail(mut self, cause: &str) {
         let core = &self.strand_handle.core;

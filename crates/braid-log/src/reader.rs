@@ -312,7 +312,7 @@ mod tests {
             sequence: 3,
             first: 1,
             last: 1,
-            horizon: 0,
+            durable_seqno: 0,
             payload_len: 5000,
             log_records: 1,
             link: 4,

@@ -289,7 +289,7 @@ impl Recovered {
             braid_rt::coverage_point("recovery: incarnations that do not count as one");
             start.number.max(newest_base)
         };
-        let mut horizon = if damage.is_some() {
+        let mut durable_seqno = if damage.is_some() {
             base
         } else {
             base.max(newest_base)
@@ -298,21 +298,21 @@ impl Recovered {
             for (&of, found) in &lane.found {
                 // What a later incarnation discarded was never acknowledged.
                 let next = begun.range(of + 1..).next();
-                if next.is_some_and(|(_, next)| found.horizon > next.base) {
+                if next.is_some_and(|(_, next)| found.durable_seqno > next.base) {
                     // Chunks of two logs: no crash, nor any one damaged block.
                     return Err(LogError::corrupted(
                         format!(
                             "a chunk of incarnation {of} calls number {} durable, but a later incarnation discarded it",
-                            found.horizon
+                            found.durable_seqno
                         ),
                         &segment_name(usize::from(lane.end.lane), lane.end_segment),
                         0,
                     ));
                 }
-                horizon = horizon.max(found.horizon);
+                durable_seqno = durable_seqno.max(found.durable_seqno);
             }
         }
-        horizon = horizon.max(limit.unwrap_or(0));
+        durable_seqno = durable_seqno.max(limit.unwrap_or(0));
         let in_newest = start
             .lanes
             .iter()
@@ -325,7 +325,7 @@ impl Recovered {
         }
         let mut scanned = Scanned {
             base,
-            horizon,
+            durable_seqno,
             flush_base: if in_newest { start.flush } else { 0 },
             ..Scanned::default()
         };
@@ -349,9 +349,9 @@ impl Recovered {
                         .retain(|run| kept.holds(index, run.last, run.flush));
                     discarded += (before - found.runs.len()) as u64;
                 }
-                let count = found.take_up_to(horizon);
+                let count = found.take_up_to(durable_seqno);
                 if uniform || of == incarnation {
-                    scanned.found_to_horizon += count;
+                    scanned.found_to_durable += count;
                 }
                 if of == incarnation {
                     scanned.flushes.append(&mut found.flushes);
@@ -373,7 +373,7 @@ impl Recovered {
         };
         let lane_of = |number: u64| to_usize(number % lanes.len() as u64);
         let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
-        let mut cut = base.max(horizon);
+        let mut cut = base.max(durable_seqno);
         for run in &scanned.tail {
             match counts(run) {
                 true => cut = cut.max(run.last),
@@ -400,8 +400,8 @@ impl Recovered {
             }
             ceiling = cut;
         } else if limit.is_none() && protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
-            // An assignment takes as many numbers as there are lanes and uses one: the horizon may
-            // have been anywhere before the next one used.
+            // An assignment takes as many numbers as there are lanes and uses one: the durable
+            // seqno may have been anywhere before the next one used.
             braid_rt::coverage_point("recovery: the cut goes up to a whole assignment");
             let stride = lanes.len() as u64;
             cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
@@ -410,13 +410,13 @@ impl Recovered {
         for (index, lane) in lanes.iter().enumerate().filter(|_| damage.is_none()) {
             if let Some(behind) = lane.behind
                 && lane.end.incarnation == incarnation
-                && behind.horizon > cut
+                && behind.durable_seqno > cut
             {
-                let horizon = behind.horizon;
+                let durable_seqno = behind.durable_seqno;
                 braid_rt::coverage_point("damage: a chunk behind the end names what is missing");
                 return Err(LogError::corrupted(
                     format!(
-                        "the log ends at number {cut}, but this chunk says that {horizon} was durable"
+                        "the log ends at number {cut}, but this chunk says that {durable_seqno} was durable"
                     ),
                     &segment_name(index, behind.segment),
                     behind.offset,
@@ -424,10 +424,11 @@ impl Recovered {
             }
             for (name, header) in &lane.beyond {
                 // Chunks in flight together may be lost in any order; that leaves segments behind the end.
-                // But none of a later incarnation, and none begun with a horizon behind the cut.
+                // But none of a later incarnation, and none begun with a durable seqno behind the
+                // cut.
                 braid_rt::coverage_point("recovery: a segment behind the end");
                 let later = header.incarnation > lane.end.incarnation;
-                if later || (header.incarnation == incarnation && header.horizon > cut) {
+                if later || (header.incarnation == incarnation && header.durable_seqno > cut) {
                     braid_rt::coverage_point(
                         "damage: a segment behind the end shows that log is missing",
                     );

@@ -14,7 +14,8 @@ use crate::protocol::{Dependent, Run};
 use crate::reader::{Expected, SegmentReader};
 use crate::segment::{Segment, SegmentHeader, segment_name};
 
-/// Runs kept before those below the horizon are folded into a count. Simulated logs are short.
+/// Runs kept before those below the durable seqno are folded into a count. Simulated logs are
+/// short.
 fn fold_at() -> usize {
     if braid_rt::simulation::is_on() {
         8
@@ -73,8 +74,8 @@ pub(crate) struct Streamed {
 /// What a lane holds of one incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// The greatest horizon a chunk or segment header names.
-    pub(crate) horizon: u64,
+    /// The greatest durable seqno a chunk or segment header names.
+    pub(crate) durable_seqno: u64,
     pub(crate) protocol: u8,
     pub(crate) base: u64,
     /// What the header says of the incarnation before.
@@ -82,7 +83,7 @@ pub(crate) struct Found {
     /// Numbers of flushes.
     pub(crate) flushes: Vec<u64>,
     pub(crate) dependents: Vec<Dependent>,
-    /// Numbers of log records up to the horizon that were folded away.
+    /// Numbers of log records up to the durable seqno that were folded away.
     folded: u64,
     /// All other log records.
     pub(crate) runs: Vec<Run>,
@@ -93,28 +94,28 @@ impl Found {
     fn add(&mut self, run: Run) {
         self.runs.push(run);
         if self.runs.len() >= self.fold_at.max(fold_at()) {
-            braid_rt::coverage_point("scan: numbers up to the horizon are folded");
-            let horizon = self.horizon;
-            self.folded += count_up_to(&mut self.runs, horizon);
+            braid_rt::coverage_point("scan: numbers up to the durable seqno are folded");
+            let durable_seqno = self.durable_seqno;
+            self.folded += count_up_to(&mut self.runs, durable_seqno);
             self.fold_at = 2 * self.runs.len();
             // What is acknowledged depends on nothing that is lost.
             self.dependents
-                .retain(|dependent| dependent.number > horizon);
+                .retain(|dependent| dependent.number > durable_seqno);
         }
     }
 
-    /// Numbers up to `horizon`, at least the lane's own; those runs are removed.
-    pub(crate) fn take_up_to(&mut self, horizon: u64) -> u64 {
-        debug_assert!(horizon >= self.horizon || self.folded == 0);
-        std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, horizon)
+    /// Numbers up to `durable_seqno`, at least the lane's own; those runs are removed.
+    pub(crate) fn take_up_to(&mut self, durable_seqno: u64) -> u64 {
+        debug_assert!(durable_seqno >= self.durable_seqno || self.folded == 0);
+        std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, durable_seqno)
     }
 }
 
-/// Removes the runs that end at or before `horizon`; returns how many numbers they hold.
-fn count_up_to(runs: &mut Vec<Run>, horizon: u64) -> u64 {
+/// Removes the runs that end at or before `durable_seqno`; returns how many numbers they hold.
+fn count_up_to(runs: &mut Vec<Run>, durable_seqno: u64) -> u64 {
     let mut count = 0;
     runs.retain(|run| {
-        let keep = run.last > horizon;
+        let keep = run.last > durable_seqno;
         if !keep {
             count += run.last - run.first + 1;
         }
@@ -126,8 +127,8 @@ fn count_up_to(runs: &mut Vec<Run>, horizon: u64) -> u64 {
 /// A chunk behind the end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Behind {
-    /// The durable horizon that it names.
-    pub(crate) horizon: u64,
+    /// The durable seqno that it names.
+    pub(crate) durable_seqno: u64,
     /// The sequence number of its segment.
     pub(crate) segment: u64,
     pub(crate) offset: u64,
@@ -151,7 +152,8 @@ pub(crate) struct LaneScan {
     pub(crate) bytes: u64,
     /// Segments behind the end whose headers are of this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
-    /// The greatest horizon that a chunk of the end's incarnation, or of a later one, names behind the end.
+    /// The greatest durable seqno that a chunk of the end's incarnation, or of a later one, names
+    /// behind the end.
     pub(crate) behind: Option<Behind>,
     /// Why the log goes on behind the end, if it does: of a scan that salvages.
     pub(crate) broken: Option<String>,
@@ -382,7 +384,9 @@ impl LaneScan {
     fn begin(&mut self) {
         let header = &self.end_header;
         let found = self.found.entry(header.incarnation).or_default();
-        found.horizon = found.horizon.max(self.mode.up_to_limit(header.horizon));
+        found.durable_seqno = found
+            .durable_seqno
+            .max(self.mode.up_to_limit(header.durable_seqno));
         found.base = header.base;
         found.kept.clone_from(&header.kept);
         found.protocol = header.protocol;
@@ -476,13 +480,15 @@ impl LaneScan {
         reader.keep_from(offset);
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
             let (header, crc) = (chunk.header, chunk.crc);
-            if header.horizon.max(header.flush) >= NUMBERS_MAX {
+            if header.durable_seqno.max(header.flush) >= NUMBERS_MAX {
                 let name = segment_name(lane, segment.sequence);
                 let what = "a chunk with a good CRC has numbers that no log comes to";
                 return Err(LogError::corrupted(what, &name, offset));
             }
             let found = self.found.entry(header.incarnation).or_default();
-            found.horizon = found.horizon.max(self.mode.up_to_limit(header.horizon));
+            found.durable_seqno = found
+                .durable_seqno
+                .max(self.mode.up_to_limit(header.durable_seqno));
             flush.push((offset, self.end, header));
             offset += header.size() as u64;
             self.chunks += 1;
@@ -581,7 +587,7 @@ impl LaneScan {
                 braid_rt::coverage_point("scan: a chunk behind the end");
             }
             found = found.max(header.map(|header| Behind {
-                horizon: header.horizon,
+                durable_seqno: header.durable_seqno,
                 segment: segment.sequence,
                 offset,
             }));

@@ -12,7 +12,7 @@
 //! | 44..48 | link: CRC-32C of the lane's last chunk before the segment |
 //! | 48..56 | base: the last number of older incarnations that counts |
 //! | 56..64 | sequence number of the segment's first chunk |
-//! | 64..72 | durable horizon known when the segment was begun |
+//! | 64..72 | durable seqno known when the segment was begun |
 //! | 72..80 | length of the file in bytes |
 //! | 80..84 | lanes of the log |
 //! | 84..88 | CRC-32C of the bytes before and behind |
@@ -121,7 +121,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) link: u32,
     pub(crate) base: u64,
     pub(crate) first_chunk: u64,
-    pub(crate) horizon: u64,
+    pub(crate) durable_seqno: u64,
     pub(crate) len: u64,
     /// For each lane, the last number (of a flush or of a transaction, as its protocol has it) that counts
     /// of the incarnation before.
@@ -152,7 +152,7 @@ impl SegmentHeader {
         block[44..48].copy_from_slice(&self.link.to_le_bytes());
         block[48..56].copy_from_slice(&self.base.to_le_bytes());
         block[56..64].copy_from_slice(&self.first_chunk.to_le_bytes());
-        block[64..72].copy_from_slice(&self.horizon.to_le_bytes());
+        block[64..72].copy_from_slice(&self.durable_seqno.to_le_bytes());
         block[72..80].copy_from_slice(&self.len.to_le_bytes());
         block[80..84].copy_from_slice(&self.lanes.to_le_bytes());
         for (place, kept) in block[HEADER_BYTES..].chunks_exact_mut(8).zip(&self.kept) {
@@ -192,7 +192,7 @@ impl SegmentHeader {
             link: get_u32(block, 44),
             base: get_u64(block, 48),
             first_chunk: get_u64(block, 56),
-            horizon: get_u64(block, 64),
+            durable_seqno: get_u64(block, 64),
             len: get_u64(block, 72),
             kept: (HEADER_BYTES..end)
                 .step_by(8)
@@ -204,7 +204,7 @@ impl SegmentHeader {
             header.sequence,
             header.base,
             header.first_chunk,
-            header.horizon,
+            header.durable_seqno,
         ];
         let is_possible = header.incarnation < INCARNATIONS_MAX
             && numbers.iter().all(|number| *number < NUMBERS_MAX);
@@ -298,7 +298,7 @@ mod tests {
             link: 9,
             base: 77,
             first_chunk: 12,
-            horizon: 70,
+            durable_seqno: 70,
             len: 1 << 20,
             kept: vec![5, 6, 7, 8],
             successor: Some(4),

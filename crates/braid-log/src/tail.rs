@@ -1,10 +1,10 @@
 //! Reading the log in the order of its numbers while it is written.
 //!
 //! Strands put their log records into chunks in any order, and lanes get on at different speeds.
-//! What orders them again is the horizon that each chunk names: everything up to it was durable
-//! when the chunk was sealed, so it lies in chunks before. Once every lane was read to a chunk that
-//! names `h` or more, all log records up to `h` were read. A lane that was read to its end, as far
-//! as that is durable, has all up to the horizon of now.
+//! What orders them again is the durable seqno that each chunk names: everything up to it was
+//! durable when the chunk was sealed, so it lies in chunks before. Once every lane was read to a
+//! chunk that names `h` or more, all log records up to `h` were read. A lane that was read to its
+//! end, as far as that is durable, has all up to the durable seqno of now.
 //!
 //! Behind the end of an incarnation the next one's header says what of it counts, as in recovery. What is
 //! handed out is durable and counts for ever.
@@ -86,7 +86,7 @@ struct Cursor {
     /// there on does not count: another process may be writing it.
     end: Option<u64>,
     /// Every log record of the lane up to this number was read.
-    horizon: u64,
+    durable_seqno: u64,
     partial: HashMap<u64, Partial>,
     window: AlignedBuf,
     window_at: u64,
@@ -139,7 +139,7 @@ impl Log {
 impl TailReader {
     /// Calls `f` for each transaction that became durable, in the order of the numbers, until there are no
     /// more or they hold more than about `bytes`. Returns the number up to which all were handed out: the
-    /// [horizon](Log::horizon), if there were no more.
+    /// [durable seqno](Log::durable_seqno), if there were no more.
     ///
     /// # Errors
     /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or
@@ -150,10 +150,11 @@ impl TailReader {
         f: &mut dyn FnMut(LogRecord<'_>),
     ) -> Result<u64, LogError> {
         let idle = !self.core.is_begun();
-        // In this order: what the horizon covers lies before the ends that are looked up after it.
-        let horizon = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
+        // In this order: what the durable seqno covers lies before the ends that are looked up
+        // after it.
+        let durable_seqno = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
             true => self.core.commit_slots.last_number(),
-            false => self.core.horizon(),
+            false => self.core.durable_seqno(),
         };
         let ends: Vec<DurableEnd> = self
             .core
@@ -175,13 +176,13 @@ impl TailReader {
                 continue;
             }
             let settled = |cursor: &Cursor| match cursor.is_at(ends[cursor.lane]) {
-                true => horizon,
-                false => cursor.horizon,
+                true => durable_seqno,
+                false => cursor.durable_seqno,
             };
             let current = self.incarnation;
             let here = |cursor: &&Cursor| cursor.next.incarnation <= current;
             let to = self.lanes.iter().filter(here).map(settled).min();
-            let to = to.unwrap_or(horizon);
+            let to = to.unwrap_or(durable_seqno);
             // A chunk of a log that another process writes may say that more was durable than this log begins
             // with.
             let most = match current < self.core.incarnation {
@@ -196,7 +197,7 @@ impl TailReader {
                 .iter()
                 .filter(here)
                 .filter(|cursor| !cursor.is_at(ends[cursor.lane]))
-                .min_by_key(|cursor| cursor.horizon);
+                .min_by_key(|cursor| cursor.durable_seqno);
             match behind.map(|cursor| cursor.lane) {
                 Some(lane) => self.advance(lane, ends[lane])?,
                 None => return Ok(self.done),
@@ -284,7 +285,7 @@ impl TailReader {
                 sequence: position.chunk,
                 link: position.link,
             },
-            horizon: number,
+            durable_seqno: number,
             partial: HashMap::new(),
             window: self.core.device.allocate(BLOCK),
             window_at: 0,
@@ -410,10 +411,10 @@ impl TailReader {
         if header.incarnation > cursor.next.incarnation {
             // What was not complete by then never is.
             cursor.partial.clear();
-            cursor.horizon = header.base;
+            cursor.durable_seqno = header.base;
         }
         cursor.next.incarnation = header.incarnation;
-        cursor.horizon = cursor.horizon.max(header.horizon);
+        cursor.durable_seqno = cursor.durable_seqno.max(header.durable_seqno);
         cursor.segment = next;
         cursor.offset = BLOCK as u64;
         cursor.window_len = 0;
@@ -516,7 +517,7 @@ impl Cursor {
             }
         }
         self.window = window;
-        self.horizon = self.horizon.max(header.horizon);
+        self.durable_seqno = self.durable_seqno.max(header.durable_seqno);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ fn append_wait_reopen() {
                 assert_eq!(ticket.number(), number);
                 ticket.wait().unwrap();
                 assert!(ticket.is_durable());
-                assert_eq!(log.horizon(), number);
+                assert_eq!(log.durable_seqno(), number);
             }
             let stats = log.stats();
             assert_eq!((stats.flushes, stats.records), (500, 500));
@@ -43,7 +43,7 @@ fn append_wait_reopen() {
             assert_eq!(found.len(), 500);
             assert_eq!(found[&77][1..], payload(77, 100));
             let log = recovered.into_log().unwrap();
-            assert_eq!((log.horizon(), log.last_number()), (500, 500));
+            assert_eq!((log.durable_seqno(), log.last_number()), (500, 500));
             log.append(&[b"more"]).unwrap().wait().unwrap();
             drop(log);
             let recovered = recover(&device, &options, &start);
@@ -174,7 +174,7 @@ fn aborted_and_dropped_commits_leave_no_gap() {
     );
 }
 
-/// A blocked commit holds the horizon back, and its end moves it.
+/// A blocked commit holds the durable seqno back, and its end moves it.
 #[test]
 fn a_pending_commit_holds_the_durable_seqno_back() {
     let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
@@ -192,14 +192,14 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
         while log.stats().flushes == 0 {
             std::thread::yield_now();
         }
-        assert_eq!((log.horizon(), log.applied_before()), (0, 1));
+        assert_eq!((log.durable_seqno(), log.applied_before()), (0, 1));
         pending.append(&[b"first"]);
         // The ticket is kept untouched: the other one's wait must see to our bytes.
         let ticket = pending.finish();
         assert_eq!(other.join().unwrap(), 2);
         assert!(ticket.is_durable());
     });
-    assert_eq!(log.horizon(), 2);
+    assert_eq!(log.durable_seqno(), 2);
 }
 
 /// Until it assigns, a pending commit holds back whatever is assigned meanwhile. When it has
@@ -219,7 +219,7 @@ fn a_pending_commit_can_wait_for_what_it_held_back() {
         while log.stats().flushes == 0 {
             drop(log.append(&[&[7; 1000]]).unwrap());
         }
-        assert_eq!(log.horizon(), 0);
+        assert_eq!(log.durable_seqno(), 0);
         pending.assign(1);
         log.ticket(before).wait().unwrap();
         pending.append(&[b"later"]);
@@ -272,7 +272,7 @@ fn futures_and_callbacks() {
     );
     // Dropped and never asked: becomes durable all the same.
     drop(log.append(&[b"dropped"]).unwrap());
-    while log.horizon() < 102 {
+    while log.durable_seqno() < 102 {
         std::thread::yield_now();
     }
 }
@@ -400,7 +400,7 @@ fn many_threads_with_checkpoints() {
                     let start = log.quiesce(|start| start);
                     assert!(start.number >= last.number);
                     log.sync().unwrap();
-                    assert!(log.horizon() >= start.number);
+                    assert!(log.durable_seqno() >= start.number);
                     log.release(&start).unwrap();
                     last = start;
                     std::thread::yield_now();
@@ -415,7 +415,7 @@ fn many_threads_with_checkpoints() {
         });
         log.sync().unwrap();
         let last = log.last_number();
-        assert_eq!(log.horizon(), last);
+        assert_eq!(log.durable_seqno(), last);
         log.close().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1600);
         let recovered = recover(&device, &options, &start);

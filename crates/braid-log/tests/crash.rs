@@ -162,11 +162,11 @@ fn step(
             model.alone.insert(ticket.number());
         }
         tickets.retain(|ticket| !ticket.is_durable());
-        model.acknowledged = model.acknowledged.max(log.horizon());
+        model.acknowledged = model.acknowledged.max(log.durable_seqno());
         if rng.u8(..20) == 0 {
             let start = log.quiesce(|start| start);
             log.sync()?;
-            model.acknowledged = model.acknowledged.max(log.horizon());
+            model.acknowledged = model.acknowledged.max(log.durable_seqno());
             model.start = Some(CheckpointPosition::decode(&start.encode())?);
             log.release(&start)?;
         }
@@ -196,7 +196,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             assert!(matches!(log.enter(1), Err(LogError::Poisoned { .. })));
             assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
         }
-        model.acknowledged = model.acknowledged.max(log.horizon());
+        model.acknowledged = model.acknowledged.max(log.durable_seqno());
         drop(log);
         medium = medium.after_crash();
         log = loop {
@@ -210,7 +210,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             model.check(cut, &found, protocol);
             match recovered.into_log() {
                 Ok(log) => {
-                    assert_eq!((log.horizon(), log.last_number()), (cut, cut));
+                    assert_eq!((log.durable_seqno(), log.last_number()), (cut, cut));
                     break log;
                 }
                 Err(_) => {

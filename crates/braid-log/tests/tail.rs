@@ -12,7 +12,8 @@ use braid_log::{
 };
 use common::{bounded, log_records, payload, sim, small, try_recover};
 
-/// Reads on, in portions of a random size; what comes is in order, and not beyond the horizon.
+/// Reads on, in portions of a random size; what comes is in order, and not beyond the durable
+/// seqno.
 fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Vec<(u64, Vec<u8>)>) {
     loop {
         let room = rng.usize(1..60_000);
@@ -28,7 +29,7 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
                 into.push((log_record.number, log_record.payload.to_vec()));
             })
             .unwrap();
-        assert!(to <= log.horizon());
+        assert!(to <= log.durable_seqno());
         assert!(into.last().is_none_or(|&(number, _)| number <= to));
         if into.len() == before {
             return;
@@ -218,7 +219,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                 };
                 let to = tail.read(10_000, &mut take).unwrap();
                 if to < log.acknowledged() {
-                    // More to read, or acknowledged ahead of the horizon.
+                    // More to read, or acknowledged ahead of the durable seqno.
                     log.ticket(log.acknowledged()).wait().unwrap();
                     continue;
                 }
@@ -264,7 +265,7 @@ fn what_was_released_is_told() {
     let mut found = 0;
     let mut tail = log.tail(&later).unwrap();
     let to = tail.read(usize::MAX, &mut |_| found += 1).unwrap();
-    assert!(found > 0 && to == log.horizon());
+    assert!(found > 0 && to == log.durable_seqno());
 }
 
 #[test]

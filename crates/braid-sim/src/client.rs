@@ -397,15 +397,16 @@ impl Client {
         self.or_failed(stirred)
     }
 
-    /// Reads single keys as they are at the horizon, which tells of what if it stays where it is.
+    /// Reads single keys as they are at the durable seqno, which tells of what if it stays where it
+    /// is.
     fn peek(&mut self) -> Next {
-        let number = self.db.durable_horizon();
+        let number = self.db.durable_seqno();
         let key = self.key();
         let seen = match self.db.get(&self.tables.values, &key) {
             Ok(seen) => seen,
             Err(error) => return self.failed(&error),
         };
-        if self.db.durable_horizon() == number {
+        if self.db.durable_seqno() == number {
             let ops = vec![Op::Get(key, seen.map(|bytes| decode(&bytes)))];
             self.notes.view(View { number, ops });
         }
@@ -897,13 +898,13 @@ impl Client {
             durability,
         };
         let was_poisoned = self.is_poisoned();
-        let horizon = self.db.durable_horizon();
+        let durable_seqno = self.db.durable_seqno();
         let begun = self.notes.now();
         let mut tx = self.db.begin_with(options);
         let mut ops = Vec::new();
         let body = self.body(&mut tx, id, &mut ops);
         if was_poisoned {
-            self.seen_after_failure(horizon, &ops);
+            self.seen_after_failure(durable_seqno, &ops);
         }
         self.linger();
         Started {
@@ -984,13 +985,14 @@ impl Client {
         next
     }
 
-    /// What a transaction was shown that began after a failure is the state at the horizon, whether it commits or not.
+    /// What a transaction was shown that began after a failure is the state at the durable seqno,
+    /// whether it commits or not.
     fn seen_after_failure(&self, number: u64, ops: &[Op]) {
         let reads = ops
             .iter()
             .take_while(|op| matches!(op, Op::Get(..) | Op::Scan(..)));
         let ops: Vec<Op> = reads.cloned().collect();
-        if self.db.durable_horizon() == number {
+        if self.db.durable_seqno() == number {
             self.notes.view(View { number, ops });
         }
     }

@@ -134,7 +134,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("scan: a torn flush", LONG),
     ("scan: ends before a segment that does not go on", LONG),
     ("scan: ends with the last segment", LONG),
-    ("scan: numbers up to the horizon are folded", LONG),
+    ("scan: numbers up to the durable seqno are folded", LONG),
     ("scan: on to a later incarnation", LONG),
     ("scan: on to the next segment", LONG),
     ("scan: the next part to be replayed", LONG),

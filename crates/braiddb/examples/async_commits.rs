@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<()> {
 
     let last = commits.iter().map(Commit::number).max();
     assert!(
-        last.is_some_and(|last| last <= db.durable_horizon()),
+        last.is_some_and(|last| last <= db.durable_seqno()),
         "all are durable"
     );
     assert_eq!(db.snapshot().iter(&users)?.count(), TASKS as usize);

@@ -599,9 +599,9 @@ impl Inner {
     /// protocol that wants to know. Where locks are held on, what is overwritten need not be waited for: its
     /// writer's lock went when it could be.
     fn dependencies(&self, state: &Context) -> Result<Vec<u64>> {
-        let horizon = self.log.horizon();
+        let durable_seqno = self.log.durable_seqno();
         let mut on = Vec::new();
-        if state.reads.newest > horizon {
+        if state.reads.newest > durable_seqno {
             let points = state.reads.points.iter();
             let points =
                 points.filter(|read| !(read.absent && braid_rt::mutant!("forget_absence")));
@@ -622,7 +622,7 @@ impl Inner {
                 on.extend(found.map(|found| found.meta.version));
             }
         }
-        on.retain(|&version| version > horizon);
+        on.retain(|&version| version > durable_seqno);
         Ok(on)
     }
 

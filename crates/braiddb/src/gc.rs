@@ -128,11 +128,11 @@ impl Inner {
         };
         let mut watermark = self.snapshots.watermark();
         if first.end > watermark {
-            let horizon = self.log.horizon();
-            if first.end > horizon {
+            let durable_seqno = self.log.durable_seqno();
+            if first.end > durable_seqno {
                 return;
             }
-            self.snapshots.advance(horizon);
+            self.snapshots.advance(durable_seqno);
             watermark = self.snapshots.watermark();
         }
         for _ in 0..at_most {

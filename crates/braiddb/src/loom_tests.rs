@@ -111,7 +111,7 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
 
 struct Collected {
     snapshots: SnapshotRegistry,
-    horizon: AtomicU64,
+    durable_seqno: AtomicU64,
     /// The versions that ended with commits 1 and 2, and whether they were trimmed.
     versions: [(UnsafeCell<()>, AtomicBool); 2],
 }
@@ -121,18 +121,18 @@ impl Collected {
         let version = |_| (UnsafeCell::new(()), AtomicBool::new(false));
         Arc::new(Self {
             snapshots,
-            horizon: AtomicU64::new(0),
+            durable_seqno: AtomicU64::new(0),
             versions: [1, 2].map(version),
         })
     }
 
-    /// Relaxed: the snapshots do not count on the order of the horizon.
-    fn horizon(&self) -> u64 {
-        self.horizon.load(Relaxed)
+    /// Relaxed: the snapshots do not count on the order of the durable seqno.
+    fn durable_seqno(&self) -> u64 {
+        self.durable_seqno.load(Relaxed)
     }
 
     fn collect(&self) {
-        self.snapshots.advance(self.horizon());
+        self.snapshots.advance(self.durable_seqno());
         let watermark = self.snapshots.watermark();
         for (end, (version, trimmed)) in (1..).zip(&self.versions) {
             if watermark >= end && !trimmed.swap(true, Relaxed) {
@@ -142,16 +142,16 @@ impl Collected {
         }
     }
 
-    /// As commits 1 to `horizon` become durable.
-    fn move_and_collect(&self, horizon: u64) {
-        for horizon in 1..=horizon {
-            self.horizon.fetch_max(horizon, Relaxed);
+    /// As commits 1 to `durable_seqno` become durable.
+    fn move_and_collect(&self, durable_seqno: u64) {
+        for durable_seqno in 1..=durable_seqno {
+            self.durable_seqno.fetch_max(durable_seqno, Relaxed);
             self.collect();
         }
     }
 
     fn read(&self) {
-        let snapshot = self.snapshots.open(0, || self.horizon());
+        let snapshot = self.snapshots.open(0, || self.durable_seqno());
         for (end, (version, _)) in (1..).zip(&self.versions) {
             if snapshot.number() < end {
                 // SAFETY: nobody trims it, which loom checks.

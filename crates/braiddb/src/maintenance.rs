@@ -239,7 +239,7 @@ impl Inner {
     /// How far the archive is, for a checkpoint. Where there are no threads, the checkpoint is what writes it.
     fn archive_at_checkpoint(&self) -> Option<u64> {
         // A database that is being created has nothing to archive yet, and may be created again after a crash.
-        let is_behind = |archived| archived < self.log.horizon();
+        let is_behind = |archived| archived < self.log.durable_seqno();
         if !self.background && self.archived().is_some_and(is_behind) {
             let _ = self.run_archiver();
         }
@@ -334,7 +334,7 @@ impl Inner {
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
         }
-        if self.log.horizon() < start.number {
+        if self.log.durable_seqno() < start.number {
             braid_rt::coverage_point("checkpoint: waits for the log");
         }
         checkpoint.write(&|_| {
@@ -347,7 +347,7 @@ impl Inner {
         if !braid_rt::mutant!("checkpoint_what_failed") {
             durable?;
             assert!(
-                self.log.horizon() >= start.number,
+                self.log.durable_seqno() >= start.number,
                 "I5: the log before the checkpoint"
             );
         }

@@ -108,7 +108,7 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "The number of the oldest open snapshot; 0 if none is open.";
         Gauge old_versions => "braid_old_versions",
             "Old versions and tombstones that wait to be collected.";
-        Gauge durable_horizon => "braid_durable_horizon_number",
+        Gauge durable_seqno => "braid_durable_seqno_number",
             "The number up to which all transactions are durable.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
             "Log after the newest checkpoint, which a recovery would read.";

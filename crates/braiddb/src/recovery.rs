@@ -377,7 +377,7 @@ pub(crate) fn create(
         duration: braid_rt::now() - began,
         ..RecoveryReport::default()
     };
-    let opened_at = log.horizon();
+    let opened_at = log.durable_seqno();
     let retention = retention(options, &log, [log.quiesce(|start| start)].into());
     let copies = Copies::open(device.clone(), log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;

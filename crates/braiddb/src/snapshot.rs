@@ -581,17 +581,17 @@ impl Inner {
         Ok(Some(take(ValueRef::from(&value))))
     }
 
-    /// What `take` makes of the stored value of a key at the durable horizon. Registers a snapshot only if
-    /// the newest version is too new.
+    /// What `take` makes of the stored value of a key at the durable seqno. Registers a snapshot
+    /// only if the newest version is too new.
     pub(crate) fn read_durable<T>(
         &self,
         table: &TableCore,
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let horizon = self.log.horizon();
-        let is_there = table.since <= horizon;
-        let is_visible = move |meta: RecordMeta| meta.version <= horizon && is_there;
+        let durable_seqno = self.log.durable_seqno();
+        let is_there = table.since <= durable_seqno;
+        let is_visible = move |meta: RecordMeta| meta.version <= durable_seqno && is_there;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),

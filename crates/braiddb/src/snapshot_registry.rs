@@ -1,6 +1,6 @@
 //! The registry of open snapshots, and the number below which no new one can begin.
 //!
-//! A snapshot reads at the log's durable horizon (I4: what it returns cannot vanish in a crash). Old
+//! A snapshot reads at the log's durable seqno (I4: what it returns cannot vanish in a crash). Old
 //! versions are kept while a snapshot may need them: those that end at or below the *watermark* can go.
 //!
 //! Two rules make this race-free without a lock on the way of a snapshot:
@@ -77,11 +77,11 @@ impl SnapshotRegistry {
         }
     }
 
-    /// Opens a snapshot at what `horizon` returns; `hint` spreads threads over the slots.
-    pub(crate) fn open(&self, hint: usize, horizon: impl Fn() -> u64) -> Registration {
+    /// Opens a snapshot at what `durable_seqno` returns; `hint` spreads threads over the slots.
+    pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> u64) -> Registration {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
-            let number = horizon();
+            let number = durable_seqno();
             braid_rt::yield_point();
             // SeqCst, here and below: see the module's rules. A collector that misses this published its
             // intent before.
@@ -97,7 +97,7 @@ impl SnapshotRegistry {
             braid_rt::yield_point();
             let mut number = number;
             while self.intent.load(Ordering::SeqCst) > number {
-                number = horizon();
+                number = durable_seqno();
                 self.slots[slot].store(number, Ordering::SeqCst);
             }
             return Registration {
@@ -109,7 +109,7 @@ impl SnapshotRegistry {
         let mut more = self.more.lock();
         // Under the mutex, which the collector takes after publishing its intent, no second look is
         // needed: either it sees this entry, or this thread sees its intent.
-        let number = horizon().max(self.intent.load(Ordering::SeqCst));
+        let number = durable_seqno().max(self.intent.load(Ordering::SeqCst));
         *more.entry(number).or_default() += 1;
         Registration { number, slot: None }
     }
@@ -137,16 +137,17 @@ impl SnapshotRegistry {
         self.watermark.load(Ordering::Acquire)
     }
 
-    /// Raises the watermark towards `horizon` as far as the open snapshots allow.
+    /// Raises the watermark towards `durable_seqno` as far as the open snapshots allow.
     #[inline(never)]
-    pub(crate) fn advance(&self, horizon: u64) {
-        if self.intent.load(Ordering::Relaxed) >= horizon && self.watermark() >= horizon {
+    pub(crate) fn advance(&self, durable_seqno: u64) {
+        if self.intent.load(Ordering::Relaxed) >= durable_seqno && self.watermark() >= durable_seqno
+        {
             return;
         }
         let Some(_collecting) = self.collecting.try_lock() else {
             return;
         };
-        self.intent.fetch_max(horizon, Ordering::SeqCst);
+        self.intent.fetch_max(durable_seqno, Ordering::SeqCst);
         braid_rt::yield_point();
         let mut oldest = self.intent.load(Ordering::SeqCst);
         for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
@@ -199,7 +200,7 @@ mod tests {
     fn a_snapshot_never_begins_below_the_intent() {
         let snapshots = SnapshotRegistry::new();
         snapshots.advance(20);
-        // A stale first look at the horizon is taken again.
+        // A stale first look at the durable seqno is taken again.
         let looks = std::cell::Cell::new(0);
         let registration = snapshots.open(0, || {
             looks.set(looks.get() + 1);
@@ -229,7 +230,7 @@ mod tests {
         let oldest = snapshots.open(0, || 10);
         snapshots.advance(30);
         assert_eq!(snapshots.watermark(), 10);
-        // A look at the horizon from before the collector's intent.
+        // A look at the durable seqno from before the collector's intent.
         let late = snapshots.open(0, || 15);
         assert_eq!(late.number(), 30);
         snapshots.close(&oldest);

@@ -85,7 +85,7 @@ pub struct Stats {
     /// Entries removed because their time to live had ended.
     pub expired: u64,
     /// Sequence number up to which all transactions are durable.
-    pub durable_horizon: u64,
+    pub durable_seqno: u64,
     /// Bytes of log after the newest checkpoint, which a recovery would read.
     pub log_bytes_to_recover: u64,
     /// Whether the last checkpoint failed; [`Health`] says why.
@@ -168,7 +168,7 @@ impl Inner {
             oldest_snapshot,
             old_versions: self.gc.len(),
             expired: self.sweeps.removed(),
-            durable_horizon: self.log.horizon(),
+            durable_seqno: self.log.durable_seqno(),
             log,
             protocol: self.meta.protocol,
             store: self.store.stats(),

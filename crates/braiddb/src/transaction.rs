@@ -342,7 +342,7 @@ impl Transaction {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?; // on the device
-    /// assert!(commit.number() <= db.durable_horizon());
+    /// assert!(commit.number() <= db.durable_seqno());
     /// # Ok(())
     /// # }
     /// ```

@@ -112,7 +112,7 @@ fn nothing_depends_on_its_order() {
             tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
             tx.insert(&table, &(key as u64), &0).unwrap();
             let committed = tx.commit().unwrap().number();
-            wait_until("a flush", || db.durable_horizon() >= committed);
+            wait_until("a flush", || db.durable_seqno() >= committed);
             wait_until("the archive", || {
                 db.stats().archived.is_some_and(|n| n >= committed)
             });

@@ -445,7 +445,7 @@ fn pipelined_commits_are_durable_when_their_tickets_say_so() {
             .on_durable(move |outcome| sender.send(outcome.is_ok()).unwrap());
         assert!(receiver.recv().unwrap());
         for ticket in tickets {
-            assert!(ticket.wait().unwrap().number() <= db.durable_horizon());
+            assert!(ticket.wait().unwrap().number() <= db.durable_seqno());
             assert!(ticket.is_durable() && ticket.try_wait().unwrap().is_ok());
         }
         assert_eq!(db.snapshot().iter(&t).unwrap().count(), 500);
@@ -460,7 +460,7 @@ fn buffered_commits_become_durable_by_themselves() {
     tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
     tx.insert(&t, &1, &1).unwrap();
     let number = tx.commit().unwrap().number();
-    while db.durable_horizon() < number {
+    while db.durable_seqno() < number {
         std::thread::yield_now();
     }
     assert_eq!(db.get(&t, &1).unwrap(), Some(1));
@@ -931,7 +931,7 @@ fn what_a_forgotten_scan_read_is_validated() {
         hidden.set_durability(Durability::None);
         let written = hidden.commit().unwrap().number();
         let read = scan_and_forget(0, 1).commit().unwrap();
-        assert!(read.number() >= written && db.durable_horizon() >= written);
+        assert!(read.number() >= written && db.durable_seqno() >= written);
     });
 }
 
@@ -945,9 +945,7 @@ fn the_longest_duration_is_forever() {
             .archive_interval(Duration::MAX);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
         let t: Table<u64, u64> = db.table("t").unwrap();
-        let mut changes = db
-            .changes(db.position_behind(db.durable_horizon()))
-            .unwrap();
+        let mut changes = db.changes(db.position_behind(db.durable_seqno())).unwrap();
         let commit = |bound| {
             let mut tx = db.begin();
             tx.insert(&t, &1, &1).unwrap();

@@ -92,7 +92,7 @@ class Stats:
     """Old versions and tombstones that wait to be collected."""
     expired: int
     """Entries removed because their time to live was over."""
-    durable_horizon: int
+    durable_seqno: int
     """The number up to which all transactions are durable."""
     log_bytes_to_recover: int
     """Bytes of log behind the newest checkpoint, which a recovery would read."""

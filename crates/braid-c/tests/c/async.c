@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
     braid_db *db = NULL;
     braid_table *table = NULL;
     braid_ticket *tickets[COMMITS];
-    uint64_t number, last = 0, sum = 0, horizon;
+    uint64_t number, last = 0, sum = 0, durable_seqno;
     braid_value value;
     CHECK(argc == 2);
     OK(braid_db_open(argv[1], NULL, &db));
@@ -48,8 +48,8 @@ int main(int argc, char **argv) {
         last = number;
     }
     OK(braid_ticket_wait(tickets[COMMITS - 1]));
-    OK(braid_db_durable_horizon(db, &horizon));
-    CHECK(horizon >= last);
+    OK(braid_db_durable_seqno(db, &durable_seqno));
+    CHECK(durable_seqno >= last);
     for (int i = 0; i < COMMITS; i++) {
         OK(braid_ticket_poll(tickets[i]));
         OK(braid_ticket_free(tickets[i]));
@@ -83,8 +83,8 @@ int main(int argc, char **argv) {
         last = number;
     }
     OK(braid_db_wait(db, last));
-    OK(braid_db_durable_horizon(db, &horizon));
-    CHECK(horizon >= last);
+    OK(braid_db_durable_seqno(db, &durable_seqno));
+    CHECK(durable_seqno >= last);
     braid_tx *submitted = NULL;
     OK(braid_tx_begin(db, NULL, &submitted));
     OK(braid_tx_insert(submitted, table, S("submitted"), S("x")));

@@ -265,7 +265,7 @@ static void phantoms(braid_db *db) {
 static void snapshots(braid_db *db, braid_table *table) {
     braid_snapshot *snapshot = NULL;
     braid_value value;
-    uint64_t number = 0, horizon = 0;
+    uint64_t number = 0, durable_seqno = 0;
     put(db, table, "s", "old");
     OK(braid_snapshot_open(db, &snapshot));
     OK(braid_snapshot_number(snapshot, &number));
@@ -275,8 +275,8 @@ static void snapshots(braid_db *db, braid_table *table) {
     OK(braid_snapshot_contains(snapshot, table, S("s")));
     EXPECT(BRAID_NOT_FOUND, braid_snapshot_contains(snapshot, table, S("none")));
     EXPECT(BRAID_NOT_FOUND, braid_snapshot_get(snapshot, table, S("none"), &value));
-    OK(braid_db_durable_horizon(db, &horizon));
-    CHECK(horizon > number);
+    OK(braid_db_durable_seqno(db, &durable_seqno));
+    CHECK(durable_seqno > number);
     OK(braid_snapshot_free(snapshot));
 }
 

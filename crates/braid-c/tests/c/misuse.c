@@ -64,7 +64,7 @@ static braid_write one_write;
     EXPECT(expected, braid_db_wait(H, 0));                                            \
     EXPECT(expected, braid_db_checkpoint(H));                                         \
     EXPECT(expected, braid_db_health(H));                                             \
-    EXPECT(expected, braid_db_durable_horizon(H, &number));                           \
+    EXPECT(expected, braid_db_durable_seqno(H, &number));                           \
     EXPECT(expected, braid_db_stats(H, &stats));                                      \
     EXPECT(expected, braid_db_recovery(H, &recovery));                                \
     EXPECT(expected, braid_db_transact(H, body, NULL, NULL));                         \
@@ -276,7 +276,7 @@ static void null_arguments(void) {
     braid_slice bad = {NULL, 3};
     braid_range range = {{BRAID_INCLUDED, {NULL, 3}}, {BRAID_UNBOUNDED, {NULL, 3}}};
     braid_cursor *out = NULL;
-    EXPECT(BRAID_NULL_ARGUMENT, braid_db_durable_horizon(db, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_durable_seqno(db, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_stats(db, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_recovery(db, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_transact(db, NULL, NULL, NULL));

@@ -72,7 +72,7 @@ static void follow(const char *path, int ask, int done) {
     braid_tx *tx = NULL;
     braid_value value;
     bool newer = true;
-    uint64_t number = 0, horizon = 0, entries = 0;
+    uint64_t number = 0, durable_seqno = 0, entries = 0;
     CHECK(told(done));
     braid_db *db = open_with(path, BRAID_OPTION_READ_ONLY, 1);
     OK(braid_db_refresh(db, &newer));
@@ -92,8 +92,8 @@ static void follow(const char *path, int ask, int done) {
         OK(braid_snapshot_open(db, &now));
         CHECK(count(now, table) == (uint64_t)(key[0] - '0') + 1);
         OK(braid_snapshot_number(now, &number));
-        OK(braid_db_durable_horizon(db, &horizon));
-        CHECK(number == horizon);
+        OK(braid_db_durable_seqno(db, &durable_seqno));
+        CHECK(number == durable_seqno);
         OK(braid_table_estimate(table, NULL, &entries, NULL));
         CHECK(entries == (uint64_t)(key[0] - '0') + 1);
         OK(braid_snapshot_free(now));

@@ -127,7 +127,7 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
         "page_bytes": store.page_size,
         "checkpoint": store.checkpoint_sequence,
         "log_segments": log.segments,
-        "durable_up_to": stats.durable_horizon,
+        "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
         "recovered_log_bytes": recovery.log_bytes,
     }))
@@ -181,7 +181,7 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         ),
         (
             "durable up to",
-            format!("transaction number {}", grouped(stats.durable_horizon)),
+            format!("transaction number {}", grouped(stats.durable_seqno)),
         ),
         (
             "recovery",

@@ -20,7 +20,7 @@ impl Protocol for Epoch {
         LockRelease::Precommit
     }
 
-    fn horizon(&self, frontier: &Frontier) -> u64 {
+    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
         let durable = frontier.durable();
         match frontier.epoch_end <= durable {
             true => frontier.epoch_end,
@@ -49,11 +49,11 @@ mod tests {
             strands: 7,
             epoch_end: 6,
         };
-        assert_eq!(Epoch.horizon(&frontier), 6);
+        assert_eq!(Epoch.durable_seqno(&frontier), 6);
         let unfinished = Frontier {
             epoch_end: 7,
             ..frontier
         };
-        assert_eq!(Epoch.horizon(&unfinished), 0);
+        assert_eq!(Epoch.durable_seqno(&unfinished), 0);
     }
 }

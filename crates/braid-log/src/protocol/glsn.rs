@@ -27,23 +27,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn horizon_is_the_least_of_all() {
+    fn durable_seqno_is_the_least_of_all() {
         let free = Frontier {
             assigned: 9,
             commit_slots: u64::MAX,
             strands: u64::MAX,
             epoch_end: 0,
         };
-        assert_eq!(Glsn.horizon(&free), 9);
+        assert_eq!(Glsn.durable_seqno(&free), 9);
         assert_eq!(
-            Glsn.horizon(&Frontier {
+            Glsn.durable_seqno(&Frontier {
                 commit_slots: 4,
                 ..free
             }),
             3
         );
         assert_eq!(
-            Glsn.horizon(&Frontier {
+            Glsn.durable_seqno(&Frontier {
                 commit_slots: 4,
                 strands: 2,
                 ..free
@@ -64,8 +64,8 @@ mod tests {
         };
         let mut scanned = Scanned {
             base: 10,
-            horizon: 12,
-            found_to_horizon: 2,
+            durable_seqno: 12,
+            found_to_durable: 2,
             ..Scanned::default()
         };
         let cut = |scanned: &Scanned| Glsn.cut(scanned);
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(16));
         scanned.tail = runs(&[(14, 14), (18, 20)]);
         assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(12));
-        scanned.found_to_horizon = 1;
+        scanned.found_to_durable = 1;
         assert!(matches!(cut(&scanned), Err(LogError::Corrupted { .. })));
     }
 }

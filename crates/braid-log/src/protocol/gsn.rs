@@ -39,7 +39,7 @@ impl Protocol for Gsn {
         let mut kept = vec![u64::MAX; scanned.dependents.len()];
         let arrived = |number: u64| {
             let at = scanned.tail.partition_point(|run| run.last < number);
-            number <= scanned.horizon.max(scanned.base)
+            number <= scanned.durable_seqno.max(scanned.base)
                 || scanned.tail.get(at).is_some_and(|run| run.first <= number)
         };
         let mut settled = false;
@@ -67,7 +67,10 @@ impl Protocol for Gsn {
             let last = last
                 .filter(|&last| last % lanes == lane as u64 && last <= *kept)
                 .max();
-            *kept = last.unwrap_or(0).max(scanned.horizon).max(scanned.base);
+            *kept = last
+                .unwrap_or(0)
+                .max(scanned.durable_seqno)
+                .max(scanned.base);
         }
         Ok(Kept::Lanes(kept))
     }
@@ -103,7 +106,7 @@ mod tests {
     fn the_cut_is_closed() {
         let scanned = Scanned {
             base: 9,
-            horizon: 9,
+            durable_seqno: 9,
             tail: [12, 13, 14, 16, 18, 20].map(run).to_vec(),
             dependents: vec![
                 // Lane 0 has 12 and 18, lane 1 has 13 and 16, lane 2 has 14 and 20; 11 was lost.

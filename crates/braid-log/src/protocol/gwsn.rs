@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(Gwsn.cut(&covered).unwrap(), Kept::Flushes(3));
         assert_eq!(GwsnStrict.cut(&covered).unwrap(), Kept::Flushes(3));
         let lost = Scanned {
-            horizon: 2,
-            found_to_horizon: 1,
+            durable_seqno: 2,
+            found_to_durable: 1,
             ..scanned
         };
         assert!(matches!(Gwsn.cut(&lost), Err(LogError::Corrupted { .. })));

@@ -1,6 +1,6 @@
 //! The decisions in which commit protocols differ, behind one trait.
 //!
-//! The log asks its protocol three things: when a transaction's locks may go, how the durable horizon
+//! The log asks its protocol three things: when a transaction's locks may go, how the durable seqno
 //! follows from the state of the strands, and which cut of a scanned log recovery keeps.
 
 mod aether;
@@ -13,8 +13,8 @@ mod serial;
 use crate::chunk::NUMBERS_MAX;
 use crate::{LockRelease, LogError, ProtocolKind};
 
-/// What the durable horizon is computed from. The order of collection matters: `assigned` first,
-/// then the commits, then the strands; see [`Protocol::horizon`].
+/// What the durable seqno is computed from. The order of collection matters: `assigned` first,
+/// then the commits, then the strands; see [`Protocol::durable_seqno`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frontier {
     /// The newest number assigned when the collection began.
@@ -38,7 +38,7 @@ impl Frontier {
         if braid_rt::mutant!("acknowledge_before_flush") {
             return self.assigned;
         }
-        if braid_rt::mutant!("horizon_ignores_pending") {
+        if braid_rt::mutant!("durable_seqno_ignores_pending") {
             return self.assigned.min(self.strands - 1);
         }
         self.assigned
@@ -68,11 +68,12 @@ pub(crate) struct Dependent {
 pub(crate) struct Scanned {
     /// Everything up to here was settled before the incarnation began, or by the checkpoint.
     pub(crate) base: u64,
-    /// The greatest horizon that a chunk of the incarnation names: so far everything was durable.
-    pub(crate) horizon: u64,
-    /// How many numbers in `base + 1 ..= horizon` were found.
-    pub(crate) found_to_horizon: u64,
-    /// Behind the horizon, sorted, of all lanes.
+    /// The greatest durable seqno that a chunk of the incarnation names: so far everything was
+    /// durable.
+    pub(crate) durable_seqno: u64,
+    /// How many numbers in `base + 1 ..= durable_seqno` were found.
+    pub(crate) found_to_durable: u64,
+    /// Behind the durable seqno, sorted, of all lanes.
     pub(crate) tail: Vec<Run>,
     /// The last flush that the checkpoint covers.
     pub(crate) flush_base: u64,
@@ -158,7 +159,7 @@ pub(crate) trait Protocol: Sync {
 
     /// The greatest number `h` that may be acknowledged: everything up to `h` is durable and finished.
     /// May be less than what was acknowledged before, which stays.
-    fn horizon(&self, frontier: &Frontier) -> u64 {
+    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
         frontier.durable()
     }
 
@@ -206,22 +207,25 @@ pub(crate) trait Protocol: Sync {
 /// nothing.
 fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
     let last = scanned.tail.iter().map(|run| run.last).max();
-    scanned.base.max(scanned.horizon).max(last.unwrap_or(0))
+    scanned
+        .base
+        .max(scanned.durable_seqno)
+        .max(last.unwrap_or(0))
 }
 
 /// I1: what a chunk calls durable was acknowledged. That it is gone is no crash's doing.
 fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
-    let expected = scanned.horizon.saturating_sub(scanned.base);
-    if scanned.found_to_horizon == expected {
+    let expected = scanned.durable_seqno.saturating_sub(scanned.base);
+    if scanned.found_to_durable == expected {
         return Ok(());
     }
     braid_rt::coverage_point("damage: acknowledged numbers are missing");
     Err(LogError::corrupted(
         format!(
             "acknowledged transactions are missing: {} of the {expected} sequence numbers from {} to {}",
-            expected.abs_diff(scanned.found_to_horizon),
+            expected.abs_diff(scanned.found_to_durable),
             scanned.base + 1,
-            scanned.horizon
+            scanned.durable_seqno
         ),
         "the log",
         0,
@@ -231,7 +235,7 @@ fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
 /// P-WAL's recovery rule: everything below the first missing number.
 fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
     check_acknowledged(scanned)?;
-    let mut cut = scanned.base.max(scanned.horizon);
+    let mut cut = scanned.base.max(scanned.durable_seqno);
     for run in &scanned.tail {
         if run.first > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
             braid_rt::coverage_point("gap rule: numbers behind a gap");

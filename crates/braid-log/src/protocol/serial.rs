@@ -33,8 +33,8 @@ mod tests {
     fn cut_keeps_what_is_behind_a_gap() {
         let scanned = Scanned {
             base: 3,
-            horizon: 5,
-            found_to_horizon: 2,
+            durable_seqno: 5,
+            found_to_durable: 2,
             tail: [(6, 6), (8, 9)]
                 .map(|(first, last)| Run {
                     first,

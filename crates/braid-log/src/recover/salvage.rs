@@ -60,9 +60,9 @@ impl Recovered {
         let mut durable = start.number;
         for scan in &scans {
             notes.extend(scan.broken.clone());
-            let found = scan.found.values().map(|found| found.horizon);
-            let beyond = scan.beyond.iter().map(|(_, header)| header.horizon);
-            let behind = scan.behind.map(|behind| behind.horizon);
+            let found = scan.found.values().map(|found| found.durable_seqno);
+            let beyond = scan.beyond.iter().map(|(_, header)| header.durable_seqno);
+            let behind = scan.behind.map(|behind| behind.durable_seqno);
             durable = found.chain(beyond).chain(behind).fold(durable, u64::max);
         }
         // A later incarnation builds on what is missing in this one.

@@ -163,7 +163,7 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
         .transactions
         .iter()
         .any(|t| t.number > state.epoch_end);
-    let is_settled = rules.horizon(state) >= state.epoch_end;
+    let is_settled = rules.durable_seqno(state) >= state.epoch_end;
     if rules.protocol == Protocol::Epoch && due && is_settled && state.epochs < 2 {
         add(Step::EndEpoch, &|next| {
             next.epoch_end = next.counter;

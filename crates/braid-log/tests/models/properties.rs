@@ -64,15 +64,15 @@ fn i3_closure(state: &State, kept: &[usize]) -> Checked {
     Ok(())
 }
 
-/// I4: what a snapshot at the horizon showed is recovered.
+/// I4: what a snapshot at the durable seqno showed is recovered.
 fn i4_no_vanishing_reads(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
-    let horizon = rules.horizon(state);
+    let durable_seqno = rules.durable_seqno(state);
     for (i, transaction) in state.transactions.iter().enumerate() {
-        let is_visible = transaction.phase == Phase::Applied && transaction.number <= horizon;
+        let is_visible = transaction.phase == Phase::Applied && transaction.number <= durable_seqno;
         if is_visible && !kept.contains(&i) {
             return violated(
                 "I4",
-                format!("a snapshot at {horizon} has seen T{i}, which is lost"),
+                format!("a snapshot at {durable_seqno} has seen T{i}, which is lost"),
             );
         }
     }

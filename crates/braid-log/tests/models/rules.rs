@@ -134,7 +134,7 @@ impl Rules {
     }
 
     /// Where read-only snapshots are taken.
-    pub(crate) fn horizon(&self, state: &State) -> u8 {
+    pub(crate) fn durable_seqno(&self, state: &State) -> u8 {
         let durable = self.durable_prefix(state);
         match self.protocol {
             // What was reached stays reached: an epoch ends only after the one before is acknowledged.
@@ -157,7 +157,7 @@ impl Rules {
         match self.protocol {
             _ if is_early => self.is_durable(state, i),
             Protocol::Gsn => self.hardened(state)[lane_of(state, i)] >= transaction.number,
-            _ => transaction.number <= self.horizon(state),
+            _ => transaction.number <= self.durable_seqno(state),
         }
     }
 

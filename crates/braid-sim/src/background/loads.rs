@@ -70,8 +70,8 @@ impl Loads {
                     braid_rt::yield_point();
                 }
             }
-            let horizon = db.durable_horizon();
-            self.0.lock().get_mut(&id).expect("it was begun").behind = horizon;
+            let durable_seqno = db.durable_seqno();
+            self.0.lock().get_mut(&id).expect("it was begun").behind = durable_seqno;
             loader.finish()
         })();
         match loaded {

@@ -55,9 +55,9 @@ impl Reader {
         if rng.u32(..3) == 0 {
             return Ok(Ok(()));
         }
-        let before = self.db.durable_horizon();
+        let before = self.db.durable_seqno();
         let moved = self.db.refresh()?;
-        let now = self.db.durable_horizon();
+        let now = self.db.durable_seqno();
         ensure!(
             now >= before && moved == (now > before),
             "a reader went from {before} to {now}"

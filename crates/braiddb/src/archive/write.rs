@@ -104,17 +104,17 @@ impl Archiver {
             .into());
         }
         let last = archive.last();
-        if let Some(archived) = last.filter(|&last| last > log.horizon()) {
+        if let Some(archived) = last.filter(|&last| last > log.durable_seqno()) {
             return Err(BackupError::ArchiveAhead {
                 archive: name.to_owned(),
                 archived,
-                database: log.horizon(),
+                database: log.durable_seqno(),
             }
             .into());
         }
         // What is missing in between is gone: a hole.
         let archived = match braid_rt::mutant!("archive_begins_anew") {
-            true => log.horizon(),
+            true => log.durable_seqno(),
             false => last.unwrap_or(0).max(oldest),
         };
         let (begins, missing) = archive.begins(oldest);
@@ -253,7 +253,7 @@ impl Archiver {
             // Before the look at what is durable: what was acknowledged by then is in this batch or before.
             let time = braid_rt::wall_clock();
             let after = self.archived();
-            if after >= log.horizon() {
+            if after >= log.durable_seqno() {
                 return Ok(());
             }
             let mut batch = vec![0; BATCH_HEADER];

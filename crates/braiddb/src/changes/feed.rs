@@ -81,7 +81,7 @@ impl Database {
             // A checkpoint that is under way has decided already which log it gives up; those from here on
             // know of this feed.
             let _no_checkpoint = inner.checkpoint_running.lock();
-            let number = inner.log.horizon();
+            let number = inner.log.durable_seqno();
             inner.retention.set_feed(name, number);
             let mut tx = inner.begin(Default::default());
             let done = tx

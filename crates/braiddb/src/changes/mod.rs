@@ -1,7 +1,7 @@
 //! The change feed: committed, durable transactions in their order.
 //!
 //! A reader follows the log ([`braid_log::TailReader`]), so committers do nothing for it. What it
-//! shows lies at or below the durable horizon: like what a snapshot shows (I4), it is there after
+//! shows lies at or below the durable seqno: like what a snapshot shows (I4), it is there after
 //! every crash.
 
 mod feed;
@@ -202,7 +202,7 @@ impl Database {
 
     /// Returns the position after the newest durable transaction.
     pub fn position(&self) -> Position {
-        self.position_behind(self.durable_horizon())
+        self.position_behind(self.durable_seqno())
     }
 
     /// Returns the position after the transaction with this sequence number.
@@ -227,7 +227,7 @@ impl Inner {
 
     fn check_position(&self, position: Position) -> Result<()> {
         let is_own = position.identity == self.log.identity();
-        if is_own && position.number <= self.log.horizon() {
+        if is_own && position.number <= self.log.durable_seqno() {
             return Ok(());
         }
         Err(Error::ForeignPosition { position })
@@ -303,7 +303,7 @@ impl Changes {
                 }
             }
             self.go_to(self.read_to);
-            if self.read_to >= self.inner.log.horizon() || !self.read()? {
+            if self.read_to >= self.inner.log.durable_seqno() || !self.read()? {
                 return Ok(None);
             }
         }
@@ -433,7 +433,7 @@ mod tests {
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
         let kept: Table<u64, u64> = db.table("kept").unwrap();
         let dropped: Table<u64, u64> = db.table("dropped").unwrap();
-        let from = db.position_behind(db.durable_horizon());
+        let from = db.position_behind(db.durable_seqno());
         for n in 0..50 {
             db.transact(|tx| {
                 tx.insert(&kept, &n, &n)?;

@@ -45,12 +45,13 @@ impl Inner {
         loop {
             let notifications = self.notifier.state.lock().notifications;
             self.check_open()?;
-            // `gsn` acknowledges ahead of the horizon: what other lanes had before is flushed for it.
+            // `gsn` acknowledges ahead of the durable seqno: what other lanes had before is flushed
+            // for it.
             let acknowledged = self.log.acknowledged();
-            if acknowledged > self.log.horizon() {
+            if acknowledged > self.log.durable_seqno() {
                 self.log.ticket(acknowledged).wait()?;
             }
-            if self.log.horizon() > number {
+            if self.log.durable_seqno() > number {
                 return Ok(true);
             }
             if let Some(cause) = self.poisoned() {
@@ -61,7 +62,7 @@ impl Inner {
             while state.notifications == notifications {
                 let notified = &self.notifier.notified;
                 if notified.wait_until_or_forever(&mut state, deadline) {
-                    return Ok(self.log.horizon() > number);
+                    return Ok(self.log.durable_seqno() > number);
                 }
             }
         }

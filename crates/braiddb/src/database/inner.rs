@@ -286,31 +286,32 @@ impl Inner {
 
     pub(crate) fn open_snapshot(&self) -> Registration {
         if self.is_inherited() {
-            return Registration::of_nobody(self.log.horizon());
+            return Registration::of_nobody(self.log.durable_seqno());
         }
-        // `gsn` acknowledges ahead of the horizon: a snapshot holds what its user was told, so it waits for
-        // what other lanes had before. A failed log's snapshot is at the horizon.
+        // `gsn` acknowledges ahead of the durable seqno: a snapshot holds what its user was told,
+        // so it waits for what other lanes had before. A failed log's snapshot is at the durable
+        // seqno.
         let acknowledged = self.log.acknowledged();
-        if acknowledged > self.log.horizon() {
+        if acknowledged > self.log.durable_seqno() {
             let _ = self.log.ticket(acknowledged).wait();
         }
         self.snapshots.open(braid_rt::thread::index(), || {
             if braid_rt::mutant!("snapshot_of_the_newest") {
                 return self.log.applied_before() - 1;
             }
-            self.log.horizon()
+            self.log.durable_seqno()
         })
     }
 
-    /// A snapshot at the newest state that is complete in memory, durable or not; at the horizon, if the
-    /// database is poisoned.
+    /// A snapshot at the newest state that is complete in memory, durable or not; at the durable
+    /// seqno, if the database is poisoned.
     #[inline(never)]
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
         self.snapshots.open(braid_rt::thread::index(), || {
             let applied = self.log.applied_before() - 1;
             // In this order: a transaction that could not be applied poisons the log before it leaves it.
             match self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {
-                true => self.log.horizon(),
+                true => self.log.durable_seqno(),
                 false => applied,
             }
         })
@@ -397,8 +398,9 @@ impl Inner {
 
     /// Whether a transaction may be shown what it reads in place, where `newest` is the newest version of it.
     ///
-    /// After a failure, versions above the durable horizon may be a part of a transaction. All transactions up to
-    /// the horizon are whole, so a reader that meets no greater version sees the state at the horizon.
+    /// After a failure, versions above the durable seqno may be a part of a transaction. All
+    /// transactions up to the durable seqno are whole, so a reader that meets no greater version
+    /// sees the state at the durable seqno.
     #[inline(always)]
     pub(crate) fn check_shown(&self, newest: impl FnOnce() -> u64) -> Result<()> {
         match self.log.is_poisoned() {
@@ -409,7 +411,7 @@ impl Inner {
 
     #[cold]
     fn check_durable(&self, newest: u64) -> Result<()> {
-        if newest <= self.log.horizon() || braid_rt::mutant!("read_what_failed") {
+        if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_what_failed") {
             return Ok(());
         }
         self.check_not_poisoned()

@@ -344,7 +344,7 @@ impl Database {
     ///     newest = tx.commit_async()?.into_number();
     /// }
     /// db.wait_durable(newest)?; // and so all of them
-    /// assert!(db.durable_horizon() >= newest);
+    /// assert!(db.durable_seqno() >= newest);
     /// # Ok(())
     /// # }
     /// ```
@@ -356,7 +356,7 @@ impl Database {
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
         let log = &self.inner.log;
-        if log.horizon() >= number {
+        if log.durable_seqno() >= number {
             return Ok(());
         }
         let newest = log.last_number();
@@ -376,12 +376,12 @@ impl Database {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?;
-    /// assert!(db.durable_horizon() >= commit.number());
+    /// assert!(db.durable_seqno() >= commit.number());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn durable_horizon(&self) -> u64 {
-        self.inner.log.horizon()
+    pub fn durable_seqno(&self) -> u64 {
+        self.inner.log.durable_seqno()
     }
 
     /// Writes a checkpoint: the log before it is no longer needed, and its space is reused.

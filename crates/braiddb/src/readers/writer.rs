@@ -85,7 +85,7 @@ impl Readers {
         let mut announced = self.announced.lock();
         announced.recovered = true;
         announced.exact = self.always;
-        announced.durable = announced.durable.max(log.horizon());
+        announced.durable = announced.durable.max(log.durable_seqno());
         self.write(&announced);
     }
 
@@ -108,9 +108,10 @@ impl Readers {
         let is_watched = self.always
             || self.is_pinned(any.clone(), ReaderNeeds::Pages)
             || self.is_pinned(any, ReaderNeeds::Log);
-        // SeqCst: a flush either sees this and announces, or moved the horizon before it is read here.
+        // SeqCst: a flush either sees this and announces, or moved the durable seqno before it is
+        // read here.
         self.watched.store(is_watched, Ordering::SeqCst);
-        let durable = log.horizon();
+        let durable = log.durable_seqno();
         let mut announced = self.announced.lock();
         if is_watched != announced.exact || (is_watched && durable > announced.durable) {
             announced.exact = is_watched;

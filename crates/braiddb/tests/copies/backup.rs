@@ -26,7 +26,7 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
                 }
                 let report = backup.to_path(path(name)).unwrap();
                 assert_eq!(report.path.as_deref(), Some(&*path(name)));
-                assert!(report.number <= db.durable_horizon());
+                assert!(report.number <= db.durable_seqno());
                 numbers.push(report.number);
                 // Many checkpoints, which would reuse the blocks.
                 (0..5).for_each(|_| db.checkpoint().unwrap());

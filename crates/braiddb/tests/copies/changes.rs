@@ -39,7 +39,7 @@ fn every_commit_is_shown_once_and_in_order() {
                 while sets.len() < until {
                     let set = changes.next_within(Duration::from_secs(60)).unwrap();
                     let set = set.expect("there are writers");
-                    assert!(set.number <= db.durable_horizon());
+                    assert!(set.number <= db.durable_seqno());
                     stored = set.position;
                     sets.push(set);
                 }
@@ -58,7 +58,7 @@ fn every_commit_is_shown_once_and_in_order() {
         let mut changes = db.changes(stored).unwrap();
         collect(&mut changes, &mut sets);
         model.check_changes(&sets, 0, model.last());
-        assert_eq!(changes.position().number(), db.durable_horizon());
+        assert_eq!(changes.position().number(), db.durable_seqno());
         // All again, as the feed was never acknowledged.
         let mut again = Vec::new();
         collect(&mut db.feed("test").unwrap().changes().unwrap(), &mut again);
@@ -238,7 +238,7 @@ fn an_open_reader_keeps_its_log() {
     db.checkpoint().unwrap();
     db.checkpoint().unwrap();
     let stats = db.stats();
-    assert_eq!(stats.changes_kept_from, stats.durable_horizon);
+    assert_eq!(stats.changes_kept_from, stats.durable_seqno);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn positions_of_others_are_told() {
         db.changes(other.position()),
         Err(Error::ForeignPosition { .. })
     ));
-    let future = db.position_behind(db.durable_horizon() + 1);
+    let future = db.position_behind(db.durable_seqno() + 1);
     assert!(matches!(
         db.changes(future),
         Err(Error::ForeignPosition { .. })
@@ -281,7 +281,7 @@ fn values_of_tables_with_options_are_those_written() {
     };
     check(from);
     // Also where its creation is not among what is read.
-    let before = db.durable_horizon();
+    let before = db.durable_seqno();
     db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
     check(db.position_behind(before));
 }

@@ -135,7 +135,7 @@ impl History {
         );
         self.shown
             .extend(kept.into_iter().filter(|set| !again_once.contains(set)));
-        let last = db.durable_horizon();
+        let last = db.durable_seqno();
         for (number, stream) in self.backups.drain(..) {
             self.restored += 1;
             assert!(number <= last, "seed {seed}: a backup of what was lost");

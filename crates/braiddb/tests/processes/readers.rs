@@ -17,11 +17,11 @@ fn open(trial: &Trial<'_>) -> Database {
 /// What it shows is whole, holds all that was acknowledged before, and is not older than what it showed.
 fn look(reader: &mut Database, trial: &mut Trial<'_>) {
     let what = format!("a reader, {}", trial.what());
-    let (before, promised) = (reader.durable_horizon(), trial.promised.clone());
+    let (before, promised) = (reader.durable_seqno(), trial.promised.clone());
     let moved = reader
         .refresh()
         .unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(moved, reader.durable_horizon() > before, "{what}");
+    assert_eq!(moved, reader.durable_seqno() > before, "{what}");
     // `gsn` acknowledges ahead of what others are shown.
     let promised = match trial.protocol {
         Protocol::Gsn => vec![0; promised.len()],
