@@ -6,7 +6,7 @@
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
 
-use crate::file::{LOST, check, check_place};
+use crate::file::{LOST, check, check_address};
 use crate::latch;
 use crate::page::PageId;
 use crate::pool::{ABSENT, Pool, UNWRITTEN, check_page};
@@ -20,7 +20,7 @@ struct Wanted<'a> {
     state: &'a AtomicU64,
     /// The state to go on from.
     empty: u64,
-    place: u64,
+    address: u64,
     /// The newest checkpoint that the page can be of.
     newest: u64,
     frame: usize,
@@ -37,7 +37,7 @@ impl Pool {
         let mut wanted: Vec<_> = (ids.iter().take(most))
             .filter_map(|&id| self.want(id))
             .collect();
-        let blocks = wanted.iter_mut().map(|page| (page.place, &mut page.buf));
+        let blocks = wanted.iter_mut().map(|page| (page.address, &mut page.buf));
         let is_read = self.file.read_blocks(blocks).is_ok();
         for page in &wanted {
             self.put_read(page, is_read);
@@ -45,7 +45,7 @@ impl Pool {
     }
 
     fn want(&self, id: PageId) -> Option<Wanted<'_>> {
-        if !(1..PAGES_MAX).contains(&id) || self.place(id) == ABSENT {
+        if !(1..PAGES_MAX).contains(&id) || self.address(id) == ABSENT {
             return None;
         }
         let state = self.states.get_or_make(id);
@@ -55,11 +55,11 @@ impl Pool {
         }
         let empty = state::take(state, word)?;
         // With the latch, since nobody moves the page now.
-        let place = self.place(id);
-        let frame = match place {
+        let address = self.address(id);
+        let frame = match address {
             ABSENT | UNWRITTEN | LOST => None,
             _ if self.check_condemned(id).is_err() => None,
-            place if self.file.is_in_doubt(id, place) => None,
+            address if self.file.is_in_doubt(id, address) => None,
             _ => self.take_frame().ok(),
         };
         let Some(frame) = frame else {
@@ -70,8 +70,8 @@ impl Pool {
             id,
             state,
             empty,
-            place,
-            newest: self.file.newest_of(id, place),
+            address,
+            newest: self.file.newest_of(id, address),
             frame,
             buf: self.file.buffer(),
         })
@@ -82,9 +82,9 @@ impl Pool {
         let Wanted { id, ref buf, .. } = *page;
         let is_good = is_read
             && check(buf, id, page.newest).is_ok()
-            && check_place(buf, page.place).is_ok()
+            && check_address(buf, page.address).is_ok()
             && check_page(id, buf).is_ok()
-            && !self.file.is_in_doubt(id, page.place);
+            && !self.file.is_in_doubt(id, page.address);
         if is_good {
             braid_rt::coverage_point("store: a page is read in a batch");
             self.bring_in((page.state, page.empty), page.frame, id, buf);

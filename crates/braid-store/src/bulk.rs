@@ -34,7 +34,7 @@ const BATCH: usize = if cfg!(miri) { 64 << 10 } else { 2 << 20 } / PAGE_SIZE;
 /// Batches under way at once: the medium has work while a thread that has ended waits for a processor.
 const IN_FLIGHT: usize = 6;
 
-/// Pages whose places are known.
+/// Pages whose block addresses are known.
 type Placed = Vec<(PageId, u64)>;
 
 /// Pages that follow each other in a buffer.
@@ -82,7 +82,7 @@ impl Batch {
             braid_rt::coverage_point("store: loaded pages can't be written");
         }
         match written {
-            Ok(places) => Ok(ids.into_iter().zip(places).collect()),
+            Ok(addresses) => Ok(ids.into_iter().zip(addresses).collect()),
             Err(error) => {
                 store.pool.ids.lock().free.extend(ids);
                 Err(error)
@@ -205,7 +205,7 @@ impl Drop for Writer {
             // What failed has given its own back.
             let _ = self.wait();
         }
-        let blocks: Vec<u64> = self.placed.iter().map(|(_, place)| *place).collect();
+        let blocks: Vec<u64> = self.placed.iter().map(|(_, address)| *address).collect();
         self.store.pool.file.free(&blocks);
         let mut ids = self.store.pool.ids.lock();
         ids.free.append(&mut self.filling.ids);
@@ -455,8 +455,8 @@ impl TreeLoader {
     pub fn attach(mut self) -> Tree {
         let root = self.root.expect("a tree is finished before it is attached");
         let store = self.writer.store.clone();
-        for (id, place) in std::mem::take(&mut self.writer.placed) {
-            store.pool.appear(id, place);
+        for (id, address) in std::mem::take(&mut self.writer.placed) {
+            store.pool.appear(id, address);
         }
         let before = store.trees.write().insert(self.tree, root);
         assert!(before.is_none(), "a loaded tree is new");

@@ -9,7 +9,7 @@ use braid_rt::to_usize;
 
 use crate::copy::PinnedCheckpoint;
 use crate::error::StoreError;
-use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, encode_leaf};
+use crate::file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
 use crate::page::{PAGE_SIZE, PageId, low32};
 use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::room::Lent;
@@ -133,8 +133,8 @@ impl Checkpoint {
             let images = &mut images[..batch.len() * PAGE_SIZE];
             let written = pool.file.write_run(&batch, images);
             for (i, &id) in batch.iter().enumerate() {
-                let place = written.as_ref().ok().map(|places| places[i]);
-                pool.captured_written(id, self.epoch, place);
+                let address = written.as_ref().ok().map(|addresses| addresses[i]);
+                pool.captured_written(id, self.epoch, address);
             }
             if written.is_err() {
                 braid_rt::coverage_point("store: a checkpoint's pages can't be written");
@@ -166,11 +166,11 @@ impl Checkpoint {
             let written = pool.file.write_blocks(&mut batch);
             // Written or not, they wait no longer.
             pool.file.room.add(batch.len() as u64);
-            let places = written?;
+            let addresses = written?;
             let mut checkpoint = pool.checkpoint.lock();
             let open = checkpoint.as_mut().expect("this checkpoint is open");
-            for ((id, _), place) in batch.iter().zip(places) {
-                open.places.insert(*id, place);
+            for ((id, _), address) in batch.iter().zip(addresses) {
+                open.addresses.insert(*id, address);
                 self.pages_written += 1;
             }
         }
@@ -194,9 +194,9 @@ impl Checkpoint {
         let pool = &self.store.pool;
         let mut buf = pool.file.buffer();
         for id in 1..self.next_page {
-            let from = pool.place(id);
+            let from = pool.address(id);
             let stays = from == UNWRITTEN || block_of(from) < cutoff || pool.is_detached(id);
-            if stays || pool.file.durable_place(id) != from {
+            if stays || pool.file.durable_address(id) != from {
                 continue;
             }
             // A smaller file is not worth a checkpoint: what is damaged, or finds no space, stays.
@@ -258,25 +258,25 @@ impl Checkpoint {
         let store = self.store.clone();
         store.check_not_poisoned()?;
         let pool = &store.pool;
-        let places = self.frozen_places();
+        let addresses = self.frozen_addresses();
         let old_root = store.root.lock().clone();
         let sequence = old_root.sequence + 1;
-        let entry = |(id, &place)| match pool.file.durable_entry(id) {
-            same if same.place == place => same,
-            _ if place == ABSENT => Entry::default(),
+        let entry = |(id, &address)| match pool.file.durable_entry(id) {
+            same if same.address == address => same,
+            _ if address == ABSENT => Entry::default(),
             _ => Entry {
-                place,
+                address,
                 born: low32(sequence),
             },
         };
-        let entries: Vec<Entry> = (0..).zip(&places).map(entry).collect();
+        let entries: Vec<Entry> = (0..).zip(&addresses).map(entry).collect();
         let mut lent = Lent::new(&pool.file.room);
-        let (leaf_places, map_blocks_written, new_blocks) =
+        let (leaf_addresses, map_blocks_written, new_blocks) =
             self.write_map(&entries, &old_root, &mut lent)?;
         let mut root = Root {
             sequence,
             next_page: self.next_page,
-            leaf_places,
+            leaf_addresses,
             trees: std::mem::take(&mut self.trees),
             meta: std::mem::take(&mut self.meta),
             ..Root::default()
@@ -300,28 +300,28 @@ impl Checkpoint {
         let open = checkpoint.take().expect("this checkpoint is open");
         // In this order; see `DataFile::read_page`.
         pool.file.set_sequence(root.sequence);
-        let place_in = |id: PageId| places.get(to_usize(id)).copied().unwrap_or(ABSENT);
+        let address_in = |id: PageId| addresses.get(to_usize(id)).copied().unwrap_or(ABSENT);
         let mut freed = Vec::new();
-        // Places as of the epoch switch that nothing durable ever referred to, of pages whose
-        // images for this checkpoint lie elsewhere. Neither superblock leads there, and the page
-        // has moved on.
-        for (&id, &place) in &open.frozen {
-            let is_used = place == place_in(id)
-                || place == pool.place(id)
-                || place == pool.file.durable_place(id);
-            if place != ABSENT && place != UNWRITTEN && !is_used {
-                freed.push(place);
+        // Block addresses as of the epoch switch that nothing durable ever referred to, of pages
+        // whose images for this checkpoint lie elsewhere. Neither superblock leads there, and the
+        // page has moved on.
+        for (&id, &address) in &open.frozen {
+            let is_used = address == address_in(id)
+                || address == pool.address(id)
+                || address == pool.file.durable_address(id);
+            if address != ABSENT && address != UNWRITTEN && !is_used {
+                freed.push(address);
             }
         }
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         for id in 1..old_len {
-            let new = place_in(id);
+            let new = address_in(id);
             let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
             let durable = pool.file.durable.get_or_make(id);
-            let old = durable.swap(entry.place, Ordering::AcqRel);
+            let old = durable.swap(entry.address, Ordering::AcqRel);
             let birth = pool.file.births.get_or_make(id);
             birth.store(entry.born.into(), Ordering::Release);
-            if old != new && old != ABSENT && pool.place(id) != old {
+            if old != new && old != ABSENT && pool.address(id) != old {
                 freed.push(old);
             }
         }
@@ -352,24 +352,25 @@ impl Checkpoint {
     }
 
     /// Where each page lies in this checkpoint.
-    fn frozen_places(&self) -> Vec<u64> {
+    fn frozen_addresses(&self) -> Vec<u64> {
         let pool = &self.store.pool;
         let checkpoint = pool.checkpoint.lock();
         let open = checkpoint.as_ref().expect("this checkpoint is open");
-        let mut places = vec![ABSENT; to_usize(self.next_page)];
-        for (id, place) in places.iter_mut().enumerate().skip(1) {
+        let mut addresses = vec![ABSENT; to_usize(self.next_page)];
+        for (id, address) in addresses.iter_mut().enumerate().skip(1) {
             let id = id as u64;
-            let frozen = open.places.get(&id).or_else(|| open.frozen.get(&id));
-            *place = frozen.copied().unwrap_or_else(|| pool.attached_place(id));
+            let frozen = open.addresses.get(&id).or_else(|| open.frozen.get(&id));
+            *address = frozen.copied().unwrap_or_else(|| pool.attached_address(id));
             assert!(
-                *place != UNWRITTEN,
+                *address != UNWRITTEN,
                 "page {id} of the checkpoint was written"
             );
         }
-        places
+        addresses
     }
 
-    /// Writes the leaves of the page map that changed. Returns all leaves' places and the new blocks.
+    /// Writes the leaves of the page map that changed. Returns all leaves' block addresses and the
+    /// new blocks.
     fn write_map(
         &self,
         entries: &[Entry],
@@ -378,21 +379,22 @@ impl Checkpoint {
     ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
-        let mut leaf_places = Vec::new();
+        let mut leaf_addresses = Vec::new();
         let mut new_blocks = Vec::new();
-        for (index, leaf) in entries.chunks(LEAF_PLACES).enumerate() {
-            let first = (index * LEAF_PLACES) as u64;
+        for (index, leaf) in entries.chunks(LEAF_ADDRESSES).enumerate() {
+            let first = (index * LEAF_ADDRESSES) as u64;
             let is_same =
                 |(i, &entry): (usize, &Entry)| entry == pool.file.durable_entry(first + i as u64);
-            let old_place = old.leaf_places.get(index).copied();
+            let old_address = old.leaf_addresses.get(index).copied();
             // The part of the old leaf behind the new end must not hide a change.
-            let same_len = first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_PLACES;
-            if let Some(old_place) = old_place
-                && block_of(old_place) < cutoff
+            let same_len =
+                first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_ADDRESSES;
+            if let Some(old_address) = old_address
+                && block_of(old_address) < cutoff
                 && same_len
                 && leaf.iter().enumerate().all(is_same)
             {
-                leaf_places.push(old_place);
+                leaf_addresses.push(old_address);
                 continue;
             }
             let mut buf = pool.file.buffer();
@@ -410,18 +412,19 @@ impl Checkpoint {
             };
             lent.take(1);
             new_blocks.push(block);
-            leaf_places.push(block);
+            leaf_addresses.push(block);
         }
-        Ok((leaf_places, new_blocks.len() as u64, new_blocks))
+        Ok((leaf_addresses, new_blocks.len() as u64, new_blocks))
     }
 
     /// Frees the old root's own blocks.
     fn free_replaced(&self, old: &Root, new: &Root) {
         let mut space = self.store.pool.file.space.lock();
         old.blob_blocks.iter().for_each(|&block| space.free(block));
-        let new_leaves: std::collections::HashSet<u64> = new.leaf_places.iter().copied().collect();
+        let new_leaves: std::collections::HashSet<u64> =
+            new.leaf_addresses.iter().copied().collect();
         for &block in old
-            .leaf_places
+            .leaf_addresses
             .iter()
             .filter(|block| !new_leaves.contains(block))
         {
@@ -436,7 +439,8 @@ impl Drop for Checkpoint {
             return;
         }
         braid_rt::coverage_point("store: a checkpoint abandoned");
-        // Abandoned: what was written for it and is not a page's present place is free again.
+        // Abandoned: what was written for it and is not a page's present block address is free
+        // again.
         let pool = &self.store.pool;
         let mut checkpoint = pool.checkpoint.lock();
         let Some(open) = checkpoint.take() else {
@@ -444,13 +448,13 @@ impl Drop for Checkpoint {
         };
         let mut space = pool.file.space.lock();
         let mut blocks: Vec<u64> = Vec::new();
-        for (&id, &place) in open.places.iter().chain(&open.frozen) {
-            let is_used = place == ABSENT
-                || place == UNWRITTEN
-                || pool.place(id) == place
-                || pool.file.durable_place(id) == place;
+        for (&id, &address) in open.addresses.iter().chain(&open.frozen) {
+            let is_used = address == ABSENT
+                || address == UNWRITTEN
+                || pool.address(id) == address
+                || pool.file.durable_address(id) == address;
             if !is_used {
-                blocks.push(place);
+                blocks.push(address);
             }
         }
         blocks.sort_unstable();

@@ -7,7 +7,7 @@ use braid_io::{AlignedBuf, Device};
 use braid_rt::to_usize;
 
 use crate::error::StoreError;
-use crate::file::{DataFile, Entry, LEAF_PLACES, Root, block_of, change_of, encode_leaf};
+use crate::file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
 use crate::page::PageId;
 use crate::store::{Store, StoreInner};
 use crate::table::PAGES_MAX;
@@ -19,7 +19,7 @@ pub struct PinnedCheckpoint {
     store: Arc<StoreInner>,
     pin: u64,
     root: Root,
-    places: Vec<u64>,
+    addresses: Vec<u64>,
     entries: Vec<u64>,
 }
 
@@ -37,16 +37,16 @@ impl PinnedCheckpoint {
         let entries: Vec<Entry> = (0..root.next_page)
             .map(|id| file.durable_entry(id))
             .collect();
-        let pages = entries.iter().map(|entry| block_of(entry.place));
-        let own = root.leaf_places.iter().chain(&root.blob_blocks);
-        let own = own.map(|&place| block_of(place));
+        let pages = entries.iter().map(|entry| block_of(entry.address));
+        let own = root.leaf_addresses.iter().chain(&root.blob_blocks);
+        let own = own.map(|&address| block_of(address));
         let blocks = pages.filter(|&block| block != 0).chain(own);
         let pin = file.space.lock().pin(blocks);
         Self {
             store: store.clone(),
             pin,
             root,
-            places: entries.iter().map(|entry| entry.place).collect(),
+            addresses: entries.iter().map(|entry| entry.address).collect(),
             entries: entries.into_iter().map(change_of).collect(),
         }
     }
@@ -83,7 +83,7 @@ impl PinnedCheckpoint {
     pub fn read(&self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         let mut placed: Vec<(PageId, u64, &mut AlignedBuf)> = Vec::with_capacity(pages.len());
         for (id, buf) in pages {
-            placed.push((*id, self.places[to_usize(*id)], buf));
+            placed.push((*id, self.addresses[to_usize(*id)], buf));
         }
         self.store
             .pool
@@ -139,7 +139,7 @@ pub struct StoreWriter {
     file: DataFile,
     /// Where each page was put, by id. Only ids of pages that are really there take memory: they come from
     /// outside.
-    places: HashMap<PageId, u64>,
+    addresses: HashMap<PageId, u64>,
 }
 
 impl StoreWriter {
@@ -150,7 +150,7 @@ impl StoreWriter {
     pub fn create(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         Ok(Self {
             file: DataFile::create(device, 0)?,
-            places: HashMap::new(),
+            addresses: HashMap::new(),
         })
     }
 
@@ -169,7 +169,7 @@ impl StoreWriter {
         }
         let blocks = self.file.write_blocks(pages)?;
         for ((id, _), block) in pages.iter().zip(blocks) {
-            if let Some(before) = self.places.insert(*id, block) {
+            if let Some(before) = self.addresses.insert(*id, block) {
                 self.file.space.lock().free(before);
             }
         }
@@ -195,33 +195,33 @@ impl StoreWriter {
                 "invalid number of pages",
             ));
         }
-        let place = |id: PageId| match (exists(id), self.places.get(&id)) {
+        let address = |id: PageId| match (exists(id), self.addresses.get(&id)) {
             (false, _) => Ok(0),
-            (true, Some(&place)) => Ok(place),
+            (true, Some(&address)) => Ok(address),
             (true, None) => Err(StoreError::damaged_page(id, "the page is missing")),
         };
-        let places: Vec<u64> = (0..next_page).map(place).collect::<Result<_, _>>()?;
+        let addresses: Vec<u64> = (0..next_page).map(address).collect::<Result<_, _>>()?;
         if let Some((_, &root)) = trees.iter().find(|(_, root)| !exists(**root)) {
             return Err(StoreError::damaged_page(
                 root,
                 "the root page of a tree is missing",
             ));
         }
-        let mut leaf_places = Vec::new();
-        for (index, leaf) in places.chunks(LEAF_PLACES).enumerate() {
+        let mut leaf_addresses = Vec::new();
+        for (index, leaf) in addresses.chunks(LEAF_ADDRESSES).enumerate() {
             let mut buf = self.file.buffer();
-            let entry = |&place| Entry {
-                place,
-                born: u32::from(place != 0),
+            let entry = |&address| Entry {
+                address,
+                born: u32::from(address != 0),
             };
             encode_leaf(&leaf.iter().map(entry).collect::<Vec<_>>(), &mut buf);
             let identity = DataFile::map_identity(index);
-            leaf_places.extend(self.file.write_blocks(&mut [(identity, buf)])?);
+            leaf_addresses.extend(self.file.write_blocks(&mut [(identity, buf)])?);
         }
         let mut root = Root {
             sequence: 1,
             next_page,
-            leaf_places,
+            leaf_addresses,
             trees,
             meta,
             ..Root::default()

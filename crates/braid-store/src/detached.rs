@@ -85,41 +85,43 @@ impl OpenCheckpoint {
     /// Whether a page belongs to the checkpoint that was detached, before its epoch switch or
     /// after.
     pub(crate) fn has_detached(&self, id: PageId) -> bool {
-        // `Pool::detach` notes a place as of the epoch switch for those that existed then.
-        self.frozen.get(&id).is_some_and(|&place| place != ABSENT)
+        // `Pool::detach` notes a block address as of the epoch switch for those that existed then.
+        self.frozen
+            .get(&id)
+            .is_some_and(|&address| address != ABSENT)
     }
 }
 
 impl Pool {
     /// Whether no tree leads to a page that exists.
     pub(crate) fn is_detached(&self, id: PageId) -> bool {
-        let place = self.places.get(id);
+        let address = self.addresses.get(id);
         // Relaxed: who asks for the sake of a checkpoint has seen its epoch switch, and what came
         // before that.
-        place.is_some_and(|place| place.load(Ordering::Relaxed) & DETACHED != 0)
+        address.is_some_and(|address| address.load(Ordering::Relaxed) & DETACHED != 0)
     }
 
     /// Where a page lies that belongs to a tree.
-    pub(crate) fn attached_place(&self, id: PageId) -> u64 {
+    pub(crate) fn attached_address(&self, id: PageId) -> u64 {
         if self.is_detached(id) && !braid_rt::mutant!("checkpoint_the_detached") {
             return ABSENT;
         }
-        self.place(id)
+        self.address(id)
     }
 
     /// Takes pages to which no tree leads any more out of all checkpoints to come. Part of a modifying call.
     pub(crate) fn detach(&self, pages: &[PageId]) {
         let mut checkpoint = self.checkpoint.lock();
         for &id in pages {
-            let place = self.places.get_or_make(id);
-            let at = place.load(Ordering::Relaxed);
+            let address = self.addresses.get_or_make(id);
+            let at = address.load(Ordering::Relaxed);
             if let Some(open) = checkpoint.as_mut()
-                && !open.places.contains_key(&id)
+                && !open.addresses.contains_key(&id)
             {
                 open.frozen.entry(id).or_insert(at);
             }
-            // Release: as all that changes places.
-            place.store(at | DETACHED, Ordering::Release);
+            // Release: as all that changes block addresses.
+            address.store(at | DETACHED, Ordering::Release);
         }
     }
 
@@ -149,11 +151,11 @@ impl Pool {
             crate::latch::recycle(state, word);
             return;
         }
-        if self.place(id) == UNWRITTEN {
-            let place = self.places.get_or_make(id);
-            place.store(ABSENT, Ordering::Release);
+        if self.address(id) == UNWRITTEN {
+            let address = self.addresses.get_or_make(id);
+            address.store(ABSENT, Ordering::Release);
         } else {
-            self.set_place(&mut checkpoint, id, ABSENT);
+            self.set_address(&mut checkpoint, id, ABSENT);
         }
         drop(checkpoint);
         let evicted = (frame != NONE).then(|| self.evict_frame(to_usize(frame)));

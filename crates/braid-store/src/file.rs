@@ -5,13 +5,13 @@
 //!                block, length][0..]
 //! other blocks   [crc u32 | sequence u32][identity u64] and then
 //!                  a page      identity = page id                   (see `node`)
-//!                  a map leaf  identity = MAP | index               681 entries: places of pages, births
-//!                  a blob      identity = BLOB | position in it     [place of the next u64][bytes]
+//!                  a map leaf  identity = MAP | index               681 entries: block addresses, births
+//!                  a blob      identity = BLOB | position in it     [address of the next u64][bytes]
 //! ```
 //!
 //! The CRC-32C covers the block from byte 4 on. The sequence is that of the checkpoint that was to follow
 //! when the block was written: a block newer than the superblock that leads to it shows that the newest
-//! superblock was lost. The root blob holds the next page id, the places of the
+//! superblock was lost. The root blob holds the next page id, the addresses of the
 //! map's leaves, the roots of the trees and the caller's bytes. Which of the superblocks counts: [`superblock`].
 //! What leads to a block knows its checksum: [`map`].
 
@@ -38,7 +38,7 @@ use self::block::seal;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
 pub(crate) use map::{
-    Entry, LEAF_PLACES, LOST, block_of, change_of, check_place, encode_leaf, place_of,
+    Entry, LEAF_ADDRESSES, LOST, address_of, block_of, change_of, check_address, encode_leaf,
 };
 pub(crate) use root::Root;
 pub(crate) use superblock::is_old;
@@ -75,7 +75,8 @@ pub(crate) struct DataFile {
     pub(crate) extent: AtomicU64,
     growing: Mutex<()>,
     pub(crate) room: Arc<Room>,
-    /// The page map as of the durable superblock: places, and the numbers of the checkpoints that put pages there.
+    /// The page map as of the durable superblock: block addresses, and the numbers of the
+    /// checkpoints that put pages there.
     pub(crate) durable: PageTable,
     pub(crate) births: PageTable,
     /// The durable superblock's sequence number.
@@ -156,45 +157,46 @@ impl DataFile {
     }
 
     /// Where a page lies as of the durable superblock.
-    pub(crate) fn durable_place(&self, id: PageId) -> u64 {
-        let place = self.durable.get(id);
-        place.map_or(0, |place| place.load(Ordering::Acquire))
+    pub(crate) fn durable_address(&self, id: PageId) -> u64 {
+        let address = self.durable.get(id);
+        address.map_or(0, |address| address.load(Ordering::Acquire))
     }
 
     /// A page's entry in the map of the durable superblock. No checkpoint may be published meanwhile.
     pub(crate) fn durable_entry(&self, id: PageId) -> Entry {
         let born = self.births.get(id);
         Entry {
-            place: self.durable_place(id),
+            address: self.durable_address(id),
             born: born.map_or(0, |born| low32(born.load(Ordering::Acquire))),
         }
     }
 
-    /// Reads what lies at a place, and checks that it is what was written there.
+    /// Reads what lies at a block address, and checks that it is what was written there.
     pub(crate) fn read_block(
         &self,
         identity: u64,
-        place: u64,
+        address: u64,
         sequence: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        self.read_unplaced(identity, place, sequence, buf)?;
-        check_place(buf, place).map_err(|what| damaged(what, location(identity, block_of(place))))
+        self.read_unaddressed(identity, address, sequence, buf)?;
+        check_address(buf, address)
+            .map_err(|what| damaged(what, location(identity, block_of(address))))
     }
 
     /// Reads a page and checks that it is the one, in its newest state.
     pub(crate) fn read_page(
         &self,
         id: PageId,
-        place: u64,
+        address: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        if place == LOST {
+        if address == LOST {
             return Err(self.lost_page(id));
         }
-        let read = self.read_block(id, place, self.newest_of(id, place), buf);
+        let read = self.read_block(id, address, self.newest_of(id, address), buf);
         // First the cause: what a failed sync lost has another checksum, too.
-        self.check_not_in_doubt(id, place)?;
+        self.check_not_in_doubt(id, address)?;
         read
     }
 
@@ -206,23 +208,25 @@ impl DataFile {
         damaged(&what, format!("data.braid, page {id}"))
     }
 
-    /// The newest checkpoint that what lies at a page's place can be of.
-    pub(crate) fn newest_of(&self, id: PageId, place: u64) -> u64 {
-        // In this order: a publication raises the sequence before it makes its places the durable ones, so
-        // who sees such a place (Acquire in `durable_place`) sees the sequence that goes with it.
-        let is_durable = self.durable_place(id) == place;
+    /// The newest checkpoint that what lies at a page's block address can be of.
+    pub(crate) fn newest_of(&self, id: PageId, address: u64) -> u64 {
+        // In this order: a publication raises the sequence before it makes its block addresses the
+        // durable ones, so who sees such a block address (Acquire in `durable_address`) sees the
+        // sequence that goes with it.
+        let is_durable = self.durable_address(id) == address;
         let durable = self.sequence.load(Ordering::Acquire);
         if is_durable { durable } else { durable + 1 }
     }
 
-    /// Reads what lies at places in one batch. Nothing is checked; see [`check`] and [`check_place`].
+    /// Reads what lies at block addresses in one batch. Nothing is checked; see [`check`] and
+    /// [`check_address`].
     pub(crate) fn read_blocks<'a>(
         &self,
         blocks: impl Iterator<Item = (u64, &'a mut AlignedBuf)>,
     ) -> io::Result<()> {
-        let op = |(place, buf): (u64, &'a mut AlignedBuf)| ReadOp {
+        let op = |(address, buf): (u64, &'a mut AlignedBuf)| ReadOp {
             buf,
-            offset: block_of(place) * PAGE_SIZE as u64,
+            offset: block_of(address) * PAGE_SIZE as u64,
         };
         let mut ops: Vec<ReadOp<'_>> = blocks.map(op).collect();
         self.file.read_batch(&mut ops)
@@ -240,24 +244,26 @@ impl DataFile {
         self.file.read_at(buf, offset)
     }
 
-    /// Checks what was read of a page's durable place since the checkpoint of a sequence number was the durable
-    /// one: that it still is, and that nothing was written there meanwhile; see [`crate::read_ahead`].
+    /// Checks what was read of a page's durable block address since the checkpoint of a sequence
+    /// number was the durable one: that it still is, and that nothing was written there meanwhile;
+    /// see [`crate::read_ahead`].
     pub(crate) fn check_durable(
         &self,
         id: PageId,
-        place: u64,
+        address: u64,
         sequence: u64,
         bytes: &[u8],
     ) -> Result<(), &'static str> {
-        check(bytes, id, sequence).and_then(|()| check_place(bytes, place))?;
+        check(bytes, id, sequence).and_then(|()| check_address(bytes, address))?;
         // In the order of `read_page`.
-        match self.durable_place(id) == place && self.sequence() == sequence {
+        match self.durable_address(id) == address && self.sequence() == sequence {
             true => Ok(()),
             false => Err("the checkpoint is not the durable one any more"),
         }
     }
 
-    /// Reads pages of the checkpoint of a sequence number from their places, in one batch, and checks them.
+    /// Reads pages of the checkpoint of a sequence number from their block addresses, in one batch,
+    /// and checks them.
     pub(crate) fn read_pages(
         &self,
         pages: &mut [(PageId, u64, &mut AlignedBuf)],
@@ -265,9 +271,9 @@ impl DataFile {
     ) -> Result<(), StoreError> {
         let read = self.read_blocks(pages.iter_mut().map(|(_, block, buf)| (*block, &mut **buf)));
         read.map_err(|e| StoreError::io("cannot read pages of data.braid", e))?;
-        for (id, place, buf) in pages {
-            let checked = check(buf, *id, sequence).and_then(|()| check_place(buf, *place));
-            checked.map_err(|what| damaged(what, location(*id, block_of(*place))))?;
+        for (id, address, buf) in pages {
+            let checked = check(buf, *id, sequence).and_then(|()| check_address(buf, *address));
+            checked.map_err(|what| damaged(what, location(*id, block_of(*address))))?;
         }
         Ok(())
     }
@@ -296,20 +302,21 @@ impl DataFile {
         self.space.lock().lose_unsynced();
     }
 
-    /// Whether a failed sync may have lost what was written to a page's place: an older version of the page may
-    /// lie there. It is so for places that are not durable and were taken before the sync failed.
-    pub(crate) fn is_in_doubt(&self, id: PageId, place: u64) -> bool {
+    /// Whether a failed sync may have lost what was written to a page's block address: an older
+    /// version of the page may lie there. It is so for block addresses that are not durable and
+    /// were taken before the sync failed.
+    pub(crate) fn is_in_doubt(&self, id: PageId, address: u64) -> bool {
         // Acquire: pairs with `poison_unsynced`.
         self.unsynced_lost.load(Ordering::Acquire)
             && !braid_rt::mutant!("believe_unsynced")
-            && self.durable_place(id) != place
-            && !self.space.lock().is_taken_since(place)
+            && self.durable_address(id) != address
+            && !self.space.lock().is_taken_since(address)
     }
 
-    /// Fails for a place that is [in doubt](DataFile::is_in_doubt).
-    fn check_not_in_doubt(&self, id: PageId, place: u64) -> Result<(), StoreError> {
+    /// Fails for a block address that is [in doubt](DataFile::is_in_doubt).
+    fn check_not_in_doubt(&self, id: PageId, address: u64) -> Result<(), StoreError> {
         match self.poison.get() {
-            Some(cause) if self.is_in_doubt(id, place) => Err(StoreError::Poisoned {
+            Some(cause) if self.is_in_doubt(id, address) => Err(StoreError::Poisoned {
                 cause: cause.clone(),
             }),
             _ => Ok(()),
@@ -411,7 +418,7 @@ impl DataFile {
         self.grow(0).inspect_err(|_| self.room.add(blocks))
     }
 
-    /// Writes a page to a free block; returns its place.
+    /// Writes a page to a free block; returns its block address.
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
         self.settle()?;
         seal(buf, id, self.next_sequence());
@@ -423,10 +430,10 @@ impl DataFile {
             self.space.lock().free(block);
             return Err(StoreError::io("cannot write a page to data.braid", error));
         }
-        Ok(place_of(block, buf))
+        Ok(address_of(block, buf))
     }
 
-    /// Seals and writes blocks, in one batch; returns their places.
+    /// Seals and writes blocks, in one batch; returns their block addresses.
     pub(crate) fn write_blocks(
         &self,
         blocks: &mut [(u64, AlignedBuf)],
@@ -451,11 +458,12 @@ impl DataFile {
         }
         let written = blocks.iter().zip(free);
         Ok(written
-            .map(|((_, buf), block)| place_of(block, buf))
+            .map(|((_, buf), block)| address_of(block, buf))
             .collect())
     }
 
-    /// Seals and writes the pages that follow each other in a buffer; returns their places.
+    /// Seals and writes the pages that follow each other in a buffer; returns their block
+    /// addresses.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
         let free = self.allocate(ids.len());
@@ -471,7 +479,8 @@ impl DataFile {
             WriteOp { buf, offset }
         });
         let written = match &runs.collect::<Vec<_>>()[..] {
-            // Mostly all places follow each other, too. A plain write has less to set up than a batch of one.
+            // Mostly all block addresses follow each other, too. A plain write has less to set up
+            // than a batch of one.
             [run] => self.file.write_at(&[run.buf], run.offset),
             runs => self.file.write_batch(runs),
         };
@@ -480,7 +489,7 @@ impl DataFile {
             return Err(StoreError::io("cannot write pages to data.braid", error));
         }
         let pages = buf.chunks_exact(PAGE_SIZE).zip(free);
-        Ok(pages.map(|(page, block)| place_of(block, page)).collect())
+        Ok(pages.map(|(page, block)| address_of(block, page)).collect())
     }
 
     /// Gives blocks back that nothing refers to.
@@ -500,13 +509,14 @@ impl DataFile {
         read.is_ok() && buf.iter().all(|byte| *byte == 0)
     }
 
-    /// What a block says that it is, the low half of its checkpoint's number, and its place, if it is whole.
+    /// What a block says that it is, the low half of its checkpoint's number, and its block
+    /// address, if it is whole.
     pub(crate) fn read_any_block(&self, block: u64, buf: &mut [u8]) -> Option<(u64, u32, u64)> {
         self.file.read_at(buf, block * PAGE_SIZE as u64).ok()?;
         let identity = u64_at(buf, 8);
         check(buf, identity, u64::MAX).ok()?;
         let stamp = (u64_at(buf, 0) >> 32) as u32;
-        Some((identity, stamp, place_of(block, buf)))
+        Some((identity, stamp, address_of(block, buf)))
     }
 
     /// Cuts the free tail off, but for what is needed to keep the surplus at a floor.

@@ -1,6 +1,6 @@
 //! Ways in for the fuzz targets: the decoders of the data file's bytes, and its checksums.
 
-use crate::file::{LEAF_PLACES, Root, block_of, place_of, u64_at};
+use crate::file::{LEAF_ADDRESSES, Root, address_of, block_of, u64_at};
 use crate::node::{self, Contents, NewValue, Node};
 use crate::page::{PAGE_SIZE, Page, WORDS, private};
 
@@ -10,16 +10,17 @@ pub fn seal_block(block: &mut [u8]) {
     block[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Makes the places in a data file fit the checksums of the blocks that they lead to, from the pages up to the
-/// superblocks, as far as these lead anywhere. Blocks whose contents change are sealed.
-pub fn bind_places(file: &mut [u8]) {
+/// Makes the block addresses in a data file fit the checksums of the blocks that they lead to, from
+/// the pages up to the superblocks, as far as these lead anywhere. Blocks whose contents change are
+/// sealed.
+pub fn bind_addresses(file: &mut [u8]) {
     for slot in 0..2 {
         let Some(superblock) = block(file, slot) else {
             return;
         };
-        let (mut place, len) = (u64_at(superblock, 32), u64_at(superblock, 40));
-        if bind_root(file, &mut place, len).is_some() {
-            put(file, slot, 32, place);
+        let (mut address, len) = (u64_at(superblock, 32), u64_at(superblock, 40));
+        if bind_root(file, &mut address, len).is_some() {
+            put(file, slot, 32, address);
         }
     }
 }
@@ -38,20 +39,20 @@ fn put(file: &mut [u8], block: u64, at: usize, number: u64) {
     }
 }
 
-/// The place, as it should be, of what a place leads to.
-fn bound(file: &[u8], place: u64) -> Option<u64> {
-    let number = block_of(place);
-    Some(place_of(
+/// The place, as it should be, of what a block address leads to.
+fn bound(file: &[u8], address: u64) -> Option<u64> {
+    let number = block_of(address);
+    Some(address_of(
         number,
         block(file, number).filter(|_| number >= 2)?,
     ))
 }
 
 /// Binds what a root leads to, and the place of the root.
-fn bind_root(file: &mut [u8], place: &mut u64, len: u64) -> Option<()> {
+fn bind_root(file: &mut [u8], address: &mut u64, len: u64) -> Option<()> {
     const HEAD: usize = 24;
     let per_block = PAGE_SIZE - HEAD;
-    let (mut blocks, mut next) = (Vec::new(), *place);
+    let (mut blocks, mut next) = (Vec::new(), *address);
     for _ in 0..len.div_ceil(per_block as u64).min(64) {
         let number = block_of(next);
         let contents = block(file, number).filter(|_| number >= 2)?;
@@ -82,7 +83,7 @@ fn bind_root(file: &mut [u8], place: &mut u64, len: u64) -> Option<()> {
         let next = bound(file, blocks[i])?;
         put(file, blocks[i - 1], 16, next);
     }
-    *place = bound(file, *blocks.first()?)?;
+    *address = bound(file, *blocks.first()?)?;
     Some(())
 }
 
@@ -90,7 +91,7 @@ fn bind_root(file: &mut [u8], place: &mut u64, len: u64) -> Option<()> {
 fn bind_leaf(file: &mut [u8], leaf: u64) -> Option<u64> {
     let number = block_of(leaf);
     bound(file, leaf)?;
-    for i in 0..LEAF_PLACES {
+    for i in 0..LEAF_ADDRESSES {
         let page = u64_at(block(file, number)?, 16 + 8 * i);
         if page != 0
             && let Some(page) = bound(file, page)
@@ -107,7 +108,7 @@ pub fn is_root(bytes: &[u8]) -> bool {
     // What was read came from the bytes: a length alone makes nothing large.
     root.is_some_and(|root| {
         assert!(
-            root.leaf_places.len() * 8 + root.trees.len() * 12 + root.meta.len() <= bytes.len()
+            root.leaf_addresses.len() * 8 + root.trees.len() * 12 + root.meta.len() <= bytes.len()
         );
         true
     })
@@ -178,8 +179,8 @@ fn halve(node: Node<'_>) {
 /// Puts and removes.
 fn change(node: Node<'_>, keys: &[&[u8]]) {
     for (i, key) in keys.iter().enumerate() {
-        let place = node.search(key);
-        if !node.admits(key, place) {
+        let address = node.search(key);
+        if !node.admits(key, address) {
             continue;
         }
         let stored = vec![7; i * 97 % (node::INLINE_MAX + 1)];
@@ -189,7 +190,7 @@ fn change(node: Node<'_>, keys: &[&[u8]]) {
             len: stored.len(),
             stored: &stored,
         };
-        if node.put(place, key, &value) {
+        if node.put(address, key, &value) {
             assert!(node.search(key).is_ok(), "what was put is found");
         }
         if i % 3 == 0

@@ -34,7 +34,7 @@ pub(crate) use guards::{ReadPage, WritePage};
 /// The place of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
 
-/// Set beside the place of a page that is detached; see [`crate::detached`].
+/// Set beside the block address of a page that is detached; see [`crate::detached`].
 pub(crate) const DETACHED: u64 = 1 << 63;
 
 /// The place of a page that does not exist.
@@ -64,7 +64,7 @@ pub(crate) struct Pool {
     pub(crate) states: PageTable,
     /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`, and whether it is `DETACHED`. Changed
     /// with the lock of `checkpoint`.
-    pub(crate) places: PageTable,
+    pub(crate) addresses: PageTable,
     pub(crate) epoch: AtomicU64,
     pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
     pub(crate) free_frames: Mutex<Vec<u32>>,
@@ -116,7 +116,7 @@ impl Pool {
     pub(crate) fn new(
         file: DataFile,
         pool_bytes: usize,
-        places: &[u64],
+        addresses: &[u64],
         next: PageId,
     ) -> Result<Self, StoreError> {
         let count = pool_bytes / PAGE_SIZE;
@@ -128,9 +128,11 @@ impl Pool {
         }
         let table = PageTable::new();
         let mut free = Vec::new();
-        for (id, &place) in places.iter().enumerate().skip(1) {
-            table.get_or_make(id as u64).store(place, Ordering::Relaxed);
-            if place == ABSENT && (id as u64) < next {
+        for (id, &address) in addresses.iter().enumerate().skip(1) {
+            table
+                .get_or_make(id as u64)
+                .store(address, Ordering::Relaxed);
+            if address == ABSENT && (id as u64) < next {
                 free.push(id as u64);
             }
         }
@@ -147,7 +149,7 @@ impl Pool {
             })?,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
             states: PageTable::new(),
-            places: table,
+            addresses: table,
             epoch: AtomicU64::new(1),
             checkpoint: Mutex::new(None),
             free_frames: Mutex::default(),
@@ -166,10 +168,10 @@ impl Pool {
         self.states.get(id)
     }
 
-    pub(crate) fn place(&self, id: PageId) -> u64 {
-        self.places
-            .get(id)
-            .map_or(ABSENT, |place| place.load(Ordering::Acquire) & !DETACHED)
+    pub(crate) fn address(&self, id: PageId) -> u64 {
+        self.addresses.get(id).map_or(ABSENT, |address| {
+            address.load(Ordering::Acquire) & !DETACHED
+        })
     }
 
     /// Opens a page for optimistic reading; `None` if there is no such page, which a reader that came
@@ -245,7 +247,7 @@ impl Pool {
                     word,
                 }));
             }
-            if self.place(id) == ABSENT {
+            if self.address(id) == ABSENT {
                 return Ok(None);
             }
             self.load(id, state, word)?;
@@ -292,17 +294,17 @@ impl Pool {
         id: PageId,
         neighbours: &mut Option<Cluster>,
     ) -> Result<u64, StoreError> {
-        let place = self.place(id);
-        if place == ABSENT || place == UNWRITTEN {
+        let address = self.address(id);
+        if address == ABSENT || address == UNWRITTEN {
             return Ok(NONE);
         }
         self.check_condemned(id)?;
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
-        *neighbours = self.read_cluster(id, place, &mut buf);
+        *neighbours = self.read_cluster(id, address, &mut buf);
         let read = match neighbours {
             Some(_) => Ok(()),
-            None => self.file.read_page(id, place, &mut buf),
+            None => self.file.read_page(id, address, &mut buf),
         };
         if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
             self.free_frames.lock().push(narrow(frame));

@@ -5,9 +5,10 @@
 //! time a page that is read brings along those that lie beside it.
 //!
 //! A block that is read without its page's latch may be given to another page, or to another version of its
-//! own, at any time. What was read counts only if the block is the page's place both now and in the durable
-//! map, and no checkpoint was published since before the reading: a place in the durable map is not written
-//! to, and it takes a publication to leave that map and another one to come back.
+//! own, at any time. What was read counts only if the block is the page's block address both now
+//! and in the durable map, and no checkpoint was published since before the reading: a block
+//! address in the durable map is not written to, and it takes a publication to leave that map and
+//! another one to come back.
 
 use std::sync::atomic::Ordering;
 
@@ -41,12 +42,17 @@ impl Cluster {
 impl Pool {
     /// Reads a page, whose latch the caller has, and its neighbours; `None` if there is a reason to read it
     /// alone.
-    pub(crate) fn read_cluster(&self, id: PageId, place: u64, page: &mut [u8]) -> Option<Cluster> {
+    pub(crate) fn read_cluster(
+        &self,
+        id: PageId,
+        address: u64,
+        page: &mut [u8],
+    ) -> Option<Cluster> {
         if !self.has_unused_frames(to_usize(BLOCKS)) {
             return None;
         }
         let sequence = self.file.sequence();
-        let first = block_of(place) / BLOCKS * BLOCKS;
+        let first = block_of(address) / BLOCKS * BLOCKS;
         let mut bytes = AlignedBuf::new(to_usize(BLOCKS) * PAGE_SIZE);
         // At the end of the file there are fewer blocks, and beside a good one there may be a bad one.
         self.file.read_run(first, &mut bytes).ok()?;
@@ -57,8 +63,8 @@ impl Pool {
         };
         let (_, own) = cluster
             .blocks()
-            .find(|(block, _)| *block == block_of(place))?;
-        self.file.check_durable(id, place, sequence, own).ok()?;
+            .find(|(block, _)| *block == block_of(address))?;
+        self.file.check_durable(id, address, sequence, own).ok()?;
         page.copy_from_slice(own);
         Some(cluster)
     }
@@ -69,7 +75,7 @@ impl Pool {
         for (block, bytes) in cluster.blocks() {
             let id = crate::file::u64_at(bytes, 8);
             // Others hold something else than a page.
-            if (1..PAGES_MAX).contains(&id) && block_of(self.place(id)) == block {
+            if (1..PAGES_MAX).contains(&id) && block_of(self.address(id)) == block {
                 self.adopt_page(id, bytes, cluster.sequence);
             }
         }
@@ -85,9 +91,12 @@ impl Pool {
             return;
         };
         // With the latch, since nobody moves the page now.
-        let place = self.place(id);
+        let address = self.address(id);
         let is_it = self.check_condemned(id).is_ok()
-            && self.file.check_durable(id, place, sequence, bytes).is_ok()
+            && self
+                .file
+                .check_durable(id, address, sequence, bytes)
+                .is_ok()
             && check_page(id, bytes).is_ok();
         match is_it.then(|| self.unused_frame()).flatten() {
             Some(frame) => {

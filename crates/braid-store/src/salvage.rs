@@ -76,8 +76,9 @@ pub struct Salvage {
     file: DataFile,
     root: Root,
     /// The place of each page, 0 for none.
-    places: Vec<u64>,
-    /// Pages whose places were found by a search: the low half of the checkpoint's number and the place, newest first.
+    addresses: Vec<u64>,
+    /// Pages whose block addresses were found by a search: the low half of the checkpoint's number
+    /// and the block address, newest first.
     searched: HashMap<PageId, Vec<(u32, u64)>>,
     /// The newest version that the checkpoint has.
     newest: u64,
@@ -104,7 +105,7 @@ impl Salvage {
         let mut this = Self {
             file,
             root,
-            places: Vec::new(),
+            addresses: Vec::new(),
             searched: HashMap::new(),
             newest: u64::MAX,
             notes,
@@ -149,30 +150,30 @@ impl Salvage {
     fn read_map(&mut self, index: &mut Option<Index>) -> Result<(), StoreError> {
         let sequence = self.root.sequence;
         let pages = self.root.leaf_pages();
-        self.places = vec![0; to_usize(self.root.next_page)];
-        for (leaf, places) in self.places.chunks_mut(pages).enumerate() {
+        self.addresses = vec![0; to_usize(self.root.next_page)];
+        for (leaf, addresses) in self.addresses.chunks_mut(pages).enumerate() {
             let missing = "the root names no such map leaf".to_owned();
-            let read = match self.root.leaf_places.get(leaf) {
-                Some(&place) => self
+            let read = match self.root.leaf_addresses.get(leaf) {
+                Some(&address) => self
                     .file
-                    .read_map_leaf(&self.root, leaf, place)
+                    .read_map_leaf(&self.root, leaf, address)
                     .map_err(|error| error.to_string()),
                 None => Err(missing),
             };
             match read {
                 Ok(entries) => {
-                    for (place, entry) in places.iter_mut().zip(entries) {
-                        *place = entry.place;
+                    for (address, entry) in addresses.iter_mut().zip(entries) {
+                        *address = entry.address;
                     }
                 }
                 Err(error) => {
                     let index = indexed(&self.file, index)?;
                     let mut found = 0_u64;
-                    for (i, place) in places.iter_mut().enumerate() {
+                    for (i, address) in addresses.iter_mut().enumerate() {
                         let id = (leaf * pages + i) as u64;
                         let versions = versions(index, id, sequence);
                         if let Some((_, newest)) = versions.first() {
-                            *place = *newest;
+                            *address = *newest;
                             self.searched.insert(id, versions);
                             found += 1;
                         }
@@ -186,8 +187,8 @@ impl Salvage {
         // Only the map knows which blocks are free, and of when a page is.
         if let Some(index) = index.as_ref().filter(|_| !self.searched.is_empty()) {
             let of_map = |block: u64| {
-                let mut leaves = self.root.leaf_places.iter();
-                leaves.any(|place| block_of(*place) == block)
+                let mut leaves = self.root.leaf_addresses.iter();
+                leaves.any(|address| block_of(*address) == block)
             };
             let others = index.damaged.iter().filter(|block| !of_map(**block));
             let others = others.count();
@@ -219,16 +220,16 @@ impl Salvage {
 
     /// A page that is whole, and that a tree can work with.
     fn page(&self, id: PageId) -> Result<Words, String> {
-        self.page_at(id, self.places.get(to_usize(id)).copied().unwrap_or(0))
+        self.page_at(id, self.addresses.get(to_usize(id)).copied().unwrap_or(0))
     }
 
-    fn page_at(&self, id: PageId, place: u64) -> Result<Words, String> {
-        if block_of(place) < FIRST_BLOCK {
+    fn page_at(&self, id: PageId, address: u64) -> Result<Words, String> {
+        if block_of(address) < FIRST_BLOCK {
             return Err(format!("page {id} has no block"));
         }
         let mut buf = self.file.buffer();
         self.file
-            .read_block(id, place, self.root.sequence, &mut buf)
+            .read_block(id, address, self.root.sequence, &mut buf)
             .map_err(|error| error.to_string())?;
         let bytes: &[u8; PAGE_SIZE] = buf[..].try_into().expect("the buffer is a page");
         node::check(bytes).map_err(|what| format!("data.braid, page {id}: {what}"))?;

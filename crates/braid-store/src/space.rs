@@ -93,15 +93,16 @@ impl Space {
         self.taken_since.get_or_insert_default();
     }
 
-    /// Whether the block of a place was taken since the sync failed that may have lost what was written before.
-    pub(crate) fn is_taken_since(&self, place: u64) -> bool {
+    /// Whether the block of a block address was taken since the sync failed that may have lost what
+    /// was written before.
+    pub(crate) fn is_taken_since(&self, address: u64) -> bool {
         let taken = self.taken_since.as_ref();
-        taken.is_some_and(|taken| taken.contains(&block_of(place)))
+        taken.is_some_and(|taken| taken.contains(&block_of(address)))
     }
 
-    /// Takes back the block of a place.
-    pub(crate) fn free(&mut self, place: u64) {
-        let block = block_of(place);
+    /// Takes back the block of a block address.
+    pub(crate) fn free(&mut self, address: u64) {
+        let block = block_of(address);
         assert!(
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"

@@ -141,9 +141,9 @@ impl Store {
         device: Arc<dyn Device>,
         options: StoreOptions,
     ) -> Result<(Self, Vec<u8>), StoreError> {
-        let (file, root, places) = DataFile::open(device, false)?;
+        let (file, root, addresses) = DataFile::open(device, false)?;
         let meta = root.meta.clone();
-        Ok((Self::assemble(file, options, root, &places)?, meta))
+        Ok((Self::assemble(file, options, root, &addresses)?, meta))
     }
 
     /// Opens the data file as [`Store::open`] does, to be read: a damaged leaf of the page map costs the pages
@@ -156,9 +156,9 @@ impl Store {
         device: Arc<dyn Device>,
         options: StoreOptions,
     ) -> Result<(Self, Vec<u8>), StoreError> {
-        let (file, root, places) = DataFile::open(device, true)?;
+        let (file, root, addresses) = DataFile::open(device, true)?;
         let meta = root.meta.clone();
-        Ok((Self::assemble(file, options, root, &places)?, meta))
+        Ok((Self::assemble(file, options, root, &addresses)?, meta))
     }
 
     /// The errors of leaves of the page map that could not be read; only after [`Store::open_read_only`].
@@ -180,9 +180,14 @@ impl Store {
         file: DataFile,
         options: StoreOptions,
         root: Root,
-        places: &[u64],
+        addresses: &[u64],
     ) -> Result<Self, StoreError> {
-        let pool = Arc::new(Pool::new(file, options.pool_bytes, places, root.next_page)?);
+        let pool = Arc::new(Pool::new(
+            file,
+            options.pool_bytes,
+            addresses,
+            root.next_page,
+        )?);
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();

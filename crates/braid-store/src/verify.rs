@@ -37,8 +37,8 @@ pub struct VerifyReport {
 
 impl Store {
     /// Checks both superblocks, every page's checksum and identity, the order of keys and fences in the
-    /// trees, that every page belongs to exactly one place of one tree, and that every block of the file
-    /// is either free or used once.
+    /// trees, that every page belongs to exactly one block address of one tree, and that every
+    /// block of the file is either free or used once.
     ///
     /// Nothing may be modified meanwhile. It looks at the medium's state as of the newest checkpoint, so
     /// it is meant for a store that was just opened.
@@ -62,14 +62,14 @@ impl Store {
         let mut buf = pool.file.buffer();
         let next = pool.ids.lock().next;
         for id in 1..next {
-            let place = pool.file.durable_place(id);
+            let address = pool.file.durable_address(id);
             // Those of a lost leaf of the map were told of, if they exist at all.
-            if place == ABSENT || place == LOST {
+            if address == ABSENT || address == LOST {
                 continue;
             }
             existing.insert(id);
             report.pages += 1;
-            if let Err(error) = pool.file.read_page(id, place, &mut buf) {
+            if let Err(error) = pool.file.read_page(id, address, &mut buf) {
                 damages += 1;
                 damaged(error.to_string());
             }
@@ -117,15 +117,15 @@ impl Store {
             return found;
         }
         let mut users: HashMap<u64, String> = HashMap::new();
-        let mut uses = |place: u64, user: String| {
-            let block = block_of(place);
+        let mut uses = |address: u64, user: String| {
+            let block = block_of(address);
             if let Some(other) = users.insert(block, user.clone()) {
                 found.push(format!("block {block} is used by {other} and by {user}"));
             }
         };
         let next = pool.ids.lock().next.max(root.next_page);
         for id in 1..next {
-            let (durable, present) = (pool.file.durable_place(id), pool.place(id));
+            let (durable, present) = (pool.file.durable_address(id), pool.address(id));
             if durable != ABSENT {
                 uses(durable, format!("page {id}"));
             }
@@ -133,7 +133,7 @@ impl Store {
                 uses(present, format!("page {id} since the checkpoint"));
             }
         }
-        for (i, &block) in root.leaf_places.iter().enumerate() {
+        for (i, &block) in root.leaf_addresses.iter().enumerate() {
             uses(block, format!("map leaf {i}"));
         }
         for &block in &root.blob_blocks {
@@ -187,7 +187,7 @@ impl Store {
                 };
                 let node = Node(Page(&copy));
                 let kind = if node.is_leaf() { "leaf" } else { "inner" };
-                let place = block_of(self.inner.pool.place(page));
+                let address = block_of(self.inner.pool.address(page));
                 let show = |fence: Option<Vec<u8>>| match fence {
                     Some(fence) => fence.escape_ascii().to_string(),
                     None => "-".to_owned(),
@@ -196,7 +196,7 @@ impl Store {
                 let (indent, len) = (2 * depth, node.len());
                 writeln!(
                     out,
-                    "{:indent$}page {page} at block {place}: {kind}, {len} entries, {lower} .. {upper}",
+                    "{:indent$}page {page} at block {address}: {kind}, {len} entries, {lower} .. {upper}",
                     ""
                 )
                 .map_err(failed)?;

@@ -204,7 +204,7 @@ pub(super) fn seal(edited: &mut [u8], original: &[u8], rebind: bool) {
         }
     }
     if rebind {
-        braid_store::fuzzing::bind_places(edited);
+        braid_store::fuzzing::bind_addresses(edited);
     }
 }
 

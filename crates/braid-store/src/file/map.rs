@@ -2,8 +2,8 @@
 //!
 //! A *place* is the number of a block and, above it, bits of the checksum of what was written there. Blocks are used
 //! again, and a medium may lose a write and keep what a block held before, whole: that has another checksum than the
-//! place says. The places of map leaves and of the root blob's blocks are such, too, so a superblock determines the
-//! contents of every block that it leads to.
+//! place says. The block addresses of map leaves and of the root blob's blocks are such, too, so a
+//! superblock determines the contents of every block that it leads to.
 //!
 //! The number of the checkpoint that put a page where it lies tells incremental backups which pages changed, since two
 //! contents may, if seldom, have the same bits of a checksum.
@@ -14,20 +14,20 @@ use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, low32};
 
 /// Entries of a map leaf.
-pub(crate) const LEAF_PLACES: usize = (PAGE_SIZE - 16) / 12;
+pub(crate) const LEAF_ADDRESSES: usize = (PAGE_SIZE - 16) / 12;
 
 /// Where a leaf's births begin.
-const BIRTHS: usize = 16 + 8 * LEAF_PLACES;
+const BIRTHS: usize = 16 + 8 * LEAF_ADDRESSES;
 
 /// Entries of a map leaf of formats 2 and 3: words of a block and, above it, a birth.
-const OLD_LEAF_PLACES: usize = PAGE_SIZE / 8 - 2;
+const OLD_LEAF_ADDRESSES: usize = PAGE_SIZE / 8 - 2;
 
-/// Bits of a place that hold the block. The highest bit of all is left to the pool.
+/// Bits of a block address that hold the block. The highest bit of all is left to the pool.
 const BLOCK_BITS: u32 = 36;
 
 const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// Bits of a checksum that a place leaves out.
+/// Bits of a checksum that a block address leaves out.
 const CRC_SHIFT: u32 = 5;
 
 /// The place of a page that a lost leaf of the page map may have led to: a block that no file has.
@@ -36,105 +36,107 @@ pub(crate) const LOST: u64 = BLOCK_MASK;
 /// What the map says of a page; all zero for a page that does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) place: u64,
+    pub(crate) address: u64,
     /// The low half of the number of the checkpoint that put the page there.
     pub(crate) born: u32,
 }
 
-/// The block of a place.
-pub(crate) fn block_of(place: u64) -> u64 {
-    place & BLOCK_MASK
+/// The block of a block address.
+pub(crate) fn block_of(address: u64) -> u64 {
+    address & BLOCK_MASK
 }
 
 /// The place of a block that holds these bytes, whose checksum was set.
-pub(crate) fn place_of(block: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn address_of(block: u64, bytes: &[u8]) -> u64 {
     let crc = low32(u64_at(bytes, 0));
     block | u64::from(crc >> CRC_SHIFT) << BLOCK_BITS
 }
 
-/// That a block, which is whole, holds what was written to its place last.
-pub(crate) fn check_place(bytes: &[u8], place: u64) -> Result<(), &'static str> {
-    match place_of(block_of(place), bytes) == place || braid_rt::mutant!("believe_stale_blocks") {
+/// That a block, which is whole, holds what was written to its block address last.
+pub(crate) fn check_address(bytes: &[u8], address: u64) -> Result<(), &'static str> {
+    match address_of(block_of(address), bytes) == address
+        || braid_rt::mutant!("believe_stale_blocks")
+    {
         true => Ok(()),
         false => Err("it is intact, but older than the last write to it: the medium lost a write"),
     }
 }
 
 /// A number that is another one whenever the page was written anew.
-pub(crate) fn change_of(Entry { place, born }: Entry) -> u64 {
-    match place {
+pub(crate) fn change_of(Entry { address, born }: Entry) -> u64 {
+    match address {
         0 => 0,
-        place => u64::from(born) << BLOCK_BITS | block_of(place),
+        address => u64::from(born) << BLOCK_BITS | block_of(address),
     }
 }
 
 /// Writes a leaf's entries.
 pub(crate) fn encode_leaf(entries: &[Entry], buf: &mut [u8]) {
     for (i, entry) in entries.iter().enumerate() {
-        buf[16 + 8 * i..][..8].copy_from_slice(&entry.place.to_le_bytes());
+        buf[16 + 8 * i..][..8].copy_from_slice(&entry.address.to_le_bytes());
         buf[BIRTHS + 4 * i..][..4].copy_from_slice(&entry.born.to_le_bytes());
     }
 }
 
 fn decode_leaf(buf: &[u8]) -> Vec<Entry> {
     let entry = |i: usize| Entry {
-        place: u64_at(buf, 16 + 8 * i),
+        address: u64_at(buf, 16 + 8 * i),
         born: u64_at(buf, (BIRTHS + 4 * i) / 8 * 8).to_le_bytes()[(BIRTHS + 4 * i) % 8..][..4]
             .try_into()
             .map_or(0, u32::from_le_bytes),
     };
-    (0..LEAF_PLACES).map(entry).collect()
+    (0..LEAF_ADDRESSES).map(entry).collect()
 }
 
-/// A leaf of format 2 or 3. Its places have no checksums yet.
+/// A leaf of format 2 or 3. Its block addresses have no checksums yet.
 fn decode_old_leaf(buf: &[u8]) -> Vec<Entry> {
     let entry = |i: usize| {
         let word = u64_at(buf, 16 + 8 * i);
         Entry {
-            place: block_of(word),
+            address: block_of(word),
             born: (word >> BLOCK_BITS) as u32,
         }
     };
-    (0..OLD_LEAF_PLACES).map(entry).collect()
+    (0..OLD_LEAF_ADDRESSES).map(entry).collect()
 }
 
 impl Root {
     /// How many pages a leaf of its map leads to.
     pub(crate) fn leaf_pages(&self) -> usize {
         match self.is_old {
-            false => LEAF_PLACES,
-            true => OLD_LEAF_PLACES,
+            false => LEAF_ADDRESSES,
+            true => OLD_LEAF_ADDRESSES,
         }
     }
 }
 
 impl DataFile {
-    /// Reads the leaf of a root's map that lies at a place.
+    /// Reads the leaf of a root's map that lies at a block address.
     pub(crate) fn read_map_leaf(
         &self,
         root: &Root,
         index: usize,
-        place: u64,
+        address: u64,
     ) -> Result<Vec<Entry>, StoreError> {
         let mut buf = self.buffer();
         let identity = MAP | index as u64;
         if root.is_old {
-            self.read_unplaced(identity, place, root.sequence, &mut buf)?;
+            self.read_unaddressed(identity, address, root.sequence, &mut buf)?;
             let mut entries = decode_old_leaf(&buf);
             self.add_checksums(&mut entries)?;
             return Ok(entries);
         }
-        self.read_block(identity, place, root.sequence, &mut buf)?;
+        self.read_block(identity, address, root.sequence, &mut buf)?;
         Ok(decode_leaf(&buf))
     }
 
-    /// Makes the blocks of an old leaf's entries places, by what lies there now.
+    /// Makes the blocks of an old leaf's entries block addresses, by what lies there now.
     fn add_checksums(&self, entries: &mut [Entry]) -> Result<(), StoreError> {
         let mut buf = self.buffer();
-        for entry in entries.iter_mut().filter(|entry| entry.place != 0) {
-            let offset = entry.place.saturating_mul(PAGE_SIZE as u64);
+        for entry in entries.iter_mut().filter(|entry| entry.address != 0) {
+            let offset = entry.address.saturating_mul(PAGE_SIZE as u64);
             match self.file.read_at(&mut buf, offset) {
-                Ok(()) => entry.place = place_of(entry.place, &buf),
+                Ok(()) => entry.address = address_of(entry.address, &buf),
                 // It is told when the page is read.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
                 Err(error) => return Err(StoreError::io("cannot read pages of data.braid", error)),
@@ -144,7 +146,7 @@ impl DataFile {
     }
 
     /// Reads a block whose checksum nobody noted: of an old format, or one that was found by a search.
-    pub(crate) fn read_unplaced(
+    pub(crate) fn read_unaddressed(
         &self,
         identity: u64,
         block: u64,
@@ -166,26 +168,26 @@ mod tests {
     #[test]
     fn a_leaf_is_read_as_it_was_written() {
         let mut buf = vec![0; PAGE_SIZE];
-        let entries: Vec<Entry> = (0..LEAF_PLACES as u64)
+        let entries: Vec<Entry> = (0..LEAF_ADDRESSES as u64)
             .map(|i| Entry {
-                place: i << 40 | (i * 7) & BLOCK_MASK,
+                address: i << 40 | (i * 7) & BLOCK_MASK,
                 born: (i * 1_000_003) as u32,
             })
             .collect();
         encode_leaf(&entries, &mut buf);
         assert_eq!(decode_leaf(&buf), entries);
-        const { assert!(BIRTHS + 4 * LEAF_PLACES <= PAGE_SIZE) };
+        const { assert!(BIRTHS + 4 * LEAF_ADDRESSES <= PAGE_SIZE) };
     }
 
     #[test]
-    fn a_place_is_of_one_content() {
+    fn an_address_is_of_one_content() {
         let mut block = vec![3; PAGE_SIZE];
-        let place = place_of(9, &block);
-        assert_eq!((block_of(place), place >> 63), (9, 0));
-        assert_eq!(check_place(&block, place), Ok(()));
+        let address = address_of(9, &block);
+        assert_eq!((block_of(address), address >> 63), (9, 0));
+        assert_eq!(check_address(&block, address), Ok(()));
         block[3] ^= 0x80;
         assert!(
-            check_place(&block, place)
+            check_address(&block, address)
                 .unwrap_err()
                 .contains("lost a write")
         );

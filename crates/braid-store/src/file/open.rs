@@ -35,7 +35,7 @@ impl DataFile {
         this.settled.store(false, Ordering::Release);
         // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
         if root.next_page == 0
-            || root.leaf_places.len() as u64 != root.next_page.div_ceil(root.leaf_pages() as u64)
+            || root.leaf_addresses.len() as u64 != root.next_page.div_ceil(root.leaf_pages() as u64)
         {
             // Only of a root whose checksum fits and that no checkpoint wrote, as what else is refused below.
             let what = "the page map has too many or too few leaves";
@@ -43,8 +43,8 @@ impl DataFile {
         }
         let mut entries = Vec::new();
         let mut used = root.blob_blocks.clone();
-        for (index, &place) in root.leaf_places.iter().enumerate() {
-            match this.read_map_leaf(&root, index, place) {
+        for (index, &address) in root.leaf_addresses.iter().enumerate() {
+            match this.read_map_leaf(&root, index, address) {
                 Ok(leaf) => entries.extend(leaf),
                 Err(error @ StoreError::Corrupted { .. }) if only_read => {
                     let pages = root.leaf_pages();
@@ -52,7 +52,7 @@ impl DataFile {
                     this.lost_leaves
                         .push((first..first + pages as PageId, error));
                     let lost = Entry {
-                        place: LOST,
+                        address: LOST,
                         born: 0,
                     };
                     entries.extend((0..pages).map(|_| lost));
@@ -60,39 +60,46 @@ impl DataFile {
                 }
                 Err(error) => return Err(error),
             }
-            used.push(place);
+            used.push(address);
         }
         entries.truncate(to_usize(root.next_page));
-        let mut places: Vec<u64> = entries.iter().map(|entry| entry.place).collect();
-        if places[0] == LOST {
-            places[0] = 0;
+        let mut addresses: Vec<u64> = entries.iter().map(|entry| entry.address).collect();
+        if addresses[0] == LOST {
+            addresses[0] = 0;
         }
-        if places[0] != 0 {
+        if addresses[0] != 0 {
             return Err(damaged(
                 "page 0 has a block, but page numbers begin at 1",
                 "the page map".into(),
             ));
         }
-        let exists = |page: &PageId| places.get(to_usize(*page)).is_some_and(|place| *place != 0);
+        let exists = |page: &PageId| {
+            addresses
+                .get(to_usize(*page))
+                .is_some_and(|address| *address != 0)
+        };
         if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
             let what = format!("tree {tree} has no root");
             return Err(damaged(&what, format!("data.braid, page {page}")));
         }
-        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.place != 0) {
-            let Entry { place, born } = *entry;
-            this.durable.get_or_make(id).store(place, Ordering::Relaxed);
+        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.address != 0) {
+            let Entry { address, born } = *entry;
+            this.durable
+                .get_or_make(id)
+                .store(address, Ordering::Relaxed);
             let birth = this.births.get_or_make(id);
             birth.store(born.into(), Ordering::Relaxed);
-            if place != LOST {
-                used.push(place);
+            if address != LOST {
+                used.push(address);
             }
         }
         if root.is_old {
             // The next checkpoint writes all leaves in the present format, and frees these with the old root's blocks.
-            root.blob_blocks.append(&mut root.leaf_places);
+            root.blob_blocks.append(&mut root.leaf_addresses);
             root.is_old = false;
         }
-        used.iter_mut().for_each(|place| *place = block_of(*place));
+        used.iter_mut()
+            .for_each(|address| *address = block_of(*address));
         let blocks = this.len_blocks()?;
         if let Some(block) = used
             .iter()
@@ -114,7 +121,7 @@ impl DataFile {
             used = (FIRST_BLOCK..blocks).collect();
         }
         *this.space.lock() = Space::new(used.into_iter(), this.room.clone());
-        Ok((this, root, places))
+        Ok((this, root, addresses))
     }
 }
 
@@ -153,7 +160,7 @@ mod tests {
         file.write_at(&[&buf], block * PAGE_SIZE as u64).unwrap();
         let mut all = vec![0; file.len().unwrap() as usize];
         file.read_at(&mut all, 0).unwrap();
-        crate::fuzzing::bind_places(&mut all);
+        crate::fuzzing::bind_addresses(&mut all);
         file.write_at(&[&all], 0).unwrap();
     }
 

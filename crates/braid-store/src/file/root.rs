@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use braid_rt::to_usize;
 
 use super::block::{BLOB, u64_at};
-use super::superblock::{FORMAT, FORMAT_OF_PLACES};
+use super::superblock::{FORMAT, FORMAT_OF_ADDRESSES};
 use super::{DataFile, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
@@ -20,12 +20,12 @@ const BLOB_BYTES: usize = PAGE_SIZE - 24;
 pub(crate) struct Root {
     pub(crate) sequence: u64,
     pub(crate) next_page: PageId,
-    pub(crate) leaf_places: Vec<u64>,
+    pub(crate) leaf_addresses: Vec<u64>,
     pub(crate) trees: BTreeMap<u32, PageId>,
     pub(crate) meta: Vec<u8>,
-    /// The places of the blocks that the root blob itself takes.
+    /// The block addresses of the blocks that the root blob itself takes.
     pub(crate) blob_blocks: Vec<u64>,
-    /// Whether it is of format 2 or 3: its places are blocks, without checksums.
+    /// Whether it is of format 2 or 3: its block addresses are blocks, without checksums.
     pub(crate) is_old: bool,
 }
 
@@ -37,8 +37,8 @@ impl Root {
         let mut out = Vec::new();
         let mut put = |n: u64| out.extend(n.to_le_bytes());
         put(self.next_page | FORMAT << FORMAT_SHIFT);
-        put(self.leaf_places.len() as u64);
-        self.leaf_places.iter().for_each(|&place| put(place));
+        put(self.leaf_addresses.len() as u64);
+        self.leaf_addresses.iter().for_each(|&address| put(address));
         put(self.trees.len() as u64);
         for (&tree, &root) in &self.trees {
             put(u64::from(tree));
@@ -59,14 +59,14 @@ impl Root {
         let next_page = word & ((1 << FORMAT_SHIFT) - 1);
         let is_old = match word >> FORMAT_SHIFT {
             0 => true,
-            FORMAT_OF_PLACES..=FORMAT => false,
+            FORMAT_OF_ADDRESSES..=FORMAT => false,
             _ => return None,
         };
         let leaves = take()?;
         if next_page > PAGES_MAX || leaves > PAGES_MAX {
             return None;
         }
-        let leaf_places = (0..leaves).map(|_| take()).collect::<Option<_>>()?;
+        let leaf_addresses = (0..leaves).map(|_| take()).collect::<Option<_>>()?;
         let trees = take()?;
         let tree = |_| Some((u32::try_from(take()?).ok()?, take()?));
         let trees = (0..trees).map(tree).collect::<Option<_>>()?;
@@ -75,7 +75,7 @@ impl Root {
         Some(Self {
             sequence,
             next_page,
-            leaf_places,
+            leaf_addresses,
             trees,
             meta,
             blob_blocks,
@@ -85,7 +85,7 @@ impl Root {
 }
 
 impl DataFile {
-    /// Writes the root blob; returns its place. On an error nothing stays allocated.
+    /// Writes the root blob; returns its block address. On an error nothing stays allocated.
     pub(crate) fn write_blob(&self, root: &mut Root) -> Result<(u64, u64), StoreError> {
         let bytes = root.encode();
         let mut next = 0u64;
@@ -95,7 +95,7 @@ impl DataFile {
             buf[16..24].copy_from_slice(&next.to_le_bytes());
             buf[24..24 + part.len()].copy_from_slice(part);
             match self.write_blocks(&mut [(BLOB | i as u64, buf)]) {
-                Ok(places) => next = places[0],
+                Ok(addresses) => next = addresses[0],
                 Err(error) => {
                     braid_rt::coverage_point("store: the root can't be written");
                     let mut space = self.space.lock();
@@ -123,7 +123,7 @@ impl DataFile {
         let mut buf = self.buffer();
         for i in 0..len.div_ceil(BLOB_BYTES as u64) {
             match is_old {
-                true => self.read_unplaced(BLOB | i, block, sequence, &mut buf)?,
+                true => self.read_unaddressed(BLOB | i, block, sequence, &mut buf)?,
                 false => self.read_block(BLOB | i, block, sequence, &mut buf)?,
             }
             blocks.push(block);

@@ -26,8 +26,8 @@ pub const FORMAT: u64 = 5;
 /// The formats before that are read.
 const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=4;
 
-/// The first format whose places are not blocks alone, but have checksums.
-pub(super) const FORMAT_OF_PLACES: u64 = 4;
+/// The first format whose block addresses are not blocks alone, but have checksums.
+pub(super) const FORMAT_OF_ADDRESSES: u64 = 4;
 
 /// How often a superblock that cannot be read is read again, and after how long: another process may be
 /// writing it.
@@ -96,9 +96,9 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
     })
 }
 
-/// Whether a superblock is of a format whose places have no checksums.
+/// Whether a superblock is of a format whose block addresses have no checksums.
 pub(crate) fn is_old(superblock: &[u8]) -> bool {
-    u64_at(superblock, 16) < FORMAT_OF_PLACES
+    u64_at(superblock, 16) < FORMAT_OF_ADDRESSES
 }
 
 /// The identity in a superblock.

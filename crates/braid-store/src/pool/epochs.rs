@@ -8,7 +8,7 @@
 //! | `dirty` | means | a writer first | the evictor |
 //! |---|---|---|---|
 //! | 0 | clean | sets `E` | drops the page |
-//! | `E` | changed after the epoch switch | nothing | writes it to a new place, keeps the old one for the checkpoint |
+//! | `E` | changed after the epoch switch | nothing | writes it to a new block address, keeps the old one for the checkpoint |
 //! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
@@ -32,9 +32,10 @@ use crate::sync::AtomicU64;
 /// simulation could not be repeated.
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
-    /// Places of images written for it.
-    pub(crate) places: HashMap<PageId, u64>,
-    /// Places, as of the epoch switch, of pages whose place changed since without an image for it.
+    /// Block addresses of images written for it.
+    pub(crate) addresses: HashMap<PageId, u64>,
+    /// Block addresses, as of the epoch switch, of pages whose place changed since without an image
+    /// for it.
     pub(crate) frozen: HashMap<PageId, u64>,
     /// Images that writers put aside before they changed the page.
     pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
@@ -45,7 +46,7 @@ pub(crate) struct OpenCheckpoint {
 impl OpenCheckpoint {
     pub(crate) fn new() -> Self {
         Self {
-            places: HashMap::new(),
+            addresses: HashMap::new(),
             frozen: HashMap::new(),
             copies: BTreeMap::new(),
             to_free: BTreeSet::new(),
@@ -55,38 +56,41 @@ impl OpenCheckpoint {
 
 impl Pool {
     /// Makes a page exist whose id was taken; for an open checkpoint it does not.
-    pub(crate) fn appear(&self, id: PageId, place: u64) {
+    pub(crate) fn appear(&self, id: PageId, address: u64) {
         let mut checkpoint = self.checkpoint.lock();
         if let Some(open) = checkpoint.as_mut() {
             open.frozen.entry(id).or_insert(ABSENT);
         }
-        self.places.get_or_make(id).store(place, Ordering::Release);
+        self.addresses
+            .get_or_make(id)
+            .store(address, Ordering::Release);
     }
 
-    /// Moves a page's place; frees the old one unless a checkpoint, durable or open, refers to it.
-    pub(crate) fn set_place(
+    /// Moves a page's block address; frees the old one unless a checkpoint, durable or open, refers
+    /// to it.
+    pub(crate) fn set_address(
         &self,
         checkpoint: &mut Option<OpenCheckpoint>,
         id: PageId,
-        place: u64,
+        address: u64,
     ) {
-        let word = self.places.get_or_make(id);
+        let word = self.addresses.get_or_make(id);
         let detached = word.load(Ordering::Relaxed) & DETACHED;
-        let new = if place == ABSENT {
+        let new = if address == ABSENT {
             ABSENT
         } else {
-            place | detached
+            address | detached
         };
         let old = word.swap(new, Ordering::AcqRel) & !DETACHED;
-        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_place(id) == old;
+        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_address(id) == old;
         if let Some(open) = checkpoint.as_mut() {
-            if !open.places.contains_key(&id) {
+            if !open.addresses.contains_key(&id) {
                 // One that was detached after the epoch switch has its entry already.
                 let before = if detached == 0 { old } else { ABSENT };
                 let as_of_switch = *open.frozen.entry(id).or_insert(before);
                 kept |= as_of_switch == old;
             } else {
-                kept |= open.places[&id] == old;
+                kept |= open.addresses[&id] == old;
             }
         }
         if !kept {
@@ -210,12 +214,12 @@ impl Pool {
     }
 
     /// After the image of a captured page was written (`Some` place), or could not be.
-    pub(crate) fn captured_written(&self, id: PageId, epoch: u64, place: Option<u64>) {
+    pub(crate) fn captured_written(&self, id: PageId, epoch: u64, address: Option<u64>) {
         let resident = self.latch_resident(id);
         let mut checkpoint = self.checkpoint.lock();
         let (mut is_free, mut is_over) = (false, true);
-        if let (Some(place), Some(open)) = (place, checkpoint.as_mut()) {
-            open.places.insert(id, place);
+        if let (Some(address), Some(open)) = (address, checkpoint.as_mut()) {
+            open.addresses.insert(id, address);
             is_free = open.to_free.remove(&id);
         }
         if let Some((state, word)) = resident {
@@ -223,10 +227,10 @@ impl Pool {
             let dirty = info.dirty.load(Ordering::Relaxed);
             if dirty != 0 && dirty < epoch && info.captured.load(Ordering::Relaxed) {
                 info.captured.store(false, Ordering::Relaxed);
-                match place {
-                    Some(place) => {
+                match address {
+                    Some(address) => {
                         info.dirty.store(0, Ordering::Relaxed);
-                        self.set_place(&mut checkpoint, id, place);
+                        self.set_address(&mut checkpoint, id, address);
                     }
                     None => is_over = false,
                 }
@@ -243,12 +247,12 @@ impl Pool {
         }
     }
 
-    /// Moves a page that is not changing from one place to another; says whether it did.
+    /// Moves a page that is not changing from one block address to another; says whether it did.
     pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
-        // The latch keeps a load from reading the place while that is given away.
+        // The latch keeps a load from reading the block address while that is given away.
         let (state, word) = self.latch_anywhere(id);
         let mut checkpoint = self.checkpoint.lock();
-        // A dirty page gets another place anyway.
+        // A dirty page gets another block address anyway.
         let is_dirty = frame_of(word) != NONE
             && self.info[to_usize(frame_of(word))]
                 .dirty
@@ -256,15 +260,15 @@ impl Pool {
                 != 0;
         let untouched = !is_dirty
             && !self.is_detached(id)
-            && self.place(id) == from
+            && self.address(id) == from
             && checkpoint.as_ref().is_some_and(|open| {
-                !open.places.contains_key(&id) && !open.frozen.contains_key(&id)
+                !open.addresses.contains_key(&id) && !open.frozen.contains_key(&id)
             });
         if untouched {
             if let Some(open) = checkpoint.as_mut() {
-                open.places.insert(id, to);
+                open.addresses.insert(id, to);
             }
-            self.set_place(&mut checkpoint, id, to);
+            self.set_address(&mut checkpoint, id, to);
         }
         latch::recycle(state, word);
         untouched

@@ -60,7 +60,7 @@ impl Pool {
             let dirty = info.dirty.load(Ordering::Relaxed) != 0;
             let pinned = dirty && info.captured.load(Ordering::Relaxed);
             // A page whose image a failed sync may have lost is only in memory.
-            let clean = !dirty && !self.file.is_in_doubt(id, self.place(id));
+            let clean = !dirty && !self.file.is_in_doubt(id, self.address(id));
             // Where a page could not be written, another would not be either: from then on only clean pages go.
             let evicted = if clean {
                 true
@@ -91,11 +91,11 @@ impl Pool {
         Err(last_error.unwrap_or(StoreError::PoolExhausted))
     }
 
-    /// Writes a latched dirty page to a new place.
+    /// Writes a latched dirty page to a new block address.
     pub(super) fn write_out(&self, id: PageId, frame: usize) -> Result<(), StoreError> {
         let mut buf = self.file.buffer();
         self.frames.page(frame).copy_to(&mut buf);
-        let place = self.file.write_page(id, &mut buf)?;
+        let address = self.file.write_page(id, &mut buf)?;
         self.counters
             .eviction_writes
             .fetch_add(1, Ordering::Relaxed);
@@ -106,9 +106,9 @@ impl Pool {
             && let Some(open) = checkpoint.as_mut()
             && (!self.is_detached(id) || open.has_detached(id))
         {
-            open.places.insert(id, place);
+            open.addresses.insert(id, address);
         }
-        self.set_place(&mut checkpoint, id, place);
+        self.set_address(&mut checkpoint, id, address);
         // A clean page comes here if its image is in doubt.
         if info.dirty.swap(0, Ordering::Relaxed) != 0 {
             self.file.room.add(1);

@@ -109,10 +109,10 @@ impl<'a> WritePage<'a> {
         let pool = self.pool;
         {
             let mut checkpoint = pool.checkpoint.lock();
-            if pool.place(self.id) != UNWRITTEN {
-                pool.set_place(&mut checkpoint, self.id, ABSENT);
+            if pool.address(self.id) != UNWRITTEN {
+                pool.set_address(&mut checkpoint, self.id, ABSENT);
             } else {
-                pool.places
+                pool.addresses
                     .get_or_make(self.id)
                     .store(ABSENT, Ordering::Release);
             }

@@ -15,14 +15,14 @@ use crate::overflow;
 use crate::page::{Page, PageId};
 
 impl Salvage {
-    /// The places that a page may have, the newest first.
+    /// The block addresses that a page may have, the newest first.
     fn candidates(&self, id: PageId) -> Vec<(u32, u64)> {
         match self.searched.get(&id) {
             Some(found) if !braid_rt::mutant!("salvage_the_newest_block") => found.clone(),
             Some(found) => found[..1].to_vec(),
             None => {
-                let place = self.places.get(braid_rt::to_usize(id)).copied();
-                vec![(0, place.unwrap_or(0))]
+                let address = self.addresses.get(braid_rt::to_usize(id)).copied();
+                vec![(0, address.unwrap_or(0))]
             }
         }
     }
@@ -32,8 +32,8 @@ impl Salvage {
         let candidates = self.candidates(id);
         let is_sure = candidates.len() < 2;
         let (mut best, mut cause) = (None, None);
-        for (stamp, place) in candidates {
-            match self.fitting(id, place, bounds) {
+        for (stamp, address) in candidates {
+            match self.fitting(id, address, bounds) {
                 Ok(page) if is_sure => return Ok(page),
                 Ok(page) => {
                     let node = Node(Page(&page));
@@ -42,7 +42,7 @@ impl Salvage {
                         stamp,
                         newest_version(node),
                         node.len(),
-                        block_of(place),
+                        block_of(address),
                     );
                     if best.as_ref().is_none_or(|(other, _)| *other < rank) {
                         best = Some((rank, page));
@@ -62,10 +62,10 @@ impl Salvage {
     fn fitting(
         &self,
         id: PageId,
-        place: u64,
+        address: u64,
         (lower, upper): (&Fence, &Fence),
     ) -> Result<Words, String> {
-        let page = self.page_at(id, place)?;
+        let page = self.page_at(id, address)?;
         let node = Node(Page(&page));
         let is_node = node.kind() != node::KIND_OVERFLOW;
         match is_node && node.lower_fence() == *lower && node.upper_fence() == *upper {
@@ -85,7 +85,7 @@ impl Salvage {
             let (lower, upper) = node.bounds_of_child(*i);
             let id = node.child_at(*i);
             let mut candidates = self.candidates(id).into_iter();
-            candidates.any(|(_, place)| self.fitting(id, place, (&lower, &upper)).is_ok())
+            candidates.any(|(_, address)| self.fitting(id, address, (&lower, &upper)).is_ok())
         };
         (0..=node.len()).filter(|i| !fits(i)).count()
     }
@@ -93,8 +93,8 @@ impl Salvage {
     /// The part of a large value that a page holds where `left` bytes of the value are left, and the next page.
     pub(super) fn part(&self, id: PageId, left: usize) -> Result<(PageId, Vec<u8>), String> {
         let mut cause = None;
-        for (_, place) in self.candidates(id) {
-            let part = self.page_at(id, place).and_then(|page| {
+        for (_, address) in self.candidates(id) {
+            let part = self.page_at(id, address).and_then(|page| {
                 let part = overflow::part(Page(&page));
                 part.ok_or_else(|| format!("page {id} is not part of a value"))
             });

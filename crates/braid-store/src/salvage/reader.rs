@@ -259,8 +259,8 @@ impl Reader<'_> {
     /// Leaves that exist and that nothing led to. Where the map is damaged it is not known which pages exist.
     fn orphan_leaves(&self) -> Vec<Orphan> {
         let salvage = self.salvage;
-        let unseen = (1..salvage.places.len() as u64)
-            .filter(|id| salvage.places[to_usize(*id)] != 0)
+        let unseen = (1..salvage.addresses.len() as u64)
+            .filter(|id| salvage.addresses[to_usize(*id)] != 0)
             .filter(|id| !self.seen.contains(id) && !salvage.searched.contains_key(id));
         let orphan = |page: PageId| {
             let words = salvage.page(page).ok()?;

@@ -11,7 +11,8 @@ use crate::space::FIRST_BLOCK;
 /// All blocks.
 #[derive(Default)]
 pub(super) struct Index {
-    /// Those that are whole: by identity, the low half of the checkpoint's number and the place.
+    /// Those that are whole: by identity, the low half of the checkpoint's number and the block
+    /// address.
     whole: HashMap<u64, Vec<(u32, u64)>>,
     /// The others.
     pub(super) damaged: Vec<u64>,
@@ -130,7 +131,7 @@ fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError>
     let (mut bytes, mut block) = (Vec::new(), candidate.blob);
     let mut buf = file.buffer();
     for i in 0.. {
-        file.read_unplaced(BLOB | i, block, candidate.sequence, &mut buf)?;
+        file.read_unaddressed(BLOB | i, block, candidate.sequence, &mut buf)?;
         bytes.extend_from_slice(&buf[24..]);
         if let Some(root) = Root::decode(&bytes, candidate.sequence, Vec::new()) {
             return Ok(root);
@@ -156,9 +157,9 @@ pub(super) fn indexed<'a>(
         let mut buf = file.buffer();
         for block in FIRST_BLOCK..file.len_blocks()? {
             match file.read_any_block(block, &mut buf) {
-                Some((identity, stamp, place)) => {
+                Some((identity, stamp, address)) => {
                     let blocks = found.whole.entry(identity).or_default();
-                    blocks.push((stamp, place));
+                    blocks.push((stamp, address));
                 }
                 // Space that was set aside, and that nothing was written to yet.
                 None if file.is_blank(block) => {}
@@ -171,11 +172,11 @@ pub(super) fn indexed<'a>(
 }
 
 /// The blocks of an identity that are no newer than a checkpoint: the low half of their checkpoints' numbers and their
-/// places, newest first.
+/// block addresses, newest first.
 pub(super) fn versions(index: &Index, identity: u64, sequence: u64) -> Vec<(u32, u64)> {
     let blocks = index.whole.get(&identity).into_iter().flatten();
     let known = blocks.filter(|(stamp, _)| *stamp <= low32(sequence));
     let mut known: Vec<(u32, u64)> = known.copied().collect();
-    known.sort_by_key(|(stamp, place)| Reverse((*stamp, block_of(*place))));
+    known.sort_by_key(|(stamp, address)| Reverse((*stamp, block_of(*address))));
     known
 }
