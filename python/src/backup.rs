@@ -175,8 +175,8 @@ pub(crate) fn backup_info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, P
 
 fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
     if until.is_instance_of::<PyInt>() && !until.is_instance_of::<PyBool>() {
-        let number = until.extract();
-        return number.map(Until::Number).map_err(|_| {
+        let seqno = until.extract();
+        return seqno.map(Until::Seqno).map_err(|_| {
             OptionError::new_err(format!("invalid until {until}: must be a sequence number"))
         });
     }

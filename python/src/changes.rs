@@ -44,8 +44,8 @@ impl Position {
 
     /// The number of the transaction that it lies behind.
     #[getter]
-    fn number(&self) -> u64 {
-        self.0.number()
+    fn seqno(&self) -> u64 {
+        self.0.seqno()
     }
 
     fn __str__(&self) -> String {
@@ -90,7 +90,7 @@ impl Change {
 #[pyclass(frozen, get_all, module = "braid")]
 pub(crate) struct ChangeSet {
     /// Its place in the serial order.
-    number: u64,
+    seqno: u64,
     /// The position behind it.
     position: Py<Position>,
     /// Its writes to tables, a list of Change.
@@ -106,7 +106,7 @@ impl ChangeSet {
         let changes = self.changes.bind(py).len()?;
         Ok(format!(
             "<braid.ChangeSet {}: {changes} changes>",
-            self.number
+            self.seqno
         ))
     }
 }
@@ -188,7 +188,7 @@ impl Changes {
         }
         let loaded: Vec<&str> = set.loaded.iter().map(|name| &**name).collect();
         Ok(ChangeSet {
-            number: set.number,
+            seqno: set.seqno,
             position: Py::new(py, Position(set.position))?,
             changes: changes.into_pyobject(py)?.into_any().unbind(),
             loaded: loaded.into_pyobject(py)?.into_any().unbind(),

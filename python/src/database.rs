@@ -464,11 +464,11 @@ impl Database {
     }
 
     /// The position behind all that is durable now, or behind the transaction of a number.
-    #[pyo3(signature = (number = None))]
-    fn position(&self, number: Option<u64>) -> PyResult<Position> {
+    #[pyo3(signature = (seqno = None))]
+    fn position(&self, seqno: Option<u64>) -> PyResult<Position> {
         let database = self.handle.open()?;
-        Ok(Position(match number {
-            Some(number) => database.position_behind(number),
+        Ok(Position(match seqno {
+            Some(seqno) => database.position_behind(seqno),
             None => database.position(),
         }))
     }

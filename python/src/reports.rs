@@ -95,7 +95,7 @@ pub(crate) fn recovery<'py>(
 
 pub(crate) fn backup(py: Python<'_>, report: BackupReport) -> PyResult<Bound<'_, PyAny>> {
     report!(py, "BackupReport",
-        number: report.number,
+        seqno: report.seqno,
         pages_total: report.pages_total,
         pages: report.pages,
         read_bytes: report.read_bytes,
@@ -107,7 +107,7 @@ pub(crate) fn backup(py: Python<'_>, report: BackupReport) -> PyResult<Bound<'_,
 pub(crate) fn backup_info<'py>(py: Python<'py>, info: &BackupInfo) -> PyResult<Bound<'py, PyAny>> {
     report!(py, "BackupInfo",
         identity: info.identity,
-        number: info.number,
+        seqno: info.seqno,
         time: info.time,
         parent: info.parent,
         pages: info.pages,
@@ -116,8 +116,8 @@ pub(crate) fn backup_info<'py>(py: Python<'py>, info: &BackupInfo) -> PyResult<B
 
 pub(crate) fn restore<'py>(py: Python<'py>, report: &RestoreReport) -> PyResult<Bound<'py, PyAny>> {
     report!(py, "RestoreReport",
-        number: report.number,
-        backup_number: report.backup_number,
+        seqno: report.seqno,
+        backup_seqno: report.backup_seqno,
         pages: report.pages,
         transactions: report.transactions,
     )

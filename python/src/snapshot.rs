@@ -20,7 +20,7 @@ type Open = Arc<Own<braid::Snapshot>>;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) handle: Arc<Handle>,
-    number: u64,
+    seqno: u64,
     /// There until it is closed.
     state: Mutex<Option<Open>>,
     generation: AtomicU64,
@@ -37,7 +37,7 @@ impl Snapshot {
     pub(crate) fn new(handle: Arc<Handle>, snapshot: braid::Snapshot) -> Self {
         Self {
             handle,
-            number: snapshot.number(),
+            seqno: snapshot.seqno(),
             state: Mutex::new(Some(Arc::new(Own::new(snapshot)))),
             generation: AtomicU64::new(0),
         }
@@ -77,8 +77,8 @@ impl Source for Snapshot {
 impl Snapshot {
     /// The number of the newest transaction that it sees.
     #[getter]
-    fn number(&self) -> u64 {
-        self.number
+    fn seqno(&self) -> u64 {
+        self.seqno
     }
 
     /// The value of a key, or `default`.
@@ -179,6 +179,6 @@ impl Snapshot {
         } else {
             ", closed"
         };
-        Ok(format!("<braid.Snapshot {}{closed}>", self.number))
+        Ok(format!("<braid.Snapshot {}{closed}>", self.seqno))
     }
 }

@@ -18,7 +18,7 @@ use crate::notifier::{self, Waiter};
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    number: u64,
+    seqno: u64,
     /// The process's that made it.
     generation: u64,
     /// Written to only to be polled, which never blocks.
@@ -28,7 +28,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     pub(crate) fn new(ticket: braid::Ticket) -> Self {
         Self {
-            number: ticket.number(),
+            seqno: ticket.seqno(),
             generation: fork::generation(),
             ticket: RwLock::new(Own::new(ticket)),
         }
@@ -40,7 +40,7 @@ impl Ticket {
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get()?;
         let outcome = py.detach(|| ticket.try_wait());
-        Ok(outcome.map(|outcome| outcome.map(|commit| commit.number())))
+        Ok(outcome.map(|outcome| outcome.map(|commit| commit.seqno())))
     }
 
     /// The outcome if it is known; otherwise `waiter` is woken once it is.
@@ -51,7 +51,7 @@ impl Ticket {
         let waker = waiter.waker();
         let poll = py.detach(|| Pin::new(ticket).poll(&mut Context::from_waker(&waker)));
         Ok(match poll {
-            Poll::Ready(outcome) => Some(outcome.map(|commit| commit.number())),
+            Poll::Ready(outcome) => Some(outcome.map(|commit| commit.seqno())),
             Poll::Pending => None,
         })
     }
@@ -61,8 +61,8 @@ impl Ticket {
 impl Ticket {
     /// The transaction's place in the serial order.
     #[getter]
-    fn number(&self) -> u64 {
-        self.number
+    fn seqno(&self) -> u64 {
+        self.seqno
     }
 
     /// Whether the transaction is durable; fails if it is known that it will not be.
@@ -78,7 +78,7 @@ impl Ticket {
         fork::check(self.generation)?;
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
         let ticket = ticket.get()?;
-        Ok(py.detach(|| ticket.wait()).py()?.number())
+        Ok(py.detach(|| ticket.wait()).py()?.seqno())
     }
 
     fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -104,6 +104,6 @@ impl Ticket {
     }
 
     fn __repr__(&self) -> String {
-        format!("<braid.Ticket {}>", self.number)
+        format!("<braid.Ticket {}>", self.seqno)
     }
 }

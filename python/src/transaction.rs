@@ -437,7 +437,7 @@ impl Transaction {
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let state = self.state(py)?;
         let commit = self.end(py, state, "committed", braid::Transaction::commit)?;
-        Ok(commit.number())
+        Ok(commit.seqno())
     }
 
     /// Makes the writes visible and returns a Ticket, without waiting, that tells when they are durable.

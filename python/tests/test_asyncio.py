@@ -27,12 +27,12 @@ def test_awaiting(path: Path) -> None:
 
         async def main() -> None:
             ticket = put(db, table, 1)
-            assert await ticket == ticket.number
+            assert await ticket == ticket.seqno
             assert ticket.poll()
-            assert await ticket == ticket.number, "a ticket can be awaited again"
+            assert await ticket == ticket.seqno, "a ticket can be awaited again"
             tickets = [put(db, table, key) for key in range(500)]
             numbers = await asyncio.gather(*tickets)
-            assert numbers == [ticket.number for ticket in tickets]
+            assert numbers == [ticket.seqno for ticket in tickets]
             assert db.durable_seqno >= max(numbers)
             await asyncio.wait_for(put(db, table, 5), timeout=600)
 
@@ -103,7 +103,7 @@ def test_a_cancelled_wait(path: Path) -> None:
                     await task
                 except asyncio.CancelledError:
                     pass
-                assert await ticket == ticket.number
+                assert await ticket == ticket.seqno
 
         asyncio.run(main())
         assert len(table) == 50
@@ -121,7 +121,7 @@ def test_a_loop_that_is_closed_before_the_flush(path: Path) -> None:
 
             loop.run_until_complete(begin())
             loop.close()
-            assert ticket.wait() == ticket.number
+            assert ticket.wait() == ticket.seqno
         gc.collect()
 
         async def main() -> None:
@@ -139,8 +139,8 @@ def test_awaiting_after_the_database_was_closed(path: Path) -> None:
         waiting = [asyncio.ensure_future(ticket) for ticket in tickets]
         await asyncio.sleep(0)
         db.close()
-        assert await asyncio.gather(*waiting) == [ticket.number for ticket in tickets]
-        assert await tickets[0] == tickets[0].number
+        assert await asyncio.gather(*waiting) == [ticket.seqno for ticket in tickets]
+        assert await tickets[0] == tickets[0].seqno
 
     asyncio.run(main())
 

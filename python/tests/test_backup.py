@@ -30,7 +30,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
         assert report.written_bytes > 0 and report.read_bytes > 0
         table["k"] = 2
         second = db.backup(str(since), parent=full)
-        assert second.number > report.number and second.pages < second.pages_total
+        assert second.seqno > report.seqno and second.pages < second.pages_total
         table["k"] = 3
         with db.begin() as tx:
             tx.insert(table, "k", 4)
@@ -46,7 +46,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
         with pytest.raises(braid.BackupError):
             db.backup(tmp_path / "no", parent=__file__)
     info = braid.backup_info(since)
-    assert (info.number, info.parent) == (second.number, report.number)
+    assert (info.seqno, info.parent) == (second.seqno, report.seqno)
     assert info.time.tzinfo is not None
     assert abs(datetime.now(timezone.utc) - info.time) < timedelta(hours=1)
     assert braid.backup_info(full).parent is None
@@ -56,13 +56,13 @@ def test_backups_are_restored(tmp_path: Path) -> None:
     restored = braid.restore(
         [full], tmp_path / "r1", progress=lambda *counts: told.append(counts), device="file"
     )
-    assert restored.number == restored.backup_number == report.number and restored.pages > 0
+    assert restored.seqno == restored.backup_seqno == report.seqno and restored.pages > 0
     assert told
     assert value_in(tmp_path / "r1") == 1
     braid.restore((full, since), tmp_path / "r2", pool_bytes=1 << 20)
     assert value_in(tmp_path / "r2") == 2
     restored = braid.restore([full], tmp_path / "r3", archive=archive, until=number)
-    assert restored.number == number and restored.transactions > 0
+    assert restored.seqno == number and restored.transactions > 0
     assert value_in(tmp_path / "r3") == 4
     later = datetime.now(timezone.utc) + timedelta(hours=1)
     braid.restore([full, since], tmp_path / "r4", archive=archive, until=later)
@@ -146,7 +146,7 @@ def test_backups_to_and_from_streams(path: Path, tmp_path: Path) -> None:
         db.backup(tmp_path / "full")
         table["k"] = 2
         second = db.backup(since, parent=tmp_path / "full")
-        assert second.number > report.number
+        assert second.seqno > report.seqno
         with pytest.raises(ValueError, match="full up"):
             db.backup(Raising())
         with pytest.raises(TypeError):
@@ -157,7 +157,7 @@ def test_backups_to_and_from_streams(path: Path, tmp_path: Path) -> None:
     since.seek(0)
     # A file and a stream in one chain.
     restored = braid.restore([tmp_path / "full", since], tmp_path / "r2")
-    assert restored.number == second.number and value_in(tmp_path / "r2") == 2
+    assert restored.seqno == second.seqno and value_in(tmp_path / "r2") == 2
     with pytest.raises(braid.BackupError):
         braid.restore([io.BytesIO(full.getvalue()[:-5000])], tmp_path / "short")
     with pytest.raises(ValueError, match="torn"):

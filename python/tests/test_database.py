@@ -187,7 +187,7 @@ def test_reports(path: Path) -> None:
         assert stats.store.page_size >= 4096
         with db.snapshot() as snapshot:
             assert db.stats().snapshots == 1
-            assert db.stats().oldest_snapshot == snapshot.number
+            assert db.stats().oldest_snapshot == snapshot.seqno
         before = db.stats().checkpoints
         db.checkpoint()
         assert db.stats().checkpoints == before + 1

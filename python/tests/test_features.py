@@ -368,7 +368,7 @@ def test_changes(db: braid.Database) -> None:
         ("stock", "tea", 1),
     ]
     assert [(c.key, c.value) for c in second.changes] == [("tea", None)]
-    assert first.number < second.number == second.position.number
+    assert first.seqno < second.seqno == second.position.seqno
     assert changes.position == second.position and first.loaded == []
     assert "'cups' -> 12" in repr(first.changes[0]) and "2 changes" in repr(first)
     # From a position, as it was stored.
@@ -376,12 +376,12 @@ def test_changes(db: braid.Database) -> None:
         braid.Position(str(first.position)),
         braid.Position.from_bytes(first.position.to_bytes()),
         pickle.loads(pickle.dumps(first.position)),
-        db.position(first.number),
+        db.position(first.seqno),
     ):
         assert stored == first.position and hash(stored) == hash(first.position)
-        assert [s.number for s in db.changes(stored)] == [second.number]
-    assert start == db.position(start.number) != first.position
-    assert db.oldest_position().number <= start.number
+        assert [s.seqno for s in db.changes(stored)] == [second.seqno]
+    assert start == db.position(start.seqno) != first.position
+    assert db.oldest_position().seqno <= start.seqno
     # A table that was loaded comes by its name, and one that is gone as bytes.
     with db.bulk_load("loaded", key=int, value=int) as loader:
         loader.insert(1, 1)

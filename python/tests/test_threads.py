@@ -200,7 +200,7 @@ def test_waiting_for_one_ticket_on_many_threads(db: braid.Database) -> None:
     ticket = tx.commit_async()
 
     def work(number: int) -> None:
-        assert ticket.wait() == ticket.number
+        assert ticket.wait() == ticket.seqno
 
     together(6, work)
     assert ticket.poll()

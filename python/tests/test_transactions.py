@@ -128,13 +128,13 @@ def test_reading_a_transaction_and_a_snapshot(db: braid.Database) -> None:
         assert snapshot.get(table, "ac") is None and snapshot.get(table, "ac", 5) == 5
         assert snapshot.contains_key(table, "ab")
         assert (snapshot.first(table), snapshot.last(table)) == (("aa", 1), ("b", 3))
-        assert snapshot.number < tx_number(db)
+        assert snapshot.seqno < tx_number(db)
     assert list(table) == ["aa", "ac", "b"]
 
 
 def tx_number(db: braid.Database) -> int:
     with db.snapshot() as now:
-        return now.number
+        return now.seqno
 
 
 def test_an_empty_table_has_no_ends(db: braid.Database) -> None:
@@ -277,7 +277,7 @@ def test_transact_lets_other_exceptions_pass_and_leaves_nothing(db: braid.Databa
         return tx.commit_async()
 
     ticket = db.transact(commits)
-    assert ticket.wait() == ticket.number
+    assert ticket.wait() == ticket.seqno
     db.transact(lambda tx: tx.abort())
 
 
@@ -331,11 +331,11 @@ def test_tickets(db: braid.Database) -> None:
     ticket = tx.commit_async()
     with db.begin() as reader:
         assert reader.get(table, "a") == 1
-    assert ticket.wait() == ticket.wait() == ticket.number
+    assert ticket.wait() == ticket.wait() == ticket.seqno
     assert ticket.poll()
     assert table["a"] == 1
-    assert db.durable_seqno >= ticket.number
-    assert repr(ticket) == f"<braid.Ticket {ticket.number}>"
+    assert db.durable_seqno >= ticket.seqno
+    assert repr(ticket) == f"<braid.Ticket {ticket.seqno}>"
     # One that nobody looks at becomes durable all the same.
     tx = db.begin()
     tx.insert(table, "a", 2)

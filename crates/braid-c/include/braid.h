@@ -131,7 +131,7 @@ typedef enum {
 
 // Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
 typedef enum {
-  // Parallel logs with one order number for each transaction; the default.
+  // Parallel logs with one sequence number for each transaction; the default.
   BRAID_PROTOCOL_GLSN = 1,
   // One log; locks are held until the flush.
   BRAID_PROTOCOL_SERIAL = 2,
@@ -285,7 +285,7 @@ typedef enum {
   // Everything that the backups and the archive have.
   BRAID_UNTIL_END = 0,
   // The transactions up to a number.
-  BRAID_UNTIL_NUMBER = 1,
+  BRAID_UNTIL_SEQNO = 1,
   // What was durable at a time, in microseconds since 1970, as far as the archive tells times apart.
   BRAID_UNTIL_TIME = 2,
 } braid_until;
@@ -334,7 +334,7 @@ typedef void (*braid_backup_callback)(void *data, const braid_backup_progress *p
 // What a backup holds and what it took.
 typedef struct {
   // It has exactly the transactions up to this number.
-  uint64_t number;
+  uint64_t seqno;
   // Pages of the database.
   uint64_t pages_total;
   // Pages copied: all of them, or those that changed since the parent.
@@ -354,7 +354,7 @@ typedef struct {
   // The identity of the database that was backed up. A restored database has another one.
   uint8_t identity[16];
   // It has the transactions up to this number.
-  uint64_t number;
+  uint64_t seqno;
   // When it was made, in microseconds since 1970.
   uint64_t time_us;
   // Whether it builds on another backup.
@@ -407,9 +407,9 @@ typedef struct {
 // What was restored.
 typedef struct {
   // The database has exactly the transactions up to this number. Its next ones have greater numbers.
-  uint64_t number;
+  uint64_t seqno;
   // The number up to which the backups went.
-  uint64_t backup_number;
+  uint64_t backup_seqno;
   // Pages read from the backups.
   uint64_t pages;
   // Transactions that were applied from the archive.
@@ -456,7 +456,7 @@ typedef struct {
 // A committed transaction with what it wrote, each key once.
 typedef struct {
   // Its place in the serial order.
-  uint64_t number;
+  uint64_t seqno;
   // The position behind it.
   braid_position position;
   // Its writes to tables.
@@ -671,11 +671,11 @@ typedef struct {
 // Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
 typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
 
-// Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
-// which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
+// Is told what became of a commit: `BRAID_OK`: the transaction `seqno` is durable; otherwise
+// `message`, which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
 typedef void (*braid_durable_callback)(void *data,
                                        braid_status status,
-                                       uint64_t number,
+                                       uint64_t seqno,
                                        const char *message);
 
 // How a transaction behaves. All zeros: serializable, and durable when its commit returns.
@@ -778,14 +778,13 @@ braid_status braid_restore(const braid_restore_options *options,
                            const char *path,
                            braid_restore_report *report);
 
-// Brings the archive up to all that is durable now, durably. `number`, which may be NULL, is set to the number up to
-// which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
+// Brings the archive up to all that is durable now, durably. `seqno`, which may be NULL, is set to
+// the number up to which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
 //
 // # Safety
 //
-// `number` is NULL or points to where the number fits.
-braid_status braid_db_archive_now(braid_db *db,
-                                  uint64_t *number);
+// `seqno` is NULL or points to where the number fits.
+braid_status braid_db_archive_now(braid_db *db, uint64_t *seqno);
 
 // Returns the message of this thread's last call that returned a negative status, in English; empty
 // if there was none. Each thread has its own message, which is valid until its next call that fails.
@@ -862,7 +861,7 @@ braid_status braid_db_oldest_position(braid_db *db,
 // # Safety
 //
 // That of `braid_db_position`.
-braid_status braid_db_position_behind(braid_db *db, uint64_t number, braid_position *position);
+braid_status braid_db_position_behind(braid_db *db, uint64_t seqno, braid_position *position);
 
 // Opens a reader of the committed, durable transactions behind a position, in their order. While it is open, the log
 // that it has not read is kept, up to `BRAID_OPTION_FEED_LOG_BYTES`. `BRAID_POSITION_LOST` if that behind the position
@@ -1029,7 +1028,7 @@ braid_status braid_db_sync(braid_db *db);
 // Waits until the transaction of a number (`braid_db_submit`, `braid_tx_submit`), and all before it, are durable.
 // `BRAID_POISONED` if the log failed before; `BRAID_INVALID_ARGUMENT` if no transaction has the number yet.
 braid_status braid_db_wait(braid_db *db,
-                           uint64_t number);
+                           uint64_t seqno);
 
 // Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
 // (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
@@ -1060,17 +1059,17 @@ braid_status braid_db_recovery(braid_db *db, braid_recovery_report *report);
 // commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
 //
 // Returns `BRAID_OK` once it is durable; what the body returned if that was neither 0 nor `BRAID_CONFLICT`;
-// otherwise the status of what failed. `number`, which may be NULL, is set to the transaction's place in
-// the serial order.
+// otherwise the status of what failed. `seqno`, which may be NULL, is set to the transaction's
+// place in the serial order.
 //
 // # Safety
 //
-// `body` may be called with `data`, several times. It must not unwind or jump out. `number` is NULL or
-// points to where the number fits.
+// `body` may be called with `data`, several times. It must not unwind or jump out. `seqno` is NULL
+// or points to where the number fits.
 int braid_db_transact(braid_db *db,
                       braid_body body,
                       void *data,
-                      uint64_t *number);
+                      uint64_t *seqno);
 
 // Opens the feed of a name, which is created, durably, if there is none: it then begins behind what is durable now.
 // The database remembers how far a feed has come, and keeps the log behind that for it, up to
@@ -1380,12 +1379,12 @@ braid_status braid_snapshot_names(braid_db *db, braid_name_callback callback, vo
 // Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
 braid_status braid_snapshot_free(braid_snapshot *snapshot);
 
-// Sets `number` to the number of the newest transaction that the snapshot sees.
+// Sets `seqno` to the number of the newest transaction that the snapshot sees.
 //
 // # Safety
 //
-// `number` is NULL or points to where the number fits.
-braid_status braid_snapshot_number(braid_snapshot *snapshot, uint64_t *number);
+// `seqno` is NULL or points to where the number fits.
+braid_status braid_snapshot_seqno(braid_snapshot *snapshot, uint64_t *seqno);
 
 // The value of a key; `BRAID_NOT_FOUND` if it is not there. A value is freed with `braid_value_free`.
 //
@@ -1511,12 +1510,12 @@ braid_status braid_table_names(braid_db *db, braid_name_callback callback, void 
 braid_status braid_db_remove_expired(braid_db *db,
                                      uint64_t *count);
 
-// Sets `number` to the transaction's place in the serial order.
+// Sets `seqno` to the transaction's place in the serial order.
 //
 // # Safety
 //
-// `number` is NULL or points to where the number fits.
-braid_status braid_ticket_number(braid_ticket *ticket, uint64_t *number);
+// `seqno` is NULL or points to where the number fits.
+braid_status braid_ticket_seqno(braid_ticket *ticket, uint64_t *seqno);
 
 // Asks, without waiting, whether the transaction is durable: `BRAID_OK` if it is, `BRAID_PENDING` if that is
 // not known yet, `BRAID_POISONED` if the log failed before.
@@ -1576,14 +1575,14 @@ braid_status braid_tx_rollback_to(braid_tx *tx,
 //
 // The transaction is over afterwards, whatever is returned, unless the handle itself was wrong or busy. After
 // `BRAID_CONFLICT` or `BRAID_OUT_OF_SPACE` nothing of it remains; after `BRAID_POISONED` only opening the
-// database again tells whether it survives. `number`, which may be NULL, is set to its place in the serial
-// order.
+// database again tells whether it survives. `seqno`, which may be NULL, is set to its place in the
+// serial order.
 //
 // # Safety
 //
-// `number` is NULL or points to where the number fits.
+// `seqno` is NULL or points to where the number fits.
 braid_status braid_tx_commit(braid_tx *tx,
-                             uint64_t *number);
+                             uint64_t *seqno);
 
 // Makes the writes visible, and gives a ticket that tells when they are durable. The transaction is over
 // afterwards as with `braid_tx_commit`. `ticket` may be NULL: then nobody is told, and the transaction
@@ -1595,14 +1594,14 @@ braid_status braid_tx_commit(braid_tx *tx,
 braid_status braid_tx_commit_async(braid_tx *tx,
                                    braid_ticket **ticket);
 
-// Makes the writes visible, as `braid_tx_commit_async` does, and sets `number` to the transaction's place in the serial
-// order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free.
+// Makes the writes visible, as `braid_tx_commit_async` does, and sets `seqno` to the transaction's
+// place in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is
+// nothing to free.
 //
 // # Safety
 //
-// `number` is NULL or points to where it fits.
-braid_status braid_tx_submit(braid_tx *tx,
-                             uint64_t *number);
+// `seqno` is NULL or points to where it fits.
+braid_status braid_tx_submit(braid_tx *tx, uint64_t *seqno);
 
 // Ends a transaction without a trace. NULL is allowed, and does nothing.
 braid_status braid_tx_abort(braid_tx *tx);
@@ -1744,17 +1743,18 @@ braid_status braid_dump(const char *path,
 
 // Makes several writes as one transaction and commits it: all of them are durable when this returns `BRAID_OK`, and
 // none was made if it returns anything else. They are made in their order, and again if another transaction is in
-// the way (`BRAID_CONFLICT`), at most 1,000 times. `number`, which may be NULL, is set to the transaction's place in
-// the serial order. After `BRAID_POISONED` only opening the database again tells whether they survive.
+// the way (`BRAID_CONFLICT`), at most 1,000 times. `seqno`, which may be NULL, is set to the
+// transaction's place in the serial order. After `BRAID_POISONED` only opening the database again
+// tells whether they survive.
 //
 // # Safety
 //
 // `writes` points to `count` writes, or is NULL if there are none; the `data` of their keys and values points to `len`
-// bytes, or is NULL if there are none; `number` is NULL or points to where the number fits.
+// bytes, or is NULL if there are none; `seqno` is NULL or points to where the number fits.
 braid_status braid_db_write(braid_db *db,
                             const braid_write *writes,
                             size_t count,
-                            uint64_t *number);
+                            uint64_t *seqno);
 
 // Makes several writes as one transaction, as `braid_db_write` does, and does not wait until they are durable: they
 // are visible to other transactions, and the ticket tells when they are. `ticket` may be NULL: then nobody is told,
@@ -1768,17 +1768,17 @@ braid_status braid_db_write_async(braid_db *db,
                                   size_t count,
                                   braid_ticket **ticket);
 
-// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `number` to the transaction's place
-// in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free. It
-// costs a little less.
+// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `seqno` to the
+// transaction's place in the serial order instead of giving a ticket: `braid_db_wait` waits for
+// it, and there is nothing to free. It costs a little less.
 //
 // # Safety
 //
-// That of `braid_db_write`; `number` is NULL or points to where it fits.
+// That of `braid_db_write`; `seqno` is NULL or points to where it fits.
 braid_status braid_db_submit(braid_db *db,
                              const braid_write *writes,
                              size_t count,
-                             uint64_t *number);
+                             uint64_t *seqno);
 
 #ifdef __cplusplus
 }  // extern "C"

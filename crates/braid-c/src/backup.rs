@@ -33,7 +33,7 @@ pub type braid_backup_callback =
 #[derive(Clone, Copy, Debug)]
 pub struct braid_backup_report {
     /// It has exactly the transactions up to this number.
-    pub number: u64,
+    pub seqno: u64,
     /// Pages of the database.
     pub pages_total: u64,
     /// Pages copied: all of them, or those that changed since the parent.
@@ -47,7 +47,7 @@ pub struct braid_backup_report {
 impl braid_backup_report {
     fn of(report: &BackupReport) -> Self {
         Self {
-            number: report.number,
+            seqno: report.seqno,
             pages_total: report.pages_total,
             pages: report.pages,
             read_bytes: report.read_bytes,
@@ -63,7 +63,7 @@ pub struct braid_backup_info {
     /// The identity of the database that was backed up. A restored database has another one.
     pub identity: [u8; 16],
     /// It has the transactions up to this number.
-    pub number: u64,
+    pub seqno: u64,
     /// When it was made, in microseconds since 1970.
     pub time_us: u64,
     /// Whether it builds on another backup.
@@ -81,7 +81,7 @@ pub enum braid_until {
     /// Everything that the backups and the archive have.
     BRAID_UNTIL_END = 0,
     /// The transactions up to a number.
-    BRAID_UNTIL_NUMBER = 1,
+    BRAID_UNTIL_SEQNO = 1,
     /// What was durable at a time, in microseconds since 1970, as far as the archive tells times apart.
     BRAID_UNTIL_TIME = 2,
 }
@@ -120,9 +120,9 @@ pub struct braid_restore_options {
 #[derive(Clone, Copy, Debug)]
 pub struct braid_restore_report {
     /// The database has exactly the transactions up to this number. Its next ones have greater numbers.
-    pub number: u64,
+    pub seqno: u64,
     /// The number up to which the backups went.
-    pub backup_number: u64,
+    pub backup_seqno: u64,
     /// Pages read from the backups.
     pub pages: u64,
     /// Transactions that were applied from the archive.
@@ -132,8 +132,8 @@ pub struct braid_restore_report {
 impl braid_restore_report {
     fn of(report: &RestoreReport) -> Self {
         Self {
-            number: report.number,
-            backup_number: report.backup_number,
+            seqno: report.seqno,
+            backup_seqno: report.backup_seqno,
             pages: report.pages,
             transactions: report.transactions,
         }
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn braid_backup_read_info(
         let since = info.time.duration_since(SystemTime::UNIX_EPOCH);
         out.set(braid_backup_info {
             identity: info.identity.to_le_bytes(),
-            number: info.number,
+            seqno: info.seqno,
             time_us: crate::stats::microseconds(since.unwrap_or_default()),
             is_incremental: info.parent.is_some(),
             parent: info.parent.unwrap_or(0),
@@ -284,17 +284,17 @@ pub unsafe extern "C" fn braid_restore(
     })
 }
 
-/// Brings the archive up to all that is durable now, durably. `number`, which may be NULL, is set to the number up to
-/// which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
+/// Brings the archive up to all that is durable now, durably. `seqno`, which may be NULL, is set to
+/// the number up to which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
 ///
 /// # Safety
 ///
-/// `number` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, number: *mut u64) -> braid_status {
+pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, seqno: *mut u64) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(number) };
+        let mut out = unsafe { Optional::new(seqno) };
         Ok(match database(db)?.current().archive_now()? {
             Some(archived) => {
                 out.set(archived);
@@ -366,8 +366,8 @@ impl braid_restore_options {
         let (until, value) = (self.until, self.until_value);
         if until == BRAID_UNTIL_END as c_int {
             Ok(Until::End)
-        } else if until == BRAID_UNTIL_NUMBER as c_int {
-            Ok(Until::Number(value))
+        } else if until == BRAID_UNTIL_SEQNO as c_int {
+            Ok(Until::Seqno(value))
         } else if until == BRAID_UNTIL_TIME as c_int {
             let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(value));
             let too_late = || {

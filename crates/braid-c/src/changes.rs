@@ -51,7 +51,7 @@ pub struct braid_change {
 #[derive(Clone, Copy, Debug)]
 pub struct braid_change_set {
     /// Its place in the serial order.
-    pub number: u64,
+    pub seqno: u64,
     /// The position behind it.
     pub position: braid_position,
     /// Its writes to tables.
@@ -120,7 +120,7 @@ impl Reader {
         self.loaded
             .extend(loaded.map(|name| braid_slice::of(name.as_bytes())));
         Ok(Some(braid_change_set {
-            number: set.number,
+            seqno: set.seqno,
             position: braid_position::of(set.position),
             changes: self.views.as_ptr(),
             change_count: self.views.len(),
@@ -186,12 +186,12 @@ pub unsafe extern "C" fn braid_db_oldest_position(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_position_behind(
     db: *mut braid_db,
-    number: u64,
+    seqno: u64,
     position: *mut braid_position,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        unsafe { tell_position(db, position, |database| database.position_behind(number)) }
+        unsafe { tell_position(db, position, |database| database.position_behind(seqno)) }
     })
 }
 

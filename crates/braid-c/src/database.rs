@@ -204,9 +204,9 @@ pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
 /// Waits until the transaction of a number (`braid_db_submit`, `braid_tx_submit`), and all before it, are durable.
 /// `BRAID_POISONED` if the log failed before; `BRAID_INVALID_ARGUMENT` if no transaction has the number yet.
 #[unsafe(no_mangle)]
-pub extern "C" fn braid_db_wait(db: *mut braid_db, number: u64) -> braid_status {
+pub extern "C" fn braid_db_wait(db: *mut braid_db, seqno: u64) -> braid_status {
     call(|| {
-        database(db)?.current().wait_durable(number)?;
+        database(db)?.current().wait_durable(seqno)?;
         Ok(BRAID_OK)
     })
 }
@@ -285,25 +285,25 @@ pub type braid_body = Option<unsafe extern "C" fn(data: *mut c_void, tx: *mut br
 /// commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
 ///
 /// Returns `BRAID_OK` once it is durable; what the body returned if that was neither 0 nor `BRAID_CONFLICT`;
-/// otherwise the status of what failed. `number`, which may be NULL, is set to the transaction's place in
-/// the serial order.
+/// otherwise the status of what failed. `seqno`, which may be NULL, is set to the transaction's
+/// place in the serial order.
 ///
 /// # Safety
 ///
-/// `body` may be called with `data`, several times. It must not unwind or jump out. `number` is NULL or
-/// points to where the number fits.
+/// `body` may be called with `data`, several times. It must not unwind or jump out. `seqno` is NULL
+/// or points to where the number fits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_transact(
     db: *mut braid_db,
     body: braid_body,
     data: *mut c_void,
-    number: *mut u64,
+    seqno: *mut u64,
 ) -> c_int {
     let mut passed_on = None;
     let status = call(|| {
         let body = body.ok_or(Failure::null("body"))?;
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(number) };
+        let mut out = unsafe { Optional::new(seqno) };
         let owner = crate::handles::number(db);
         let attempt = database(db)?.current().retry(|tx| {
             let handle = match TRANSACTIONS.insert(Tx::new(tx), owner) {
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn braid_db_transact(
             }
         })?;
         match attempt {
-            Attempt::Committed(commit) => out.set(commit.number()),
+            Attempt::Committed(commit) => out.set(commit.seqno()),
             Attempt::Returned(other) => passed_on = Some(other),
             Attempt::Failed(failure) => return Err(failure),
         }

@@ -80,7 +80,7 @@ pub enum braid_option {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_protocol {
-    /// Parallel logs with one order number for each transaction; the default.
+    /// Parallel logs with one sequence number for each transaction; the default.
     BRAID_PROTOCOL_GLSN = 1,
     /// One log; locks are held until the flush.
     BRAID_PROTOCOL_SERIAL = 2,

@@ -137,20 +137,20 @@ pub extern "C" fn braid_snapshot_free(snapshot: *mut braid_snapshot) -> braid_st
     })
 }
 
-/// Sets `number` to the number of the newest transaction that the snapshot sees.
+/// Sets `seqno` to the number of the newest transaction that the snapshot sees.
 ///
 /// # Safety
 ///
-/// `number` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_snapshot_number(
+pub unsafe extern "C" fn braid_snapshot_seqno(
     snapshot: *mut braid_snapshot,
-    number: *mut u64,
+    seqno: *mut u64,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Out::new(number, "number") }?;
-        out.set(SNAPSHOTS.pin(snapshot)?.number());
+        let mut out = unsafe { Out::new(seqno, "seqno") }?;
+        out.set(SNAPSHOTS.pin(snapshot)?.seqno());
         Ok(BRAID_OK)
     })
 }

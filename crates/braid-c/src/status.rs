@@ -201,7 +201,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::PositionLost { .. } => BRAID_POSITION_LOST,
         Error::ForeignPosition { .. } => BRAID_FOREIGN_POSITION,
         Error::FeedMissing { .. } => BRAID_FEED_MISSING,
-        Error::NumberMissing { .. } => BRAID_INVALID_ARGUMENT,
+        Error::SeqnoMissing { .. } => BRAID_INVALID_ARGUMENT,
         Error::Backup(_) => BRAID_BACKUP,
         Error::SelfDeadlock => BRAID_SELF_DEADLOCK,
         _ => BRAID_OTHER,

@@ -23,20 +23,20 @@ pub(crate) fn give_ticket(mut out: Optional<*mut braid_ticket>, ticket: Ticket) 
     Ok(())
 }
 
-/// Sets `number` to the transaction's place in the serial order.
+/// Sets `seqno` to the transaction's place in the serial order.
 ///
 /// # Safety
 ///
-/// `number` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_ticket_number(
+pub unsafe extern "C" fn braid_ticket_seqno(
     ticket: *mut braid_ticket,
-    number: *mut u64,
+    seqno: *mut u64,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Out::new(number, "number") }?;
-        out.set(TICKETS.lock(ticket)?.number());
+        let mut out = unsafe { Out::new(seqno, "seqno") }?;
+        out.set(TICKETS.lock(ticket)?.seqno());
         Ok(BRAID_OK)
     })
 }
@@ -61,13 +61,13 @@ pub extern "C" fn braid_ticket_wait(ticket: *mut braid_ticket) -> braid_status {
     })
 }
 
-/// Is told what became of a commit: `BRAID_OK`: the transaction `number` is durable; otherwise `message`,
-/// which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
+/// Is told what became of a commit: `BRAID_OK`: the transaction `seqno` is durable; otherwise
+/// `message`, which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
 pub type braid_durable_callback = Option<
     unsafe extern "C" fn(
         data: *mut c_void,
         status: braid_status,
-        number: u64,
+        seqno: u64,
         message: *const c_char,
     ),
 >;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
     call(|| {
         let callback = callback.ok_or(Failure::null("callback"))?;
         let ticket = TICKETS.end(ticket, Ended::CalledBack)?;
-        let number = ticket.number();
+        let seqno = ticket.seqno();
         let data = UserData::new(data);
         ticket.on_durable(move |outcome| {
             let (status, message) = match outcome {
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
             };
             let text = message.as_ref().map_or(std::ptr::null(), |m| m.as_ptr());
             // SAFETY: this function's contract.
-            unsafe { callback(data.get(), status, number, text) }
+            unsafe { callback(data.get(), status, seqno, text) }
         });
         Ok(BRAID_OK)
     })

@@ -165,19 +165,19 @@ pub extern "C" fn braid_tx_rollback_to(tx: *mut braid_tx, savepoint: u64) -> bra
 ///
 /// The transaction is over afterwards, whatever is returned, unless the handle itself was wrong or busy. After
 /// `BRAID_CONFLICT` or `BRAID_OUT_OF_SPACE` nothing of it remains; after `BRAID_POISONED` only opening the
-/// database again tells whether it survives. `number`, which may be NULL, is set to its place in the serial
-/// order.
+/// database again tells whether it survives. `seqno`, which may be NULL, is set to its place in the
+/// serial order.
 ///
 /// # Safety
 ///
-/// `number` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, number: *mut u64) -> braid_status {
+pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, seqno: *mut u64) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(number) };
+        let mut out = unsafe { Optional::new(seqno) };
         TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
-            out.set(tx.into_transaction().commit()?.number());
+            out.set(tx.into_transaction().commit()?.seqno());
             Ok(BRAID_OK)
         })?
     })
@@ -205,19 +205,20 @@ pub unsafe extern "C" fn braid_tx_commit_async(
     })
 }
 
-/// Makes the writes visible, as `braid_tx_commit_async` does, and sets `number` to the transaction's place in the serial
-/// order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free.
+/// Makes the writes visible, as `braid_tx_commit_async` does, and sets `seqno` to the transaction's
+/// place in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is
+/// nothing to free.
 ///
 /// # Safety
 ///
-/// `number` is NULL or points to where it fits.
+/// `seqno` is NULL or points to where it fits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_tx_submit(tx: *mut braid_tx, number: *mut u64) -> braid_status {
+pub unsafe extern "C" fn braid_tx_submit(tx: *mut braid_tx, seqno: *mut u64) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let mut out = unsafe { Out::new(number, "number") }?;
+        let mut out = unsafe { Out::new(seqno, "seqno") }?;
         TRANSACTIONS.end_with(tx, Ended::Committed, |tx| {
-            out.set(tx.into_transaction().commit_async()?.into_number());
+            out.set(tx.into_transaction().commit_async()?.into_seqno());
             Ok(BRAID_OK)
         })?
     })

@@ -164,26 +164,27 @@ unsafe fn run_again(
 
 /// Makes several writes as one transaction and commits it: all of them are durable when this returns `BRAID_OK`, and
 /// none was made if it returns anything else. They are made in their order, and again if another transaction is in
-/// the way (`BRAID_CONFLICT`), at most 1,000 times. `number`, which may be NULL, is set to the transaction's place in
-/// the serial order. After `BRAID_POISONED` only opening the database again tells whether they survive.
+/// the way (`BRAID_CONFLICT`), at most 1,000 times. `seqno`, which may be NULL, is set to the
+/// transaction's place in the serial order. After `BRAID_POISONED` only opening the database again
+/// tells whether they survive.
 ///
 /// # Safety
 ///
 /// `writes` points to `count` writes, or is NULL if there are none; the `data` of their keys and values points to `len`
-/// bytes, or is NULL if there are none; `number` is NULL or points to where the number fits.
+/// bytes, or is NULL if there are none; `seqno` is NULL or points to where the number fits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_write(
     db: *mut braid_db,
     writes: *const braid_write,
     count: usize,
-    number: *mut u64,
+    seqno: *mut u64,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let out = unsafe { Optional::new(number) };
+        let out = unsafe { Optional::new(seqno) };
         let commit = move |tx: Transaction| {
             let mut out = out;
-            out.set(tx.commit()?.number());
+            out.set(tx.commit()?.seqno());
             Ok(())
         };
         // SAFETY: this function's contract.
@@ -214,26 +215,26 @@ pub unsafe extern "C" fn braid_db_write_async(
     })
 }
 
-/// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `number` to the transaction's place
-/// in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is nothing to free. It
-/// costs a little less.
+/// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `seqno` to the
+/// transaction's place in the serial order instead of giving a ticket: `braid_db_wait` waits for
+/// it, and there is nothing to free. It costs a little less.
 ///
 /// # Safety
 ///
-/// That of `braid_db_write`; `number` is NULL or points to where it fits.
+/// That of `braid_db_write`; `seqno` is NULL or points to where it fits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_submit(
     db: *mut braid_db,
     writes: *const braid_write,
     count: usize,
-    number: *mut u64,
+    seqno: *mut u64,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        let out = unsafe { Out::new(number, "number") }?;
+        let out = unsafe { Out::new(seqno, "seqno") }?;
         let commit = move |tx: Transaction| {
             let mut out = out;
-            out.set(tx.commit_async()?.into_number());
+            out.set(tx.commit_async()?.into_seqno());
             Ok(())
         };
         // SAFETY: this function's contract.

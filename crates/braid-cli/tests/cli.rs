@@ -565,7 +565,7 @@ fn a_database_is_backed_up_and_restored() {
             "choose an empty or new place",
         ),
         (
-            &["restore", "full", "x", "--until-number", "1"],
+            &["restore", "full", "x", "--until-seqno", "1"],
             "cannot restore up to ",
         ),
         (
@@ -697,7 +697,7 @@ fn changes_are_lines_of_json() {
     assert_eq!(keys, ["746561", "706f7473"], "tea, pots");
     assert_eq!(all[0]["changes"][0]["table"], "stock");
     assert!(all[0]["changes"][0]["value"].is_string());
-    let number = all[0]["number"].to_string();
+    let number = all[0]["seqno"].to_string();
     let behind = json_lines(&braid(&["changes", "db", "--from", &number]));
     assert_eq!(behind, all[1..]);
     // The feed is acknowledged with what was printed.

@@ -59,13 +59,13 @@ impl Callbacks {
 
     /// Registers an action. The caller looks at the durable seqno (`SeqCst`) afterwards and calls
     /// [`Callbacks::run`] itself if the number is durable already.
-    pub(crate) fn add(&self, shard: usize, number: u64, action: Action) {
+    pub(crate) fn add(&self, shard: usize, seqno: u64, action: Action) {
         let shard = &self.shards[shard % self.shards.len()];
         let mut actions = shard.actions.lock();
-        actions.push((number, action));
+        actions.push((seqno, action));
         // SeqCst: pairs with `run`. Either it sees the number, or the caller sees the durable
         // seqno.
-        shard.least.fetch_min(number, Ordering::SeqCst);
+        shard.least.fetch_min(seqno, Ordering::SeqCst);
     }
 
     /// Runs everything up to `durable_seqno`, on this thread. The durable seqno was published
@@ -89,15 +89,15 @@ impl Callbacks {
         let mut due = {
             let mut actions = shard.actions.lock();
             let due: Vec<_> = actions
-                .extract_if(.., |(number, _)| *number <= durable_seqno)
+                .extract_if(.., |(seqno, _)| *seqno <= durable_seqno)
                 .collect();
-            let least = actions.iter().map(|&(number, _)| number).min();
+            let least = actions.iter().map(|&(seqno, _)| seqno).min();
             shard
                 .least
                 .store(least.unwrap_or(u64::MAX), Ordering::SeqCst);
             due
         };
-        due.sort_unstable_by_key(|&(number, _)| number);
+        due.sort_unstable_by_key(|&(seqno, _)| seqno);
         for (_, action) in due {
             action.run(outcome);
         }
@@ -114,12 +114,12 @@ mod tests {
     fn runs_what_is_due_once() {
         let callbacks = Callbacks::new(2);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        for number in [5, 3, 8] {
+        for seqno in [5, 3, 8] {
             let seen = seen.clone();
             let call = move |outcome: Result<(), LogError>| {
-                seen.lock().push((number, outcome.is_ok()));
+                seen.lock().push((seqno, outcome.is_ok()));
             };
-            callbacks.add(number as usize, number, Action::Call(Box::new(call)));
+            callbacks.add(seqno as usize, seqno, Action::Call(Box::new(call)));
         }
         callbacks.run(2, &Ok(()));
         assert!(seen.lock().is_empty());

@@ -20,13 +20,13 @@ pub struct LanePosition {
     pub incarnation: u32,
 }
 
-/// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to `number`
-/// is covered by the checkpoint that stores this; all later log records lie at or behind the
-/// positions.
+/// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to
+/// `seqno` is covered by the checkpoint that stores this; all later log records lie at or behind
+/// the positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
-    pub number: u64,
+    pub seqno: u64,
     /// The last number of a flush before the positions; 0 with a protocol that does not number flushes.
     pub flush: u64,
     /// One position a lane.
@@ -40,7 +40,7 @@ impl CheckpointPosition {
     /// checksum of its own.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
-        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&self.seqno.to_le_bytes());
         out.extend_from_slice(&self.flush.to_le_bytes());
         out.extend_from_slice(&narrow::<u32>(self.lanes.len()).to_le_bytes());
         for lane in &self.lanes {
@@ -76,7 +76,7 @@ impl CheckpointPosition {
         let wrong = || LogError::Incompatible {
             what: "cannot read a checkpoint position in the log: it is malformed".to_owned(),
         };
-        let (number, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let (seqno, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (flush, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let count = u32::from_le_bytes(*count) as usize;
@@ -105,14 +105,14 @@ impl CheckpointPosition {
             })
             .collect();
         let start = Self {
-            number: u64::from_le_bytes(*number),
+            seqno: u64::from_le_bytes(*seqno),
             flush: u64::from_le_bytes(*flush),
             lanes,
         };
         let is_possible = |lane: &LanePosition| {
             lane.segment.max(lane.chunk) < NUMBERS_MAX && lane.incarnation < INCARNATIONS_MAX
         };
-        if start.number.max(start.flush) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible) {
+        if start.seqno.max(start.flush) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible) {
             return Err(wrong());
         }
         Ok((start, rest))
@@ -133,7 +133,7 @@ mod tests {
             incarnation: 2,
         };
         let start = CheckpointPosition {
-            number: 42,
+            seqno: 42,
             flush: 7,
             lanes: vec![lane, LanePosition { segment: 8, ..lane }],
         };

@@ -41,7 +41,7 @@ pub(crate) struct CommitSlots {
 
 #[derive(Debug)]
 struct Slot {
-    number: AtomicU64,
+    seqno: AtomicU64,
     /// Where the commit writes, see
     /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
@@ -59,13 +59,13 @@ impl CommitSlot {
 
 impl CommitSlots {
     /// `lanes`: if numbers are assigned by lane, how many there are.
-    pub(crate) fn new(last_number: u64, lanes: Option<usize>) -> Self {
+    pub(crate) fn new(last_seqno: u64, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
-            counter: CachePadded::new(AtomicU64::new(last_number)),
+            counter: CachePadded::new(AtomicU64::new(last_seqno)),
             slots: (0..MAX_COMMIT_SLOTS)
                 .map(|_| Slot {
-                    number: AtomicU64::new(FREE),
+                    seqno: AtomicU64::new(FREE),
                     signature: AtomicU64::new(0),
                 })
                 .map(CachePadded::new)
@@ -78,7 +78,7 @@ impl CommitSlots {
     }
 
     /// The newest number assigned.
-    pub(crate) fn last_number(&self) -> u64 {
+    pub(crate) fn last_seqno(&self) -> u64 {
         // SeqCst: the first step of every frontier computation, see the type.
         self.counter.load(Ordering::SeqCst)
     }
@@ -126,9 +126,9 @@ impl CommitSlots {
                 // this read the counter before we assign.
                 self.used.fetch_max(index + 1, Ordering::SeqCst);
             }
-            let bound = self.last_number() + 1;
+            let bound = self.last_seqno() + 1;
             // SeqCst: pairs with `oldest`, see the type.
-            let taken = self.slots[index].number.compare_exchange(
+            let taken = self.slots[index].seqno.compare_exchange(
                 FREE,
                 bound,
                 Ordering::SeqCst,
@@ -159,7 +159,7 @@ impl CommitSlots {
         // assigned later sees it.
         slot.signature.store(signature, Ordering::Release);
         braid_rt::yield_point();
-        // SeqCst: pairs with `last_number` as the first read of a frontier, see the type.
+        // SeqCst: pairs with `last_seqno` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
             0 => {
                 let first = self.counter.fetch_add(count, Ordering::SeqCst) + 1;
@@ -167,13 +167,13 @@ impl CommitSlots {
             }
             stride => {
                 let least = self.counter.fetch_add(stride, Ordering::SeqCst) + 1;
-                let number = least + (lane as u64 + stride - least % stride) % stride;
-                (number, number)
+                let seqno = least + (lane as u64 + stride - least % stride) % stride;
+                (seqno, seqno)
             }
         };
         braid_rt::yield_point();
         // Release: raises our own bound; whoever reads the old one is only more careful.
-        slot.number.store(first, Ordering::Release);
+        slot.seqno.store(first, Ordering::Release);
         (first, last)
     }
 
@@ -181,18 +181,18 @@ impl CommitSlots {
     pub(crate) fn leave(&self, slot: CommitSlot) {
         braid_rt::yield_point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
-        self.slots[slot.0].number.store(FREE, Ordering::SeqCst);
+        self.slots[slot.0].seqno.store(FREE, Ordering::SeqCst);
     }
 
     /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. Read
-    /// [`CommitSlots::last_number`] before.
+    /// [`CommitSlots::last_seqno`] before.
     pub(crate) fn oldest(&self) -> u64 {
         braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
         let least = self.slots[..used]
             .iter()
-            .map(|slot| slot.number.load(Ordering::SeqCst))
+            .map(|slot| slot.seqno.load(Ordering::SeqCst))
             .min();
         least.unwrap_or(FREE)
     }
@@ -204,7 +204,7 @@ impl CommitSlots {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::yield_point();
             // SeqCst, as in `oldest`.
-            slot.number.load(Ordering::SeqCst) >= below
+            slot.seqno.load(Ordering::SeqCst) >= below
                 // Acquire: pairs with `assign`. Who was assigned a smaller number stored it before,
                 // so this is its signature, or that of a later commit in the slot, which is there
                 // because the one in question left.
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(commit_slots.oldest(), 13);
         commit_slots.leave(a);
         assert_eq!(
-            (commit_slots.oldest(), commit_slots.last_number()),
+            (commit_slots.oldest(), commit_slots.last_seqno()),
             (FREE, 13)
         );
     }
@@ -287,7 +287,7 @@ mod tests {
         for lane in [0, 2, 1, 1, 0] {
             let slot = commit_slots.enter(lane).unwrap();
             let (first, last) = commit_slots.assign(slot, 5, lane, 1);
-            assert!(first == last && last > before && last <= commit_slots.last_number());
+            assert!(first == last && last > before && last <= commit_slots.last_seqno());
             assert_eq!(last % 3, lane as u64);
             before = last;
             commit_slots.leave(slot);
@@ -334,13 +334,13 @@ mod tests {
             }
             for _ in 0..times {
                 commit_slots.quiesce(|| {
-                    let last = commit_slots.last_number();
+                    let last = commit_slots.last_seqno();
                     assert_eq!(busy.load(Ordering::SeqCst), 0);
                     std::thread::yield_now();
-                    assert_eq!(commit_slots.last_number(), last);
+                    assert_eq!(commit_slots.last_seqno(), last);
                 });
             }
         });
-        assert_eq!(commit_slots.last_number(), 4 * each);
+        assert_eq!(commit_slots.last_seqno(), 4 * each);
     }
 }

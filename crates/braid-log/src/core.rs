@@ -33,16 +33,16 @@ pub(crate) struct WaitTarget {
     /// The flush group of that lane that takes the number's bytes; 0 if everything up to the number is
     /// waited for.
     pub(crate) group: u64,
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
 }
 
 impl WaitTarget {
     /// Everything up to a number.
-    pub(crate) fn everything(number: u64) -> Self {
+    pub(crate) fn everything(seqno: u64) -> Self {
         Self {
             lane: 0,
             group: 0,
-            number,
+            seqno,
         }
     }
 }
@@ -203,10 +203,8 @@ impl Core {
     /// Whether what somebody waits for is acknowledged.
     pub(crate) fn is_reached(&self, target: WaitTarget) -> bool {
         match &self.hardening {
-            Some(hardening) if target.group != 0 => {
-                hardening.hardened(target.lane) >= target.number
-            }
-            _ => self.durable_seqno() >= target.number,
+            Some(hardening) if target.group != 0 => hardening.hardened(target.lane) >= target.seqno,
+            _ => self.durable_seqno() >= target.seqno,
         }
     }
 
@@ -290,7 +288,7 @@ impl Core {
         // buffer by the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch
         // that ends later counts later.
         let epoch_end = self.epoch_end.load(Ordering::Acquire);
-        let assigned = self.commit_slots.last_number();
+        let assigned = self.commit_slots.last_seqno();
         let commit_slots = self.commit_slots.oldest();
         let finished = assigned.min(commit_slots - 1);
         let mut lanes = Vec::new();
@@ -337,19 +335,19 @@ impl Core {
         }
     }
 
-    /// Announces that somebody waits for everything up to `number`: pending commits below it may
+    /// Announces that somebody waits for everything up to `seqno`: pending commits below it may
     /// not be about to flush what they append (their commits asked for no durability), so they must
     /// do it when they leave. To be called before the look for unflushed bytes. Says whether there
     /// are any.
-    fn await_commits(&self, number: u64) -> bool {
+    fn await_commits(&self, seqno: u64) -> bool {
         // SeqCst, all: either we see the commit, or its bytes are in the buffer by our next look,
         // or it sees the flag when it leaves; and whoever takes the flag down looks whether it is
         // needed further.
         if braid_rt::mutant!("sleep_unannounced") {
             return true;
         }
-        self.awaited.fetch_max(number, Ordering::SeqCst);
-        let any = self.commit_slots.oldest() <= number;
+        self.awaited.fetch_max(seqno, Ordering::SeqCst);
+        let any = self.commit_slots.oldest() <= seqno;
         if any {
             self.stalled.store(true, Ordering::SeqCst);
         }
@@ -391,7 +389,7 @@ impl Core {
     /// Ends the epoch with the newest number assigned so far. No further epoch ends before it is
     /// acknowledged, so that it is reached however fast numbers are assigned.
     pub(crate) fn end_epoch(&self) {
-        let end = self.commit_slots.last_number();
+        let end = self.commit_slots.last_seqno();
         let before = self.epoch_end.load(Ordering::Relaxed);
         if before > self.durable_seqno() || end == before {
             return;
@@ -422,7 +420,7 @@ impl Core {
     /// What a transaction does before it is appended about those that it read from or overwrote; see
     /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns those to be named
     /// in its log record.
-    pub(crate) fn depend(&self, lane: usize, number: u64, on: &[u64], large: bool) -> Vec<u64> {
+    pub(crate) fn depend(&self, lane: usize, seqno: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
         if newest <= self.durable_seqno() {
             return Vec::new();
@@ -436,13 +434,13 @@ impl Core {
                 let Some(hardening) = &self.hardening else {
                     return Vec::new();
                 };
-                let open = hardening.open(number, on);
+                let open = hardening.open(seqno, on);
                 if large || open.len() > DEPENDENCIES_MAX {
                     // Everything up to its newest dependency, instead of a long list.
                     open.last()
                         .map(|&newest| self.wait(WaitTarget::everything(newest)));
                 } else if !open.is_empty() {
-                    hardening.add(number, open.clone());
+                    hardening.add(seqno, open.clone());
                     return open;
                 }
             }
@@ -450,13 +448,13 @@ impl Core {
         Vec::new()
     }
 
-    /// Waits until what other lanes hold up to `number` is in flushes that have their numbers.
-    fn wait_sealed(&self, own: usize, number: u64) {
+    /// Waits until what other lanes hold up to `seqno` is in flushes that have their numbers.
+    fn wait_sealed(&self, own: usize, seqno: u64) {
         let mut spins = 0;
         for lane in self.lanes.iter().filter(|lane| lane.index != own) {
             let is_open = || {
                 lane.strands()
-                    .any(|strand| self.strands[strand].oldest_unsealed() <= number)
+                    .any(|strand| self.strands[strand].oldest_unsealed() <= seqno)
             };
             while is_open() && self.poison().is_none() {
                 if !self.lead(lane) {
@@ -497,8 +495,8 @@ impl Core {
         } else {
             strand
         };
-        self.callbacks.add(shard, target.number, action);
-        self.await_commits(target.number);
+        self.callbacks.add(shard, target.seqno, action);
+        self.await_commits(target.seqno);
         match self.outcome(target) {
             None => self.request_flush_everywhere(target.lane),
             Some(Ok(())) => self.run_callbacks(),
@@ -593,7 +591,7 @@ impl Core {
             self.end_epoch();
         }
         let listener = self.stall.listen();
-        if !self.await_commits(target.number) && !braid_rt::mutant!("believe_old_bounds") {
+        if !self.await_commits(target.seqno) && !braid_rt::mutant!("believe_old_bounds") {
             self.publish();
         }
         if self.outcome(target).is_some() {

@@ -53,18 +53,18 @@ impl Hardening {
         lanes.max().unwrap_or(0)
     }
 
-    fn lane_of(&self, number: u64) -> usize {
-        to_usize(number % self.lanes.len() as u64)
+    fn lane_of(&self, seqno: u64) -> usize {
+        to_usize(seqno % self.lanes.len() as u64)
     }
 
     /// Whether a transaction is hardened.
-    pub(crate) fn is_hardened(&self, number: u64) -> bool {
-        self.hardened(self.lane_of(number)) >= number
+    pub(crate) fn is_hardened(&self, seqno: u64) -> bool {
+        self.hardened(self.lane_of(seqno)) >= seqno
     }
 
-    /// Those of `numbers` that lie in other lanes than `number` and are not hardened.
-    pub(crate) fn open(&self, number: u64, numbers: &[u64]) -> Vec<u64> {
-        let lane = self.lane_of(number);
+    /// Those of `numbers` that lie in other lanes than `seqno` and are not hardened.
+    pub(crate) fn open(&self, seqno: u64, numbers: &[u64]) -> Vec<u64> {
+        let lane = self.lane_of(seqno);
         let open = |&on: &u64| self.lane_of(on) != lane && !self.is_hardened(on);
         let mut open: Vec<u64> = numbers.iter().copied().filter(open).collect();
         open.sort_unstable();
@@ -73,17 +73,17 @@ impl Hardening {
     }
 
     /// Notes what a transaction waits for; to be called before it is appended.
-    pub(crate) fn add(&self, number: u64, on: Vec<u64>) {
-        let lane = &self.lanes[self.lane_of(number)];
-        lane.waiting.lock().insert(number, on);
+    pub(crate) fn add(&self, seqno: u64, on: Vec<u64>) {
+        let lane = &self.lanes[self.lane_of(seqno)];
+        lane.waiting.lock().insert(seqno, on);
     }
 
     /// The transaction did not happen.
-    pub(crate) fn forget(&self, number: u64) {
-        self.lanes[self.lane_of(number)]
+    pub(crate) fn forget(&self, seqno: u64) {
+        self.lanes[self.lane_of(seqno)]
             .waiting
             .lock()
-            .remove(&number);
+            .remove(&seqno);
     }
 
     /// Raises what is hardened, given how far each lane's own bytes are durable and its commits

@@ -23,7 +23,7 @@
 //! let recovered = Log::recover(device, LogOptions::default(), &start, &|_| {})?;
 //! recovered.for_each(|log_record| assert_eq!(log_record.payload, b"hello, log"))?;
 //! let log = recovered.into_log()?;
-//! assert_eq!(log.last_number(), 1);
+//! assert_eq!(log.last_seqno(), 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -60,7 +60,7 @@
 //! | term | meaning |
 //! |---|---|
 //! | flush | what one durable write of a lane brings: chunks, which count together or not at all |
-//! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its commit number |
+//! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its sequence number |
 //! | log record | what one transaction appends; recovered whole or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
 //! | chunk | what one strand contributes to one flush: header, log records, CRC-32C, padding to 4096 bytes |

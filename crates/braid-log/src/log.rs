@@ -70,16 +70,17 @@ impl Log {
         Self::create_behind(device, options, 0)
     }
 
-    /// Creates a log whose first number comes behind `number`: for a database that was restored as of it.
+    /// Creates a log whose first number comes behind `seqno`: for a database that was restored as
+    /// of it.
     ///
     /// # Errors
     /// As [`Log::create`].
     pub fn create_behind(
         device: Arc<dyn Device>,
         options: LogOptions,
-        number: u64,
+        seqno: u64,
     ) -> Result<Log, LogError> {
-        Self::create_as(device, options, number, Self::new_identity())
+        Self::create_as(device, options, seqno, Self::new_identity())
     }
 
     /// Creates a log as [`Log::create_behind`] does, with an identity assigned before.
@@ -89,13 +90,13 @@ impl Log {
     pub fn create_as(
         device: Arc<dyn Device>,
         options: LogOptions,
-        number: u64,
+        seqno: u64,
         identity: u128,
     ) -> Result<Log, LogError> {
-        if number >= crate::chunk::NUMBERS_MAX / 2 {
+        if seqno >= crate::chunk::NUMBERS_MAX / 2 {
             return Err(LogError::Incompatible {
                 what: format!(
-                    "cannot create a log that continues from sequence number {number}: the number is out of range"
+                    "cannot create a log that continues from sequence number {seqno}: the number is out of range"
                 ),
             });
         }
@@ -118,7 +119,7 @@ impl Log {
                 })?;
             }
         }
-        let kept = Kept::Numbers(number).words(options.lanes);
+        let kept = Kept::Numbers(seqno).words(options.lanes);
         let quota = Quota::default();
         let mut lanes = Vec::with_capacity(options.lanes);
         for index in 0..options.lanes {
@@ -135,9 +136,9 @@ impl Log {
                 sequence: segment.sequence,
                 incarnation: 1,
                 link: 0,
-                base: number,
+                base: seqno,
                 first_chunk: 1,
-                durable_seqno: number,
+                durable_seqno: seqno,
                 len: segment.len,
                 kept: kept.clone(),
                 successor: None,
@@ -167,7 +168,7 @@ impl Log {
             id: identity,
             incarnation: 1,
             begun: true,
-            base: number,
+            base: seqno,
             kept,
             lanes: lanes.into_boxed_slice(),
             quota,
@@ -307,8 +308,8 @@ impl Log {
     }
 
     /// The newest number assigned.
-    pub fn last_number(&self) -> u64 {
-        self.core().commit_slots.last_number()
+    pub fn last_seqno(&self) -> u64 {
+        self.core().commit_slots.last_seqno()
     }
 
     /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes the
@@ -349,9 +350,9 @@ impl Log {
         Ok(entry.finish())
     }
 
-    /// A ticket for everything up to `number`.
-    pub fn ticket(&self, number: u64) -> Ticket {
-        Ticket::new(Arc::clone(&self.0.strand_handles[0]), number, 0)
+    /// A ticket for everything up to `seqno`.
+    pub fn ticket(&self, seqno: u64) -> Ticket {
+        Ticket::new(Arc::clone(&self.0.strand_handles[0]), seqno, 0)
     }
 
     /// Blocks until everything assigned so far is durable.
@@ -359,15 +360,15 @@ impl Log {
     /// # Errors
     /// [`LogError::Poisoned`].
     pub fn sync(&self) -> Result<(), LogError> {
-        let (core, number) = (self.core(), self.last_number());
+        let (core, seqno) = (self.core(), self.last_seqno());
         if core.protocol.has_epochs() {
             // One may be under way, which ended before our number.
-            while core.durable_seqno() < number {
+            while core.durable_seqno() < seqno {
                 core.end_epoch();
-                core.wait(WaitTarget::everything(number.min(core.epoch_end())))?;
+                core.wait(WaitTarget::everything(seqno.min(core.epoch_end())))?;
             }
         }
-        core.wait(WaitTarget::everything(number))
+        core.wait(WaitTarget::everything(seqno))
     }
 
     /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].
@@ -440,12 +441,13 @@ impl Log {
         1 + core.hardening.as_ref().map_or(0, |_| core.lanes.len())
     }
 
-    /// Calls `f` once anything above `number` is acknowledged as a progress of that kind, or the log has
-    /// failed. Asks for no flush. Whoever registers for all kinds is called when there is progress at all.
+    /// Calls `f` once anything above `seqno` is acknowledged as a progress of that kind, or the log
+    /// has failed. Asks for no flush. Whoever registers for all kinds is called when there is
+    /// progress at all.
     ///
     /// # Panics
     /// If there is no such kind.
-    pub fn on_progress(&self, kind: usize, number: u64, f: impl FnOnce() + Send + 'static) {
+    pub fn on_progress(&self, kind: usize, seqno: u64, f: impl FnOnce() + Send + 'static) {
         assert!(kind < self.progress_kinds(), "one of the kinds");
         let core = self.core();
         // The shard of those who wait for everything, or one that follows a lane.
@@ -454,10 +456,10 @@ impl Log {
             lane => lane - 1,
         };
         let action = Action::Call(Box::new(move |_| f()));
-        core.callbacks.add(shard, number + 1, action);
+        core.callbacks.add(shard, seqno + 1, action);
         if let Some(error) = core.poison() {
             core.callbacks.run(u64::MAX, &Err(error));
-        } else if self.acknowledged() > number {
+        } else if self.acknowledged() > seqno {
             core.run_callbacks();
         }
     }
@@ -467,7 +469,7 @@ impl Log {
     pub fn applied_before(&self) -> u64 {
         let commit_slots = &self.core().commit_slots;
         // The counter first, see `CommitSlots`.
-        let next = commit_slots.last_number() + 1;
+        let next = commit_slots.last_seqno() + 1;
         next.min(commit_slots.oldest())
     }
 
@@ -475,12 +477,12 @@ impl Log {
     /// finished, if its [signature](PendingCommit::set_signature) matches.
     ///
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so
-    /// nobody waits in a circle. Does not return if `below` is greater than `last_number() + 1` and
+    /// nobody waits in a circle. Does not return if `below` is greater than `last_seqno() + 1` and
     /// nobody assigns.
     pub fn wait_applied(&self, below: u64, signature: u64) {
         let commit_slots = &self.core().commit_slots;
         let are_finished = || {
-            commit_slots.last_number() + 1 >= below && commit_slots.are_finished(below, signature)
+            commit_slots.last_seqno() + 1 >= below && commit_slots.are_finished(below, signature)
         };
         if are_finished() {
             return;
@@ -516,7 +518,7 @@ impl Log {
             });
             let lanes = lanes.collect();
             f(CheckpointPosition {
-                number: core.commit_slots.last_number(),
+                seqno: core.commit_slots.last_seqno(),
                 flush: core.flush_order.as_ref().map_or(0, FlushOrder::newest),
                 lanes,
             })
@@ -549,7 +551,7 @@ impl Log {
             return wrong("cannot release the log: the position has another number of lanes");
         }
         // I6: what is released was finished, and lies before the place where the log is written.
-        if start.number > core.commit_slots.last_number() {
+        if start.seqno > core.commit_slots.last_seqno() {
             return wrong("cannot release the log: the position is ahead of its end");
         }
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {

@@ -1,10 +1,10 @@
 //! One transaction's bytes in a chunk.
 //!
-//! A log record is `tag`, `number`, lengths, payload. All header fields are variable-length
+//! A log record is `tag`, `seqno`, lengths, payload. All header fields are variable-length
 //! integers, so a small transaction's header takes 3 to 5 bytes:
 //!
 //! - tag: `records << 3 | kind`
-//! - number: the commit number less that of the log record before in the chunk (0 for the first),
+//! - number: the sequence number less that of the log record before in the chunk (0 for the first),
 //!   zigzag; for the kinds that say so, less nothing: who writes such a log record does not know
 //!   the one before
 //! - kind first: the whole length of the payload; kind next: this part's place in it; kind dependent: the
@@ -49,7 +49,7 @@ pub(crate) enum LogRecordKind {
 /// A decoded log record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawLogRecord<'a> {
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     pub(crate) records: u32,
     pub(crate) kind: LogRecordKind,
     pub(crate) payload: &'a [u8],
@@ -58,7 +58,7 @@ pub(crate) struct RawLogRecord<'a> {
 /// What a log record's header says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRecordHeader {
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     pub(crate) records: u32,
     pub(crate) kind: LogRecordKind,
     pub(crate) payload_len: usize,
@@ -73,7 +73,7 @@ impl LogRecordHeader {
     #[inline]
     pub(crate) fn encode(self, previous: Option<u64>, out: &mut [u8]) -> usize {
         let Self {
-            number,
+            seqno,
             records,
             kind,
             payload_len,
@@ -89,7 +89,7 @@ impl LogRecordHeader {
             (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
-        let delta = number.wrapping_sub(previous.unwrap_or(0)).cast_signed();
+        let delta = seqno.wrapping_sub(previous.unwrap_or(0)).cast_signed();
         let zigzag = ((delta << 1) ^ (delta >> 63)).cast_unsigned();
         let len = payload_len as u64;
         // The common case, in one step.
@@ -160,7 +160,7 @@ impl<'a> LogRecords<'a> {
             DATA_ALONE | ABORT_ALONE => 0,
             _ => self.previous,
         };
-        let number = previous.wrapping_add(delta);
+        let seqno = previous.wrapping_add(delta);
         let kind = match code {
             0 | DATA_ALONE => LogRecordKind::Data,
             1 | ABORT_ALONE => LogRecordKind::Abort,
@@ -180,13 +180,13 @@ impl<'a> LogRecords<'a> {
         {
             return Err(Malformed);
         }
-        if records == 0 || number < u64::from(records) || number >= NUMBERS_MAX {
+        if records == 0 || seqno < u64::from(records) || seqno >= NUMBERS_MAX {
             return Err(Malformed);
         }
         self.rest = rest;
-        self.previous = number;
+        self.previous = seqno;
         Ok(Some(RawLogRecord {
-            number,
+            seqno,
             records,
             kind,
             payload,
@@ -253,25 +253,25 @@ mod tests {
         ) {
             let mut bytes = Vec::new();
             let mut previous = 0;
-            for (number, records, kind, payload) in &log_records {
+            for (seqno, records, kind, payload) in &log_records {
                 let header = LogRecordHeader {
-                    number: *number,
+                    seqno: *seqno,
                     records: *records,
                     kind: *kind,
                     payload_len: payload.len(),
                 };
                 let mut room = [0; RECORD_HEADER_MAX];
                 // Alone, where that may be.
-                let alone = number % 2 == 0 && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
+                let alone = seqno % 2 == 0 && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);
-                previous = *number;
+                previous = *seqno;
             }
             let mut read = LogRecords::new(&bytes);
-            for (number, records, kind, payload) in &log_records {
+            for (seqno, records, kind, payload) in &log_records {
                 let log_record = read.next().unwrap().unwrap();
-                prop_assert_eq!(log_record.number, *number);
+                prop_assert_eq!(log_record.seqno, *seqno);
                 prop_assert_eq!(log_record.records, *records);
                 prop_assert_eq!(log_record.kind, *kind);
                 prop_assert_eq!(log_record.payload, &payload[..]);
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_small_header_is_small() {
         let header = LogRecordHeader {
-            number: 1_000_010,
+            seqno: 1_000_010,
             records: 10,
             kind: LogRecordKind::Data,
             payload_len: 120,

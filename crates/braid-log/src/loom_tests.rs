@@ -44,22 +44,22 @@ fn a_frontier_lies_below_every_pending_commit() {
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = commit_slots.enter(0).unwrap();
-                    let (number, _) = commit_slots.assign(slot, 1, 0, 1);
-                    finished[number as usize - 1].store(true, Relaxed);
+                    let (seqno, _) = commit_slots.assign(slot, 1, 0, 1);
+                    finished[seqno as usize - 1].store(true, Relaxed);
                     commit_slots.leave(slot);
                 })
             })
             .collect();
-        let assigned = commit_slots.last_number();
+        let assigned = commit_slots.last_seqno();
         let frontier = assigned.min(commit_slots.oldest() - 1);
-        for number in 1..=frontier {
-            assert!(finished[number as usize - 1].load(Relaxed), "{number}");
+        for seqno in 1..=frontier {
+            assert!(finished[seqno as usize - 1].load(Relaxed), "{seqno}");
         }
         for committer in committers {
             committer.join().unwrap();
         }
         assert_eq!(
-            (commit_slots.last_number(), commit_slots.oldest()),
+            (commit_slots.last_seqno(), commit_slots.oldest()),
             (2, u64::MAX)
         );
     });
@@ -86,7 +86,7 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
                 }
             })
         };
-        let below = commit_slots.last_number() + 1;
+        let below = commit_slots.last_seqno() + 1;
         if commit_slots.are_finished(below, here) {
             assert!(finished.load(Relaxed) || below == 1);
         }
@@ -224,9 +224,9 @@ fn an_action_runs_once() {
         let advance = {
             let (callbacks, durable_seqno) = (callbacks.clone(), durable_seqno.clone());
             spawn(move || {
-                for number in 1..=2 {
-                    durable_seqno.fetch_max(number, SeqCst);
-                    callbacks.run(number, &Ok(()));
+                for seqno in 1..=2 {
+                    durable_seqno.fetch_max(seqno, SeqCst);
+                    callbacks.run(seqno, &Ok(()));
                 }
             })
         };
@@ -338,7 +338,7 @@ fn last_one_wakes(protocol: ProtocolKind) {
             spawn(move || {
                 let ticket = append(&log, 1);
                 ticket.wait().unwrap();
-                assert!(log.acknowledged() >= ticket.number());
+                assert!(log.acknowledged() >= ticket.seqno());
             })
         };
         drop(append(&log, 0));
@@ -519,15 +519,15 @@ fn nothing_is_hardened_before_what_it_depends_on() {
         assert!(shared.0.advance(&[3, 2]));
         let leaders: Vec<_> = [4, 3]
             .into_iter()
-            .map(|number| {
+            .map(|seqno| {
                 let shared = shared.clone();
                 spawn(move || {
                     let (hardening, flushed) = &*shared;
-                    if number == 4 {
+                    if seqno == 4 {
                         // It read what 3, of the other lane, wrote.
                         hardening.add(4, vec![3]);
                     }
-                    flushed[number as usize % 2].store(number, SeqCst);
+                    flushed[seqno as usize % 2].store(seqno, SeqCst);
                     let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
                     hardening.advance(&durable);
                 })

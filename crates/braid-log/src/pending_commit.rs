@@ -65,8 +65,8 @@ impl<'a> PendingCommit<'a> {
         self.signature = signature;
     }
 
-    /// Assigns `records` consecutive order numbers and returns the last, the commit number. (`gsn`
-    /// assigns one for the whole transaction.)
+    /// Assigns `records` consecutive sequence numbers and returns the last, the sequence number.
+    /// (`gsn` assigns one for the whole transaction.)
     ///
     /// From here on the log record must be appended or given up; both work even when the log is
     /// poisoned.
@@ -85,16 +85,18 @@ impl<'a> PendingCommit<'a> {
         last
     }
 
-    /// The first of the numbers assigned; all from it to the commit number are this transaction's.
+    /// The first of the numbers assigned; all from it to the sequence number are this
+    /// transaction's.
     ///
     /// # Panics
     /// If no number was assigned.
-    pub fn first_number(&self) -> u64 {
+    pub fn first_seqno(&self) -> u64 {
         self.numbers.expect("numbers are assigned").first
     }
 
-    /// Says which transactions this one read from or overwrote, by their commit numbers, if the log
-    /// [wants to know](crate::Log::wants_dependencies). To be called between assignment and append.
+    /// Says which transactions this one read from or overwrote, by their sequence numbers, if the
+    /// log [wants to know](crate::Log::wants_dependencies). To be called between assignment and
+    /// append.
     ///
     /// As the protocol has it, this waits until they are sealed or durable, or notes those that matter in
     /// the log record. All must have finished their append.
@@ -102,12 +104,12 @@ impl<'a> PendingCommit<'a> {
     /// # Panics
     /// If no number was assigned, or something was appended before.
     pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
-        let number = self.numbers.expect("numbers are assigned").last;
+        let seqno = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
         let (core, strand) = (&self.strand_handle.core, self.strand);
         let named = DEPENDENCIES_MAX * size_of::<u64>();
         let large = payload_bytes + named > strand.whole_record_bytes();
-        self.dependencies = core.depend(strand.lane, number, numbers, large);
+        self.dependencies = core.depend(strand.lane, seqno, numbers, large);
     }
 
     /// Copies the transaction's log record, the concatenation of `payload`, into the strand's
@@ -130,7 +132,7 @@ impl<'a> PendingCommit<'a> {
         let named: Vec<u8> = self
             .dependencies
             .iter()
-            .flat_map(|number| number.to_le_bytes())
+            .flat_map(|seqno| seqno.to_le_bytes())
             .collect();
         let kind = LogRecordKind::Dependent {
             dependencies: named.len(),
@@ -193,7 +195,7 @@ impl<'a> PendingCommit<'a> {
     ) -> u64 {
         let core: &Core = &self.strand_handle.core;
         let header = LogRecordHeader {
-            number: numbers.last,
+            seqno: numbers.last,
             records: numbers.records(),
             kind,
             payload_len: len,
@@ -261,8 +263,8 @@ impl<'a> PendingCommit<'a> {
     pub fn finish(mut self) -> Ticket {
         // Not by a drop, for which it would be moved.
         self.leave();
-        let number = self.numbers.map_or(0, |numbers| numbers.last);
-        Ticket::new(Arc::clone(self.strand_handle), number, self.group)
+        let seqno = self.numbers.map_or(0, |numbers| numbers.last);
+        Ticket::new(Arc::clone(self.strand_handle), seqno, self.group)
     }
 
     /// Like [`PendingCommit::finish`], for a caller that does not block on the ticket right away:

@@ -38,8 +38,8 @@ pub struct ScanProgress {
 /// One transaction in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRecord<'a> {
-    /// The commit number, the last of the transaction's numbers.
-    pub number: u64,
+    /// The sequence number, the last of the transaction's numbers.
+    pub seqno: u64,
     /// How many numbers it was assigned.
     pub records: u32,
     /// What was appended.
@@ -115,7 +115,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     };
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
     let mut start = CheckpointPosition {
-        number: u64::MAX,
+        seqno: u64::MAX,
         flush: 0,
         lanes: Vec::new(),
     };
@@ -126,7 +126,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
             let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
                 continue;
             };
-            start.number = start.number.min(header.base);
+            start.seqno = start.seqno.min(header.base);
             start.lanes.push(LanePosition {
                 segment: segment.sequence,
                 offset: BLOCK as u64,
@@ -156,7 +156,7 @@ impl Recovered {
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Self, LogError> {
         // The checkpoint was published once everything before it was durable.
-        let limit = limit.map(|limit| limit.max(start.number));
+        let limit = limit.map(|limit| limit.max(start.seqno));
         let mode = ScanMode {
             read_ahead: options.flush_mode == FlushMode::Background,
             salvage: false,
@@ -202,7 +202,7 @@ impl Recovered {
                 lane,
                 segments,
                 position,
-                start.number,
+                start.seqno,
                 mode,
                 &report,
             )
@@ -284,10 +284,10 @@ impl Recovered {
             && kept.values().all(|kept| matches!(kept, Kept::Numbers(_)))
             && matches!(protocol.kept(0, &[0]), Kept::Numbers(_));
         let base = if uniform {
-            start.number
+            start.seqno
         } else {
             braid_rt::coverage_point("recovery: incarnations that do not count as one");
-            start.number.max(newest_base)
+            start.seqno.max(newest_base)
         };
         let mut durable_seqno = if damage.is_some() {
             base
@@ -359,7 +359,7 @@ impl Recovered {
                 }
                 scanned.tail.append(&mut found.runs);
             }
-            dependents.sort_unstable_by_key(|dependent| dependent.number);
+            dependents.sort_unstable_by_key(|dependent| dependent.seqno);
             scanned.dependents.push(dependents);
         }
         scanned.tail.sort_unstable();
@@ -371,7 +371,7 @@ impl Recovered {
             (Kept::Flushes(_), Some(_)) => Kept::ALL_FLUSHES,
             (Kept::Lanes(lanes), Some(limit)) => Kept::Lanes(vec![limit; lanes.len()]),
         };
-        let lane_of = |number: u64| to_usize(number % lanes.len() as u64);
+        let lane_of = |seqno: u64| to_usize(seqno % lanes.len() as u64);
         let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
         let mut cut = base.max(durable_seqno);
         for run in &scanned.tail {
@@ -394,7 +394,7 @@ impl Recovered {
                     _ => 1,
                 },
             }
-            .up_to_gap(start.number.max(newest_base), &scanned.tail);
+            .up_to_gap(start.seqno.max(newest_base), &scanned.tail);
             if damage.broken || whole < damage.durable {
                 cut = cut.min(whole);
             }
@@ -522,7 +522,7 @@ impl Recovered {
         self.discarded
     }
 
-    /// Calls `f` for every log record that counts and whose number is greater than `start.number`,
+    /// Calls `f` for every log record that counts and whose number is greater than `start.seqno`,
     /// on up to `threads` threads, in no particular order: replay with "the newer version wins".
     /// Stops at the first error. May be called more than once.
     ///
@@ -574,13 +574,13 @@ impl Recovered {
         })
     }
 
-    fn counts(&self, lane: usize, incarnation: u32, number: u64, flush: u64) -> bool {
+    fn counts(&self, lane: usize, incarnation: u32, seqno: u64, flush: u64) -> bool {
         if braid_rt::mutant!("resurrect_the_dead") {
-            return number > self.start.number;
+            return seqno > self.start.seqno;
         }
         let kept = self.kept.get(&incarnation);
-        let is_new = number > self.start.number && number <= self.ceiling;
-        is_new && kept.is_some_and(|kept| kept.holds(lane, number, flush))
+        let is_new = seqno > self.start.seqno && seqno <= self.ceiling;
+        is_new && kept.is_some_and(|kept| kept.holds(lane, seqno, flush))
     }
 
     fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>
@@ -610,10 +610,10 @@ impl Recovered {
                 );
                 let flush = chunk.header.flush;
                 if is_whole
-                    && self.counts(extent.lane, expected.incarnation, log_record.number, flush)
+                    && self.counts(extent.lane, expected.incarnation, log_record.seqno, flush)
                 {
                     f(LogRecord {
-                        number: log_record.number,
+                        seqno: log_record.seqno,
                         records: log_record.records,
                         payload: log_record.split().1,
                     })?;
@@ -638,11 +638,11 @@ impl Recovered {
         let Streamed {
             lane,
             incarnation,
-            number,
+            seqno,
             flush,
             ..
         } = *streamed;
-        if !self.counts(lane, incarnation, number, flush) {
+        if !self.counts(lane, incarnation, seqno, flush) {
             braid_rt::coverage_point("recovery: a large log record that does not count");
             return Ok(());
         }
@@ -659,7 +659,7 @@ impl Recovered {
             payload.extend_from_slice(bytes);
         }
         f(LogRecord {
-            number: streamed.number,
+            seqno: streamed.seqno,
             records: streamed.records,
             payload: &payload,
         })

@@ -62,7 +62,7 @@ pub(crate) struct Part {
 pub(crate) struct Streamed {
     pub(crate) lane: usize,
     pub(crate) incarnation: u32,
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     pub(crate) records: u32,
     pub(crate) total: u64,
     found: u64,
@@ -100,7 +100,7 @@ impl Found {
             self.fold_at = 2 * self.runs.len();
             // What is acknowledged depends on nothing that is lost.
             self.dependents
-                .retain(|dependent| dependent.number > durable_seqno);
+                .retain(|dependent| dependent.seqno > durable_seqno);
         }
     }
 
@@ -173,18 +173,18 @@ pub(crate) struct ScanMode {
 }
 
 impl ScanMode {
-    fn up_to_limit(self, number: u64) -> u64 {
-        self.limit.map_or(number, |limit| number.min(limit))
+    fn up_to_limit(self, seqno: u64) -> u64 {
+        self.limit.map_or(seqno, |limit| seqno.min(limit))
     }
 }
 
-/// Scans a lane from `start`; numbers up to `number` are skipped.
+/// Scans a lane from `start`; numbers up to `seqno` are skipped.
 pub(crate) fn scan_lane(
     device: &dyn Device,
     lane: usize,
     segments: &BTreeMap<u64, Segment>,
     start: &LanePosition,
-    number: u64,
+    seqno: u64,
     mode: ScanMode,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<LaneScan, LogError> {
@@ -251,7 +251,7 @@ pub(crate) fn scan_lane(
     let mut segment = first;
     let mut offset = start.offset;
     loop {
-        match scan.segment(device, lane, segment, offset, number, progress) {
+        match scan.segment(device, lane, segment, offset, seqno, progress) {
             Err(error @ LogError::Corrupted { .. }) if mode.salvage => {
                 scan.broken = Some(error.to_string());
                 break;
@@ -457,7 +457,7 @@ impl LaneScan {
         lane: usize,
         segment: &Segment,
         mut offset: u64,
-        number: u64,
+        seqno: u64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), LogError> {
         let mut reader = match self.mode.read_ahead {
@@ -469,7 +469,7 @@ impl LaneScan {
         let mut open: HashMap<u64, usize> = HashMap::new();
         for (at, streamed) in self.streamed.iter().enumerate() {
             if streamed.found < streamed.total && streamed.incarnation == self.end.incarnation {
-                open.insert(streamed.number, at);
+                open.insert(streamed.seqno, at);
             }
         }
         let extent_bytes = extent_bytes();
@@ -509,11 +509,11 @@ impl LaneScan {
                         LogError::corrupted(what, &name, offset)
                     })?;
                     let Some(log_record) = log_record else { break };
-                    if self.mode.up_to_limit(log_record.number) < log_record.number {
+                    if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
                         braid_rt::coverage_point(
                             "scan: a log record that is not known to be durable",
                         );
-                    } else if log_record.number > number {
+                    } else if log_record.seqno > seqno {
                         let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
                         self.log_record(lane, segment, &header, log_record, at, &mut open);
                     } else {
@@ -616,11 +616,11 @@ impl LaneScan {
         let complete = match log_record.kind {
             LogRecordKind::Data | LogRecordKind::Abort | LogRecordKind::Dependent { .. } => true,
             LogRecordKind::First { total } => {
-                open.insert(log_record.number, self.streamed.len());
+                open.insert(log_record.seqno, self.streamed.len());
                 self.streamed.push(Streamed {
                     lane,
                     incarnation,
-                    number: log_record.number,
+                    seqno: log_record.seqno,
                     records: log_record.records,
                     total,
                     found: len as u64,
@@ -629,7 +629,7 @@ impl LaneScan {
                 });
                 len as u64 == total
             }
-            LogRecordKind::Next { offset } => match open.get(&log_record.number) {
+            LogRecordKind::Next { offset } => match open.get(&log_record.seqno) {
                 Some(&at) if self.streamed[at].found == offset => {
                     let streamed = &mut self.streamed[at];
                     streamed.found += len as u64;
@@ -645,14 +645,14 @@ impl LaneScan {
         let found = self.found.entry(incarnation).or_default();
         if let LogRecordKind::Dependent { .. } = log_record.kind {
             found.dependents.push(Dependent {
-                number: log_record.number,
+                seqno: log_record.seqno,
                 on: log_record.split().0.collect(),
             });
         }
         if complete {
             found.add(Run {
-                first: log_record.number - u64::from(log_record.records) + 1,
-                last: log_record.number,
+                first: log_record.seqno - u64::from(log_record.records) + 1,
+                last: log_record.seqno,
                 flush: header.flush,
             });
         }

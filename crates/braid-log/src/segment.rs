@@ -207,7 +207,7 @@ impl SegmentHeader {
             header.durable_seqno,
         ];
         let is_possible = header.incarnation < INCARNATIONS_MAX
-            && numbers.iter().all(|number| *number < NUMBERS_MAX);
+            && numbers.iter().all(|seqno| *seqno < NUMBERS_MAX);
         is_possible.then_some(header)
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Slot {
     /// The room for the chunk header, then the log records.
     pub(crate) buf: SharedBuffer,
     id: usize,
-    /// Commit number of the last log record, which the next one's is encoded against.
+    /// sequence number of the last log record, which the next one's is encoded against.
     previous: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
@@ -69,7 +69,7 @@ impl Slot {
 pub(crate) struct AssignedNumbers {
     /// The first number of the transaction.
     pub(crate) first: u64,
-    /// The commit number, its last.
+    /// The sequence number, its last.
     pub(crate) last: u64,
 }
 
@@ -300,7 +300,7 @@ impl Strand {
             unreachable!("the caller made room")
         };
         let header = LogRecordHeader {
-            number: numbers.last,
+            seqno: numbers.last,
             records: numbers.records(),
             kind,
             payload_len,
@@ -574,11 +574,11 @@ mod tests {
         Strand::new(&MemoryDevice::new(), 0, 8192, limits, 1)
     }
 
-    fn append(strand: &Strand, number: u64, len: usize) -> Option<u64> {
+    fn append(strand: &Strand, seqno: u64, len: usize) -> Option<u64> {
         let payload = vec![7; len];
         let numbers = AssignedNumbers {
-            first: number,
-            last: number,
+            first: seqno,
+            last: seqno,
         };
         strand.try_append(numbers, LogRecordKind::Data, &[&payload], len)
     }
@@ -587,11 +587,11 @@ mod tests {
     fn fills_rotates_and_drains() {
         let strand = strand();
         assert!(!strand.is_dirty());
-        let mut number = 0;
-        while append(&strand, number + 1, 1000).is_some() {
-            number += 1;
+        let mut seqno = 0;
+        while append(&strand, seqno + 1, 1000).is_some() {
+            seqno += 1;
         }
-        assert_eq!(number, 8 * SLOTS_PER_STRAND as u64);
+        assert_eq!(seqno, 8 * SLOTS_PER_STRAND as u64);
         assert!(strand.is_dirty());
         assert_eq!(strand.oldest_unflushed(), 1);
         let mut taken = Vec::new();
@@ -622,11 +622,11 @@ mod tests {
     #[test]
     fn no_more_slots_wait_for_a_flush_than_may() {
         let strand = strand_with(1);
-        let mut number = 0;
-        while append(&strand, number + 1, 1000).is_some() {
-            number += 1;
+        let mut seqno = 0;
+        while append(&strand, seqno + 1, 1000).is_some() {
+            seqno += 1;
         }
-        assert_eq!(number, 8);
+        assert_eq!(seqno, 8);
         let bytes = strand.lock().unsealed_bytes();
         assert!(bytes <= 8192, "{bytes}");
         // One in flight is none that waits.
@@ -635,7 +635,7 @@ mod tests {
             panic!("the slot is taken");
         };
         drop(state);
-        assert!(append(&strand, number + 1, 1000).is_some());
+        assert!(append(&strand, seqno + 1, 1000).is_some());
         strand.recycle(slot);
     }
 

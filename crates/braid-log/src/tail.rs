@@ -115,8 +115,8 @@ impl Log {
             incarnation: u32::MAX,
             begun: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            done: start.number,
-            from: start.number,
+            done: start.seqno,
+            from: start.seqno,
         };
         // What the headers of this incarnation say, or will say.
         tail.begun.insert(
@@ -128,7 +128,7 @@ impl Log {
             },
         );
         for (lane, position) in start.lanes.iter().enumerate() {
-            let cursor = tail.open(lane, position, start.number)?;
+            let cursor = tail.open(lane, position, start.seqno)?;
             tail.incarnation = tail.incarnation.min(position.incarnation);
             tail.lanes.push(cursor);
         }
@@ -153,7 +153,7 @@ impl TailReader {
         // In this order: what the durable seqno covers lies before the ends that are looked up
         // after it.
         let durable_seqno = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
-            true => self.core.commit_slots.last_number(),
+            true => self.core.commit_slots.last_seqno(),
             false => self.core.durable_seqno(),
         };
         let ends: Vec<DurableEnd> = self
@@ -208,13 +208,13 @@ impl TailReader {
     /// Hands out what waits up to a number; `false` if the room was not enough.
     fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
         while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
-            let (number, waiting) = entry.remove_entry();
+            let (seqno, waiting) = entry.remove_entry();
             f(LogRecord {
-                number,
+                seqno,
                 records: waiting.records,
                 payload: &waiting.payload,
             });
-            self.done = number;
+            self.done = seqno;
             let len = waiting.payload.len().max(1);
             match room.checked_sub(len) {
                 Some(left) => *room = left,
@@ -243,15 +243,14 @@ impl TailReader {
             true => base,
             false => u64::MAX,
         };
-        self.waiting.retain(|&number, waiting| {
-            number <= most && kept.holds(waiting.lane, number, waiting.flush)
+        self.waiting.retain(|&seqno, waiting| {
+            seqno <= most && kept.holds(waiting.lane, seqno, waiting.flush)
         });
         if !self.hand_out(base, room, f) {
             return Ok(false);
         }
-        if let Some((number, _)) = self.waiting.first_key_value() {
-            let what =
-                format!("record {number} is kept, but the log continues after number {base}");
+        if let Some((seqno, _)) = self.waiting.first_key_value() {
+            let what = format!("record {seqno} is kept, but the log continues after number {base}");
             return Err(LogError::corrupted(what, "the log", 0));
         }
         self.incarnation = incarnation;
@@ -263,7 +262,7 @@ impl TailReader {
         &mut self,
         lane: usize,
         position: &LanePosition,
-        number: u64,
+        seqno: u64,
     ) -> Result<Cursor, LogError> {
         let segment = self.segment(lane, position.segment)?;
         let header = self.header(lane, &segment)?;
@@ -285,7 +284,7 @@ impl TailReader {
                 sequence: position.chunk,
                 link: position.link,
             },
-            durable_seqno: number,
+            durable_seqno: seqno,
             partial: HashMap::new(),
             window: self.core.device.allocate(BLOCK),
             window_at: 0,
@@ -479,8 +478,8 @@ impl Cursor {
         let at = to_usize(offset - self.window_at) + CHUNK_HEADER;
         let mut log_records = LogRecords::new(&window[at..at + len]);
         while let Some(log_record) = log_records.next().map_err(|_| damaged())? {
-            let number = log_record.number;
-            if number <= after {
+            let seqno = log_record.seqno;
+            if seqno <= after {
                 continue;
             }
             let complete = match log_record.kind {
@@ -490,13 +489,13 @@ impl Cursor {
                 }
                 LogRecordKind::First { total } => {
                     let payload = log_record.payload.to_vec();
-                    self.partial.insert(number, Partial { total, payload });
-                    self.completed(number)
+                    self.partial.insert(seqno, Partial { total, payload });
+                    self.completed(seqno)
                 }
-                LogRecordKind::Next { offset } => match self.partial.get_mut(&number) {
+                LogRecordKind::Next { offset } => match self.partial.get_mut(&seqno) {
                     Some(partial) if partial.payload.len() as u64 == offset => {
                         partial.payload.extend_from_slice(log_record.payload);
-                        self.completed(number)
+                        self.completed(seqno)
                     }
                     // A part whose beginning is not there: that of a transaction that was not finished.
                     _ => None,
@@ -506,7 +505,7 @@ impl Cursor {
                 let records = log_record.records;
                 let flush = header.flush;
                 waiting.insert(
-                    number,
+                    seqno,
                     Waiting {
                         lane,
                         flush,
@@ -522,12 +521,12 @@ impl Cursor {
     }
 
     /// A large transaction's payload, if that was its last part.
-    fn completed(&mut self, number: u64) -> Option<Vec<u8>> {
-        let partial = self.partial.get(&number)?;
+    fn completed(&mut self, seqno: u64) -> Option<Vec<u8>> {
+        let partial = self.partial.get(&seqno)?;
         if (partial.payload.len() as u64) < partial.total {
             return None;
         }
-        self.partial.remove(&number).map(|partial| partial.payload)
+        self.partial.remove(&seqno).map(|partial| partial.payload)
     }
 
     /// `len` bytes at `offset`, which end before `limit`.

@@ -23,8 +23,8 @@ pub(crate) struct StrandHandle {
 /// The promise that a transaction becomes durable: block on it ([`Ticket::wait`]), ask
 /// ([`Ticket::try_wait`]), register a callback ([`Ticket::on_durable`]) or await it as a `Future`.
 ///
-/// Any use but [`Ticket::number`] sees to it that the log is flushed, and so does dropping the ticket. A
-/// ticket of [`PendingCommit::finish`] that is kept and never touched does not; use
+/// Any use but [`Ticket::seqno`] sees to it that the log is flushed, and so does dropping the
+/// ticket. A ticket of [`PendingCommit::finish`] that is kept and never touched does not; use
 /// [`PendingCommit::finish_async`] if that may happen.
 ///
 /// A ticket keeps the log's memory alive, and works after the last [`Log`] is gone.
@@ -35,16 +35,16 @@ pub(crate) struct StrandHandle {
 #[must_use = "a transaction is durable only once its ticket says so"]
 pub struct Ticket {
     strand_handle: Arc<StrandHandle>,
-    number: u64,
+    seqno: u64,
     /// The flush group of the strand's lane that takes the bytes; 0 if unknown.
     group: u64,
 }
 
 impl Ticket {
-    pub(crate) fn new(strand_handle: Arc<StrandHandle>, number: u64, group: u64) -> Self {
+    pub(crate) fn new(strand_handle: Arc<StrandHandle>, seqno: u64, group: u64) -> Self {
         Self {
             strand_handle,
-            number,
+            seqno,
             group,
         }
     }
@@ -55,9 +55,9 @@ impl Ticket {
             .request_flush(&self.strand_handle.core.lanes[self.strand_handle.lane]);
     }
 
-    /// The transaction's commit number.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// The transaction's sequence number.
+    pub fn seqno(&self) -> u64 {
+        self.seqno
     }
 
     /// Whether the transaction is durable. Does not start a flush, and costs one load.
@@ -127,7 +127,7 @@ impl Ticket {
         WaitTarget {
             lane: self.strand_handle.lane,
             group: self.group,
-            number: self.number,
+            seqno: self.seqno,
         }
     }
 
@@ -137,7 +137,7 @@ impl Ticket {
         let at = match self.strand_handle.core.protocol.lock_release() {
             LockRelease::Precommit => 0,
             LockRelease::Numbered => self.group,
-            LockRelease::Durable => self.number,
+            LockRelease::Durable => self.seqno,
         };
         UnlockPoint {
             strand: self.strand_handle.strand,
@@ -202,7 +202,7 @@ impl Drop for Ticket {
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
-            .field("number", &self.number)
+            .field("number", &self.seqno)
             .field("durable", &self.is_durable())
             .finish_non_exhaustive()
     }

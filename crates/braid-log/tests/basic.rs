@@ -25,13 +25,13 @@ fn append_wait_reopen() {
             };
             let log = Log::create(device.clone(), options.clone()).unwrap();
             let start = log.quiesce(|start| start);
-            assert_eq!(start.number, 0);
-            for number in 1..=500 {
-                let ticket = log.append(&[b"n", &payload(number, 100)]).unwrap();
-                assert_eq!(ticket.number(), number);
+            assert_eq!(start.seqno, 0);
+            for seqno in 1..=500 {
+                let ticket = log.append(&[b"n", &payload(seqno, 100)]).unwrap();
+                assert_eq!(ticket.seqno(), seqno);
                 ticket.wait().unwrap();
                 assert!(ticket.is_durable());
-                assert_eq!(log.durable_seqno(), number);
+                assert_eq!(log.durable_seqno(), seqno);
             }
             let stats = log.stats();
             assert_eq!((stats.flushes, stats.records), (500, 500));
@@ -43,7 +43,7 @@ fn append_wait_reopen() {
             assert_eq!(found.len(), 500);
             assert_eq!(found[&77][1..], payload(77, 100));
             let log = recovered.into_log().unwrap();
-            assert_eq!((log.durable_seqno(), log.last_number()), (500, 500));
+            assert_eq!((log.durable_seqno(), log.last_seqno()), (500, 500));
             log.append(&[b"more"]).unwrap().wait().unwrap();
             drop(log);
             let recovered = recover(&device, &options, &start);
@@ -118,7 +118,7 @@ fn streams_records_larger_than_all_buffers() {
         for round in 0..3 {
             log.append(&[b"small"]).unwrap().wait().unwrap();
             let ticket = log.append(&[&large[..100_000], &large[100_000..]]).unwrap();
-            assert_eq!(ticket.number(), round * 4 + 2);
+            assert_eq!(ticket.seqno(), round * 4 + 2);
             log.append(&[&edge]).unwrap().wait().unwrap();
             log.append(&[&edge, b"!"]).unwrap().wait().unwrap();
             assert!(ticket.is_durable());
@@ -186,7 +186,7 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
             let ticket = log.append(&[b"later"]).unwrap();
             send.send(()).unwrap();
             ticket.wait().unwrap();
-            ticket.number()
+            ticket.seqno()
         });
         receive.recv().unwrap();
         while log.stats().flushes == 0 {
@@ -214,7 +214,7 @@ fn a_pending_commit_can_wait_for_what_it_held_back() {
     let (done, over) = mpsc::channel();
     let waits = std::thread::spawn(move || {
         let mut pending = log.enter(10).unwrap();
-        let before = log.append(&[b"before"]).unwrap().number();
+        let before = log.append(&[b"before"]).unwrap().seqno();
         // Who finds the buffer full flushes it.
         while log.stats().flushes == 0 {
             drop(log.append(&[&[7; 1000]]).unwrap());
@@ -261,14 +261,14 @@ fn futures_and_callbacks() {
         pending.assign(1);
         pending.append(&[b"called"]);
         let ticket = pending.finish_async();
-        let (number, send) = (ticket.number(), send.clone());
-        ticket.on_durable(move |outcome| send.send((number, outcome.is_ok())).unwrap());
+        let (seqno, send) = (ticket.seqno(), send.clone());
+        ticket.on_durable(move |outcome| send.send((seqno, outcome.is_ok())).unwrap());
     }
     let mut seen: Vec<_> = receive.iter().take(100).collect();
     seen.sort_unstable();
     assert_eq!(
         seen,
-        (2..=101).map(|number| (number, true)).collect::<Vec<_>>()
+        (2..=101).map(|seqno| (seqno, true)).collect::<Vec<_>>()
     );
     // Dropped and never asked: becomes durable all the same.
     drop(log.append(&[b"dropped"]).unwrap());
@@ -368,11 +368,11 @@ fn many_threads_with_checkpoints() {
                             };
                             let mut pending = log.enter(len).unwrap();
                             let records = rng.u32(1..5);
-                            let number = pending.assign(records);
+                            let seqno = pending.assign(records);
                             if rng.u8(..20) == 0 {
                                 pending.abort();
                             } else {
-                                pending.append(&[&payload(number, len)]);
+                                pending.append(&[&payload(seqno, len)]);
                             }
                             match thread % 3 {
                                 0 => pending.finish().wait().unwrap(),
@@ -398,9 +398,9 @@ fn many_threads_with_checkpoints() {
                 let mut last = log.quiesce(|start| start);
                 while stop.load(Ordering::SeqCst) == 0 {
                     let start = log.quiesce(|start| start);
-                    assert!(start.number >= last.number);
+                    assert!(start.seqno >= last.seqno);
                     log.sync().unwrap();
-                    assert!(log.durable_seqno() >= start.number);
+                    assert!(log.durable_seqno() >= start.seqno);
                     log.release(&start).unwrap();
                     last = start;
                     std::thread::yield_now();
@@ -414,21 +414,21 @@ fn many_threads_with_checkpoints() {
             checkpointer.join().unwrap()
         });
         log.sync().unwrap();
-        let last = log.last_number();
+        let last = log.last_seqno();
         assert_eq!(log.durable_seqno(), last);
         log.close().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1600);
         let recovered = recover(&device, &options, &start);
         assert_eq!(recovered.cut, last);
-        for (number, bytes) in log_records(&recovered) {
-            assert!(number > start.number);
-            assert_eq!(bytes, payload(number, bytes.len()));
+        for (seqno, bytes) in log_records(&recovered) {
+            assert!(seqno > start.seqno);
+            assert_eq!(bytes, payload(seqno, bytes.len()));
         }
         let count = AtomicU64::new(0);
         recovered
             .for_each_parallel(3, |log_record| {
                 count.fetch_add(1, Ordering::SeqCst);
-                assert!(log_record.number <= last);
+                assert!(log_record.seqno <= last);
                 Ok::<_, LogError>(())
             })
             .unwrap();
@@ -450,25 +450,25 @@ fn recycles_released_segments() {
         };
         let mut log = Log::create(device.clone(), options.clone()).unwrap();
         let mut start = log.quiesce(|start| start);
-        let mut number = 0;
+        let mut seqno = 0;
         for round in 0..20 {
             for _ in 0..50 {
-                log.append(&[&payload(number + 1, 3000)])
+                log.append(&[&payload(seqno + 1, 3000)])
                     .unwrap()
                     .wait()
                     .unwrap();
-                number += 1;
+                seqno += 1;
             }
             if round % 3 == 2 {
                 drop(log);
                 let recovered = recover(&device, &options, &start);
-                assert_eq!(recovered.cut, number);
+                assert_eq!(recovered.cut, seqno);
                 let found = log_records(&recovered);
-                assert_eq!(found.len() as u64, number - start.number);
+                assert_eq!(found.len() as u64, seqno - start.seqno);
                 assert!(
                     found
                         .iter()
-                        .all(|(&number, bytes)| *bytes == payload(number, 3000))
+                        .all(|(&seqno, bytes)| *bytes == payload(seqno, 3000))
                 );
                 log = recovered.into_log().unwrap();
             } else {
@@ -494,19 +494,19 @@ fn options_may_change_when_opening() {
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     drop(log);
-    let mut number = 0;
+    let mut seqno = 0;
     for round in 0..8 {
         options.strands = 1 + round % 3;
         options.segment_bytes = if round % 2 == 0 { 68 << 10 } else { 132 << 10 };
         options.slot_bytes = if round % 3 == 0 { 8 << 10 } else { 16 << 10 };
         options.protocol = ProtocolKind::ALL[round % ProtocolKind::ALL.len()];
         let recovered = recover(&device, &options, &start);
-        assert_eq!(recovered.cut, number);
-        assert_eq!(log_records(&recovered).len() as u64, number);
+        assert_eq!(recovered.cut, seqno);
+        assert_eq!(log_records(&recovered).len() as u64, seqno);
         let log = recovered.into_log().unwrap();
         for _ in 0..60 {
-            number += 1;
-            log.append(&[&payload(number, 2500)])
+            seqno += 1;
+            log.append(&[&payload(seqno, 2500)])
                 .unwrap()
                 .wait()
                 .unwrap();

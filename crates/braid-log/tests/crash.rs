@@ -26,7 +26,7 @@ enum Known {
 /// What must hold after a crash.
 #[derive(Default)]
 struct Model {
-    /// By commit number.
+    /// By sequence number.
     known: BTreeMap<u64, Known>,
     /// The greatest number up to which everything was acknowledged.
     acknowledged: u64,
@@ -51,47 +51,47 @@ impl Model {
             "{} was acknowledged, cut {cut}",
             self.acknowledged
         );
-        let start = self.start().number;
-        for (number, bytes) in found {
-            assert!(*number > start && *number <= cut);
+        let start = self.start().seqno;
+        for (seqno, bytes) in found {
+            assert!(*seqno > start && *seqno <= cut);
             // I2
-            match self.known.get(number) {
-                Some(&Known::Appended(len)) => assert!(*bytes == payload(*number, len), "{number}"),
-                other => panic!("number {number} was {other:?}, and found"),
+            match self.known.get(seqno) {
+                Some(&Known::Appended(len)) => assert!(*bytes == payload(*seqno, len), "{seqno}"),
+                other => panic!("number {seqno} was {other:?}, and found"),
             }
         }
         // I1, I3: what was acknowledged alone, and what is found, come with all that they depend on.
-        for number in &self.alone {
-            let abort = self.known.get(number) == Some(&Known::Abort);
+        for seqno in &self.alone {
+            let abort = self.known.get(seqno) == Some(&Known::Abort);
             assert!(
-                *number <= start || abort || found.contains_key(number),
-                "{number} was acknowledged and is missing"
+                *seqno <= start || abort || found.contains_key(seqno),
+                "{seqno} was acknowledged and is missing"
             );
         }
-        for number in found.keys() {
-            for on in self.depends.get(number).into_iter().flatten() {
+        for seqno in found.keys() {
+            for on in self.depends.get(seqno).into_iter().flatten() {
                 assert!(
                     *on <= start || found.contains_key(on),
-                    "{number} is there without {on}, on which it depends"
+                    "{seqno} is there without {on}, on which it depends"
                 );
             }
         }
         // With the locks gone early and no dependencies told, nothing before the cut may be missing.
-        for (number, known) in self
+        for (seqno, known) in self
             .known
             .range((Bound::Excluded(start), Bound::Included(cut)))
         {
             let prefix = matches!(protocol, ProtocolKind::Glsn | ProtocolKind::Epoch);
-            let must = prefix || *number <= self.acknowledged;
+            let must = prefix || *seqno <= self.acknowledged;
             if must && matches!(known, Known::Appended(_)) {
                 assert!(
-                    found.contains_key(number),
-                    "number {number} is missing, cut {cut}"
+                    found.contains_key(seqno),
+                    "number {seqno} is missing, cut {cut}"
                 );
             }
         }
         self.known
-            .retain(|number, _| found.contains_key(number) || *number <= start);
+            .retain(|seqno, _| found.contains_key(seqno) || *seqno <= start);
         // What is lost never happened, and does not come back.
         self.alone.clear();
         self.acknowledged = cut;
@@ -127,39 +127,39 @@ fn step(
                 _ => rng.usize(..400),
             };
             let mut pending = log.enter(len)?;
-            let number = pending.assign(rng.u32(1..4));
-            commits.push((pending, number, len));
+            let seqno = pending.assign(rng.u32(1..4));
+            commits.push((pending, seqno, len));
         }
-        let batch = commits.iter().map(|&(_, number, _)| number).min();
+        let batch = commits.iter().map(|&(_, seqno, _)| seqno).min();
         // Appended in another order than assigned.
         rng.shuffle(&mut commits);
-        for (mut pending, number, len) in commits {
+        for (mut pending, seqno, len) in commits {
             if rng.u8(..10) == 0 {
-                model.known.insert(number, Known::Abort);
+                model.known.insert(seqno, Known::Abort);
                 pending.abort();
             } else {
                 if log.wants_dependencies() {
                     let appended = model.known.iter().rev().take(12);
                     let appended = appended.filter(|(_, k)| matches!(k, Known::Appended(_)));
-                    let mut on: Vec<u64> = appended.map(|(number, _)| *number).collect();
+                    let mut on: Vec<u64> = appended.map(|(seqno, _)| *seqno).collect();
                     // Not on the others in flight, for which this thread would wait in vain.
                     on.retain(|&on| Some(on) < batch && rng.u8(..4) == 0);
                     pending.depends_on(&on, len);
-                    model.depends.insert(number, on);
+                    model.depends.insert(seqno, on);
                 }
-                model.known.insert(number, Known::Appended(len));
-                pending.append(&[&payload(number, len)]);
+                model.known.insert(seqno, Known::Appended(len));
+                pending.append(&[&payload(seqno, len)]);
             }
             tickets.push(pending.finish());
         }
         if rng.u8(..3) == 0 {
             let ticket = tickets.swap_remove(rng.usize(..tickets.len()));
             ticket.wait()?;
-            model.alone.insert(ticket.number());
+            model.alone.insert(ticket.seqno());
         }
         for ticket in tickets.iter().filter(|ticket| ticket.is_durable()) {
-            assert!(ticket.number() <= log.acknowledged());
-            model.alone.insert(ticket.number());
+            assert!(ticket.seqno() <= log.acknowledged());
+            model.alone.insert(ticket.seqno());
         }
         tickets.retain(|ticket| !ticket.is_durable());
         model.acknowledged = model.acknowledged.max(log.durable_seqno());
@@ -210,7 +210,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             model.check(cut, &found, protocol);
             match recovered.into_log() {
                 Ok(log) => {
-                    assert_eq!((log.durable_seqno(), log.last_number()), (cut, cut));
+                    assert_eq!((log.durable_seqno(), log.last_seqno()), (cut, cut));
                     break log;
                 }
                 Err(_) => {
@@ -280,19 +280,19 @@ fn concurrent_commits_survive() {
                             let Ok(mut pending) = log.enter(len) else {
                                 return;
                             };
-                            let number = pending.assign(rng.u32(1..3));
-                            pending.append(&[&payload(number, len)]);
+                            let seqno = pending.assign(rng.u32(1..3));
+                            pending.append(&[&payload(seqno, len)]);
                             // Small groups, so that several are in flight.
                             if thread % 2 == 0 || in_flight == 4 {
                                 if pending.finish().wait().is_err() {
                                     return;
                                 }
-                                acknowledged.fetch_max(number, Ordering::SeqCst);
+                                acknowledged.fetch_max(seqno, Ordering::SeqCst);
                             } else {
                                 let acknowledged = Arc::clone(acknowledged);
                                 pending.finish_async().on_durable(move |outcome| {
                                     if outcome.is_ok() {
-                                        acknowledged.fetch_max(number, Ordering::SeqCst);
+                                        acknowledged.fetch_max(seqno, Ordering::SeqCst);
                                     }
                                 });
                             }
@@ -309,8 +309,8 @@ fn concurrent_commits_survive() {
                 "seed {seed}: {} {acknowledged}",
                 recovered.cut
             );
-            for (number, bytes) in log_records(&recovered) {
-                assert_eq!(bytes, payload(number, bytes.len()), "seed {seed}");
+            for (seqno, bytes) in log_records(&recovered) {
+                assert_eq!(bytes, payload(seqno, bytes.len()), "seed {seed}");
             }
             recovered.into_log().unwrap().close().unwrap();
         }
@@ -375,10 +375,10 @@ fn dependencies(seed: u64, protocol: ProtocolKind, lanes: usize) {
     drop(log);
     let recovered = try_recover(&sim(&medium.after_crash()), &options, &start).unwrap();
     let found = log_records(&recovered);
-    for number in acknowledged.into_inner().unwrap() {
-        assert!(found.contains_key(&number), "I1: {number} is lost");
+    for seqno in acknowledged.into_inner().unwrap() {
+        assert!(found.contains_key(&seqno), "I1: {seqno} is lost");
     }
-    for (number, log_record) in &found {
+    for (seqno, log_record) in &found {
         for on in log_record
             .as_chunks::<8>()
             .0
@@ -387,7 +387,7 @@ fn dependencies(seed: u64, protocol: ProtocolKind, lanes: usize) {
         {
             assert!(
                 on == 0 || found.contains_key(&on),
-                "I3: {number} is there without {on}"
+                "I3: {seqno} is there without {on}"
             );
         }
     }
@@ -413,13 +413,13 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         unlock();
         return None;
     };
-    let number = pending.assign(1);
+    let seqno = pending.assign(1);
     // Reads of what has a greater number would not be validated.
     let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
     let mut on: Vec<u64> = reads
         .chain([register])
         .map(|register| register.writer.load(Ordering::Acquire))
-        .filter(|&on| on < number)
+        .filter(|&on| on < seqno)
         .collect();
     on.sort_unstable();
     if log.wants_dependencies() {
@@ -427,16 +427,16 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
     }
     let payload: Vec<u8> = on.iter().flat_map(|on| on.to_le_bytes()).collect();
     pending.append(&[&payload]);
-    register.writer.store(number, Ordering::Release);
+    register.writer.store(seqno, Ordering::Release);
     let release = log.options().protocol.lock_release();
     if release == LockRelease::Precommit {
         unlock();
         let ticket = pending.finish();
-        return Some((rng.bool() && ticket.wait().is_ok()).then_some(number));
+        return Some((rng.bool() && ticket.wait().is_ok()).then_some(seqno));
     }
     let ticket = pending.finish_async();
     log.when_unlockable(ticket.unlock_point(), unlock);
-    Some((rng.bool() && ticket.wait().is_ok()).then_some(number))
+    Some((rng.bool() && ticket.wait().is_ok()).then_some(seqno))
 }
 
 /// Whether the lane of the name holds a chunk.
@@ -480,23 +480,23 @@ fn a_large_piece_counts_with_its_last_flush() {
             let log = Arc::clone(&of_callback);
             let commit = move || {
                 let mut pending = log.enter(100).unwrap();
-                let number = pending.assign(1);
-                pending.append(&[&payload(number, 100)]);
+                let seqno = pending.assign(1);
+                pending.append(&[&payload(seqno, 100)]);
                 drop(pending.finish_async());
-                number
+                seqno
             };
             seen.1.push(std::thread::spawn(commit).join().unwrap());
         }
     });
     let mut large = log.enter(60_000).unwrap();
-    let number = large.assign(1);
-    large.append(&[&payload(number, 60_000)]);
+    let seqno = large.assign(1);
+    large.append(&[&payload(seqno, 60_000)]);
     drop(large.finish_async());
     drop(log);
     let (lost, mut small) = std::mem::take(&mut *beside.lock().unwrap());
     let everything = log_records(&recover(&device, &options, &start));
     assert_eq!(everything.len(), 2 + small.len());
-    assert!(everything.contains_key(&number));
+    assert!(everything.contains_key(&seqno));
     let file = device.open(lost.unwrap(), OpenMode::Existing).unwrap();
     let len = file.len().unwrap() as usize - BLOCK;
     file.write_at(&[&vec![0; len]], BLOCK as u64).unwrap();
@@ -517,7 +517,7 @@ fn a_failed_write_poisons() {
         log.append(&[b"good"]).unwrap().wait().unwrap();
         let called = Arc::new(AtomicU64::new(0));
         let ticket = log.append(&[b"bad"]).unwrap();
-        let (seen, pending) = (called.clone(), log.ticket(ticket.number()));
+        let (seen, pending) = (called.clone(), log.ticket(ticket.seqno()));
         // Every write from here on fails.
         medium.crash_after(1);
         pending.on_durable(move |outcome| {
@@ -563,13 +563,13 @@ fn out_of_space_and_back() {
             }
             let log = Log::create(sim(&medium), options.clone()).unwrap();
             let first = log.quiesce(|start| start);
-            let mut number = 0;
-            let fill = |number: &mut u64| loop {
-                match log.append(&[&payload(*number + 1, 2000)]) {
+            let mut seqno = 0;
+            let fill = |seqno: &mut u64| loop {
+                match log.append(&[&payload(*seqno + 1, 2000)]) {
                     Ok(ticket) => {
                         ticket.wait().unwrap();
-                        *number += 1;
-                        assert!(*number < 10_000);
+                        *seqno += 1;
+                        assert!(*seqno < 10_000);
                     }
                     Err(LogError::OutOfSpace {
                         device_full: full,
@@ -583,24 +583,20 @@ fn out_of_space_and_back() {
                     Err(error) => panic!("{error}"),
                 }
             };
-            fill(&mut number);
-            assert!(number > 50, "{number}");
+            fill(&mut seqno);
+            assert!(seqno > 50, "{seqno}");
             assert!(medium.used() <= limit);
-            assert_eq!(
-                log.last_number(),
-                number,
-                "nothing is assigned without space"
-            );
+            assert_eq!(log.last_seqno(), seqno, "nothing is assigned without space");
             // A full log can be opened, and a checkpoint frees it.
             let start = log.quiesce(|start| start);
             log.release(&start).unwrap();
-            let before = number;
-            fill(&mut number);
-            assert!(number > before + 50, "{number} after {before}");
+            let before = seqno;
+            fill(&mut seqno);
+            assert!(seqno > before + 50, "{seqno} after {before}");
             assert!(log.poisoned().is_none());
             log.close().unwrap();
             let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
-            assert_eq!(recovered.cut, number);
+            assert_eq!(recovered.cut, seqno);
             assert!(
                 try_recover(&sim(&medium), &options, &first).is_err(),
                 "it was released"
@@ -622,11 +618,8 @@ fn damage_is_told_from_a_torn_end() {
     let options = small(FlushMode::Callers);
     let log = Log::create(sim(&medium), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    for number in 1..=100 {
-        log.append(&[&payload(number, 500)])
-            .unwrap()
-            .wait()
-            .unwrap();
+    for seqno in 1..=100 {
+        log.append(&[&payload(seqno, 500)]).unwrap().wait().unwrap();
     }
     log.close().unwrap();
     assert!(medium.flip_bit("log-00-00000002.seg", 5 * 4096 + 100, 0));
@@ -649,8 +642,8 @@ fn chunks_of_one(
     };
     let log = Log::create(sim(&medium), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    for number in 1..=count {
-        let ticket = log.append(&[&payload(number, 500)]).unwrap();
+    for seqno in 1..=count {
+        let ticket = log.append(&[&payload(seqno, 500)]).unwrap();
         ticket.wait().unwrap();
     }
     (medium, options, start)
@@ -702,8 +695,8 @@ fn a_damaged_segment_header_is_no_end() {
         assert_eq!(log_records(&recovered).len(), 40, "{protocol}");
         // The first header of another incarnation, too.
         let log = recovered.into_log().unwrap();
-        for number in 41..=45 {
-            let ticket = log.append(&[&payload(number, 500)]).unwrap();
+        for seqno in 41..=45 {
+            let ticket = log.append(&[&payload(seqno, 500)]).unwrap();
             ticket.wait().unwrap();
         }
         drop(log);

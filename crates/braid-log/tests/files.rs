@@ -52,8 +52,8 @@ fn options(protocol: ProtocolKind) -> LogOptions {
 
 /// Appends transactions, each alone in its chunk.
 fn append(log: &Log, numbers: std::ops::RangeInclusive<u64>) {
-    for number in numbers {
-        let ticket = log.append(&[&payload(number, 500)]).unwrap();
+    for seqno in numbers {
+        let ticket = log.append(&[&payload(seqno, 500)]).unwrap();
         ticket.wait().unwrap();
     }
 }
@@ -150,9 +150,9 @@ fn a_segment_after_a_lost_flush_is_given_up() {
     // As long as it is in flight, no chunk says that anything is durable.
     let mut open = log.enter(0).unwrap();
     assert_eq!(open.assign(1), 1);
-    for number in 2..=40 {
+    for seqno in 2..=40 {
         // Full buffers are flushed.
-        drop(log.append(&[&payload(number, 4000)]).unwrap());
+        drop(log.append(&[&payload(seqno, 4000)]).unwrap());
     }
     let mut files = files(&medium);
     assert_eq!(begun(&files), [1, 2, 3]);

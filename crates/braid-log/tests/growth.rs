@@ -73,10 +73,10 @@ fn each_lane_grows_by_itself() {
             let numbers: Vec<u64> = (0..2_000)
                 .map(|_| {
                     let mut entry = log.enter(9_000).unwrap();
-                    let number = entry.assign(1);
-                    entry.append(&[&payload(number, 9_000)]);
+                    let seqno = entry.assign(1);
+                    entry.append(&[&payload(seqno, 9_000)]);
                     drop(entry.finish());
-                    number
+                    seqno
                 })
                 .collect();
             log.close().unwrap();
@@ -130,10 +130,10 @@ fn segments_grow_with_use_to_their_size() {
                 // Some are split, and what a strand buffers is more than the first segments take.
                 let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
                 let mut entry = log.enter(len).unwrap();
-                let number = entry.assign(1);
-                entry.append(&[&payload(number, len)]);
+                let seqno = entry.assign(1);
+                entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
-                expected.push((number, len));
+                expected.push((seqno, len));
                 written += len as u64;
                 // Ahead is what the buffers need, and one segment more.
                 let ahead = 4 * options.segment_bytes;
@@ -153,11 +153,8 @@ fn segments_grow_with_use_to_their_size() {
             assert!(found[0] <= 128 << 10, "{protocol}: {found:?}");
             let found = log_records(&recover(&device, &options, &first));
             assert_eq!(found.len(), expected.len(), "{protocol}");
-            for (number, len) in expected {
-                assert!(
-                    found[&number] == payload(number, len),
-                    "{protocol}: {number}"
-                );
+            for (seqno, len) in expected {
+                assert!(found[&seqno] == payload(seqno, len), "{protocol}: {seqno}");
             }
         }
     }
@@ -201,10 +198,10 @@ fn what_a_small_log_lets_in_finds_room() {
                     }
                 }
                 for (mut entry, len) in entries {
-                    let number = entry.assign(1);
-                    entry.append(&[&payload(number, len)]);
+                    let seqno = entry.assign(1);
+                    entry.append(&[&payload(seqno, len)]);
                     drop(entry.finish());
-                    numbers.push((number, len));
+                    numbers.push((seqno, len));
                 }
             };
             for _ in 0..200 {
@@ -223,9 +220,9 @@ fn what_a_small_log_lets_in_finds_room() {
             let device: Arc<dyn Device> = sim(&medium);
             let found = log_records(&recover(&device, &options, &first));
             assert_eq!(found.len(), numbers.len(), "{protocol}, seed {seed}");
-            for (number, len) in numbers {
+            for (seqno, len) in numbers {
                 assert!(
-                    found[&number] == payload(number, len),
+                    found[&seqno] == payload(seqno, len),
                     "{protocol}, seed {seed}"
                 );
             }
@@ -263,10 +260,10 @@ fn a_log_goes_on_in_the_space_that_it_has() {
             let mut numbers = Vec::new();
             let mut append = |len: usize, log: &Log| {
                 let mut entry = log.enter(len)?;
-                let number = entry.assign(1);
-                entry.append(&[&payload(number, len)]);
+                let seqno = entry.assign(1);
+                entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
-                numbers.push((number, len));
+                numbers.push((seqno, len));
                 Ok(())
             };
             for _ in 0..1_500 {
@@ -285,9 +282,9 @@ fn a_log_goes_on_in_the_space_that_it_has() {
             }
             log.close().unwrap();
             let found = log_records(&recover(&sim(&medium), &options, &start));
-            for (number, len) in numbers.iter().filter(|(number, _)| *number > start.number) {
+            for (seqno, len) in numbers.iter().filter(|(seqno, _)| *seqno > start.seqno) {
                 assert!(
-                    found[number] == payload(*number, *len),
+                    found[seqno] == payload(*seqno, *len),
                     "{protocol}, seed {seed}"
                 );
             }
@@ -318,10 +315,10 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                 medium.repair();
                 match entered {
                     Ok(mut entry) => {
-                        let number = entry.assign(1);
-                        entry.append(&[&payload(number, 3_000)]);
+                        let seqno = entry.assign(1);
+                        entry.append(&[&payload(seqno, 3_000)]);
                         drop(entry.finish());
-                        numbers.push(number);
+                        numbers.push(seqno);
                     }
                     Err(LogError::Io { .. }) => failed += 1,
                     Err(error) => panic!("{protocol}, step {step}: {error}"),
@@ -329,7 +326,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
             }
             log.close().unwrap();
             let found = log_records(&recover(&sim(&medium), &options, &start));
-            let expected = numbers.iter().filter(|number| **number > start.number);
+            let expected = numbers.iter().filter(|seqno| **seqno > start.seqno);
             assert_eq!(found.len(), expected.count(), "{protocol}, step {step}");
         }
     }

@@ -20,17 +20,13 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
         let before = into.len();
         let to = tail
             .read(room, &mut |log_record| {
-                let last = into.last().map_or(0, |&(number, _)| number);
-                assert!(
-                    log_record.number > last,
-                    "{} after {last}",
-                    log_record.number
-                );
-                into.push((log_record.number, log_record.payload.to_vec()));
+                let last = into.last().map_or(0, |&(seqno, _)| seqno);
+                assert!(log_record.seqno > last, "{} after {last}", log_record.seqno);
+                into.push((log_record.seqno, log_record.payload.to_vec()));
             })
             .unwrap();
         assert!(to <= log.durable_seqno());
-        assert!(into.last().is_none_or(|&(number, _)| number <= to));
+        assert!(into.last().is_none_or(|&(seqno, _)| seqno <= to));
         if into.len() == before {
             return;
         }
@@ -47,15 +43,15 @@ fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
             _ => rng.usize(..400),
         };
         let mut pending = log.enter(len)?;
-        let number = pending.assign(rng.u32(1..4));
-        commits.push((pending, number, len));
+        let seqno = pending.assign(rng.u32(1..4));
+        commits.push((pending, seqno, len));
     }
     rng.shuffle(&mut commits);
     let mut tickets = Vec::new();
-    for (mut pending, number, len) in commits {
+    for (mut pending, seqno, len) in commits {
         match rng.u8(..10) {
             0 => pending.abort(),
-            _ => pending.append(&[&payload(number, len)]),
+            _ => pending.append(&[&payload(seqno, len)]),
         }
         tickets.push(pending.finish());
     }
@@ -127,7 +123,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
     read(&mut tail, &log, &mut rng, &mut found);
     let mut all = Vec::new();
     read(&mut log.tail(&first).unwrap(), &log, &mut rng, &mut all);
-    all.retain(|&(number, _)| number > newest.number);
+    all.retain(|&(seqno, _)| seqno > newest.seqno);
     assert!(found == all);
 }
 
@@ -190,11 +186,11 @@ fn a_reader_is_woken_and_misses_nothing() {
                             rng.usize(..300)
                         };
                         let mut pending = log.enter(len).unwrap();
-                        let number = pending.assign(rng.u32(1..3));
-                        let bytes = payload(number, len);
+                        let seqno = pending.assign(rng.u32(1..3));
+                        let bytes = payload(seqno, len);
                         pending.append(&[&bytes]);
                         let ticket = pending.finish();
-                        known.lock().unwrap().insert(number, bytes);
+                        known.lock().unwrap().insert(seqno, bytes);
                         total.fetch_add(1, Ordering::SeqCst);
                         if i % 3 == 0 || i == EACH - 1 {
                             ticket.wait().unwrap();
@@ -215,7 +211,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                 *signaled = false;
                 drop(signaled);
                 let mut take = |log_record: braid_log::LogRecord<'_>| {
-                    found.push((log_record.number, log_record.payload.to_vec()));
+                    found.push((log_record.seqno, log_record.payload.to_vec()));
                 };
                 let to = tail.read(10_000, &mut take).unwrap();
                 if to < log.acknowledged() {

@@ -52,9 +52,9 @@ pub fn check(
             }
         }
     }
-    numbered.sort_by_key(|tx| number_of(tx));
+    numbered.sort_by_key(|tx| seqno_of(tx));
     for pair in numbered.windows(2) {
-        if number_of(pair[0]) >= number_of(pair[1]) {
+        if seqno_of(pair[0]) >= seqno_of(pair[1]) {
             return Err(format!(
                 "I7: {} and {} have the same number",
                 pair[0].id, pair[1].id
@@ -100,9 +100,9 @@ fn traces(round: &Round) -> BTreeSet<TxId> {
         .collect()
 }
 
-fn number_of(tx: &Tx) -> u64 {
+fn seqno_of(tx: &Tx) -> u64 {
     match tx.outcome {
-        Outcome::Committed(number) => number,
+        Outcome::Committed(seqno) => seqno,
         _ => u64::MAX,
     }
 }
@@ -129,7 +129,7 @@ fn real_time(round: &Round) -> Result<(), Violation> {
     for later in &writers {
         let before = writers
             .iter()
-            .find(|tx| tx.ended < later.begun && number_of(tx) >= number_of(later));
+            .find(|tx| tx.ended < later.begun && seqno_of(tx) >= seqno_of(later));
         if let Some(before) = before {
             return Err(format!(
                 "real time: {} had returned when {} began, and comes behind it",
@@ -205,8 +205,8 @@ fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
     }
     for tx in round.txs.iter().filter(|tx| !tx.writes()) {
         // Somewhere not before the newest it read. What an aborted one saw is not held against anybody.
-        if let Outcome::Committed(number) = tx.outcome {
-            let from = *places(order, number).start();
+        if let Outcome::Committed(seqno) = tx.outcome {
+            let from = *places(order, seqno).start();
             let outcomes = states[from..].iter().map(|state| fits(state, &tx.ops));
             let mut why = None;
             for outcome in outcomes {
@@ -259,20 +259,20 @@ fn snapshot_fits(states: &[State], order: &[&Tx], place: usize, tx: &Tx) -> Resu
 }
 
 fn view_fits(states: &[State], order: &[&Tx], view: &View) -> Result<(), Violation> {
-    let mut outcomes = places(order, view.number).map(|at| fits(&states[at], &view.ops));
+    let mut outcomes = places(order, view.seqno).map(|at| fits(&states[at], &view.ops));
     let first = outcomes.next().expect("there is at least one place");
     if outcomes.any(|outcome| outcome.is_ok()) {
         return Ok(());
     }
-    first.map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.number))
+    first.map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.seqno))
 }
 
 /// The places in the order that a number may stand for: behind all transactions up to it, and before all later ones. One
 /// that is in doubt may have either side of it: its client was told of a failure while another thread made its number
 /// durable.
-fn places(order: &[&Tx], number: u64) -> std::ops::RangeInclusive<usize> {
-    let is_up_to = |tx: &&Tx| number_of(tx) <= number;
-    let is_later = |tx: &&Tx| (number + 1..u64::MAX).contains(&number_of(tx));
+fn places(order: &[&Tx], seqno: u64) -> std::ops::RangeInclusive<usize> {
+    let is_up_to = |tx: &&Tx| seqno_of(tx) <= seqno;
+    let is_later = |tx: &&Tx| (seqno + 1..u64::MAX).contains(&seqno_of(tx));
     let first = order.iter().rposition(is_up_to).map_or(0, |at| at + 1);
     let last = order.iter().position(is_later).unwrap_or(order.len());
     first..=last.max(first)
@@ -285,11 +285,11 @@ fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<
         return Err(format!("I1: {} was acknowledged and is lost", tx.id));
     }
     for view in &round.views {
-        let mut below = order.iter().filter(|tx| number_of(tx) <= view.number);
+        let mut below = order.iter().filter(|tx| seqno_of(tx) <= view.seqno);
         if let Some(tx) = below.find(|tx| !found.marks.contains(&tx.id)) {
             return Err(format!(
                 "I4: {} was in a snapshot at {} and is lost",
-                tx.id, view.number
+                tx.id, view.seqno
             ));
         }
     }
@@ -300,7 +300,7 @@ fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<
         if let Some(id) = lost.next() {
             return Err(format!(
                 "I4: {id} was seen by a snapshot at {} and is lost",
-                view.number
+                view.seqno
             ));
         }
     }

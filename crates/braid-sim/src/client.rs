@@ -193,11 +193,11 @@ impl Notes {
     fn acknowledged(&self) -> u64 {
         let notes = self.lock();
         let acknowledged = notes.round.txs.iter().filter(|tx| tx.acknowledged);
-        let number = |tx: &Tx| match tx.outcome {
-            Outcome::Committed(number) => number,
+        let seqno = |tx: &Tx| match tx.outcome {
+            Outcome::Committed(seqno) => seqno,
             _ => 0,
         };
-        acknowledged.map(number).max().unwrap_or(0)
+        acknowledged.map(seqno).max().unwrap_or(0)
     }
 
     /// Everything that had returned before `time` is durable.
@@ -400,15 +400,15 @@ impl Client {
     /// Reads single keys as they are at the durable seqno, which tells of what if it stays where it
     /// is.
     fn peek(&mut self) -> Next {
-        let number = self.db.durable_seqno();
+        let seqno = self.db.durable_seqno();
         let key = self.key();
         let seen = match self.db.get(&self.tables.values, &key) {
             Ok(seen) => seen,
             Err(error) => return self.failed(&error),
         };
-        if self.db.durable_seqno() == number {
+        if self.db.durable_seqno() == seqno {
             let ops = vec![Op::Get(key, seen.map(|bytes| decode(&bytes)))];
-            self.notes.view(View { number, ops });
+            self.notes.view(View { seqno, ops });
         }
         Next::Go
     }
@@ -483,9 +483,9 @@ impl Client {
         let ops = (0..self.rng.u32(1..4)).map(|_| self.read(&reader.snapshot));
         let ops: Result<Vec<Op>> = ops.collect();
         self.tables = own;
-        let number = reader.snapshot.number();
+        let seqno = reader.snapshot.seqno();
         self.reader = Some(reader);
-        Ok(Ok(View { number, ops: ops? }))
+        Ok(Ok(View { seqno, ops: ops? }))
     }
 
     fn load(&mut self) -> Next {
@@ -589,8 +589,8 @@ impl Client {
             braid_rt::yield_point();
             self.linger();
         }
-        let number = snapshot.number();
-        self.notes.lock().round.views.push(View { number, ops });
+        let seqno = snapshot.seqno();
+        self.notes.lock().round.views.push(View { seqno, ops });
         Next::Go
     }
 
@@ -940,14 +940,14 @@ impl Client {
             Ok(()) if self.rng.u32(..16) == 0 => tx.abort(),
             Ok(()) if self.rng.u32(..3) == 0 => match tx.commit() {
                 Ok(commit) => {
-                    outcome = Outcome::Committed(commit.number());
+                    outcome = Outcome::Committed(commit.seqno());
                     acknowledged = durability == Durability::Immediate;
                 }
                 Err(error) => (outcome, next) = self.commit_failed(&error),
             },
             Ok(()) => match tx.commit_async() {
                 Ok(granted) => {
-                    outcome = Outcome::Committed(granted.number());
+                    outcome = Outcome::Committed(granted.seqno());
                     ticket = Some(granted);
                 }
                 Err(error) => (outcome, next) = self.commit_failed(&error),
@@ -987,13 +987,13 @@ impl Client {
 
     /// What a transaction was shown that began after a failure is the state at the durable seqno,
     /// whether it commits or not.
-    fn seen_after_failure(&self, number: u64, ops: &[Op]) {
+    fn seen_after_failure(&self, seqno: u64, ops: &[Op]) {
         let reads = ops
             .iter()
             .take_while(|op| matches!(op, Op::Get(..) | Op::Scan(..)));
         let ops: Vec<Op> = reads.cloned().collect();
-        if self.db.durable_seqno() == number {
-            self.notes.view(View { number, ops });
+        if self.db.durable_seqno() == seqno {
+            self.notes.view(View { seqno, ops });
         }
     }
 

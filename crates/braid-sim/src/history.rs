@@ -606,8 +606,8 @@ impl History {
         self.check(&round, None, self.plan.protocol)?;
         let of_round = self.background.take_round(&self.plan);
         self.check_background(of_round, &round)?;
-        for (number, marks) in shown {
-            if let Err(what) = exactly_up_to(&round, number, &marks) {
+        for (seqno, marks) in shown {
+            if let Err(what) = exactly_up_to(&round, seqno, &marks) {
                 self.told = round.to_string();
                 return Err(format!("after a failure: {what}"));
             }
@@ -638,12 +638,12 @@ impl History {
         let mut shown = Vec::new();
         for _ in 0..2 {
             let snapshot = db.snapshot();
-            let number = snapshot.number();
+            let seqno = snapshot.seqno();
             // A device that goes on failing shows nothing, which is no violation.
             if let Ok(found) = tables.found_in(&snapshot) {
                 let ops = vec![whole(found.state)];
-                notes.view(View { number, ops });
-                shown.push((number, found.marks));
+                notes.view(View { seqno, ops });
+                shown.push((seqno, found.marks));
                 self.count("seen whole after a failure");
             }
             if self.rng.bool() {

@@ -215,7 +215,7 @@ impl Tx {
 #[derive(Clone, Debug)]
 pub struct View {
     /// The commits up to this number are in it.
-    pub number: u64,
+    pub seqno: u64,
     /// Reads only.
     pub ops: Vec<Op>,
 }
@@ -269,7 +269,7 @@ impl fmt::Display for Round {
             show(f, &tx.ops)?;
         }
         for view in &self.views {
-            write!(f, "\nsnapshot at {}", view.number)?;
+            write!(f, "\nsnapshot at {}", view.seqno)?;
             show(f, &view.ops)?;
         }
         Ok(())

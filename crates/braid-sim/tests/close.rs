@@ -139,7 +139,7 @@ fn close_ends_what_writes_past_the_log() {
         for key in 0..300 {
             let mut tx = db.begin();
             tx.insert(&t, &key, &[1; 3_000]).unwrap();
-            let _ = tx.commit_async().unwrap().into_number();
+            let _ = tx.commit_async().unwrap().into_seqno();
         }
         let mut loader = db.bulk_load::<u64, Bytes>("loaded").unwrap();
         for key in 0..300 {

@@ -17,7 +17,7 @@ fn look(db: &Database, read: &[Numbers; 2], seen: &Numbers) -> Option<(u64, bool
     }
     tx.insert(seen, &1, &1).unwrap();
     let commit = tx.commit().ok()?;
-    Some((commit.number(), is_empty))
+    Some((commit.seqno(), is_empty))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn what_commits_before_is_seen_in_every_range() {
                     let mut tx = db.begin();
                     tx.insert(&into, &5, &5).unwrap();
                     tx.insert(&other, &5, &5).unwrap();
-                    *wrote.lock() = Some(tx.commit().unwrap().number());
+                    *wrote.lock() = Some(tx.commit().unwrap().seqno());
                 })
             };
             let looked = look(&db, &[a, b], &seen);

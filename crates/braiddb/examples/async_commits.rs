@@ -42,7 +42,7 @@ pub(crate) fn main() -> Result<()> {
         Ok::<_, braid::Error>(commits)
     }))?;
 
-    let last = commits.iter().map(Commit::number).max();
+    let last = commits.iter().map(Commit::seqno).max();
     assert!(
         last.is_some_and(|last| last <= db.durable_seqno()),
         "all are durable"

@@ -400,7 +400,7 @@ impl Database {
             inner.check_name_is_free(&change, name)?;
             let mut tx = inner.begin(Default::default());
             let id = inner.take_id(&mut tx)?;
-            (id, tx.commit()?.number())
+            (id, tx.commit()?.seqno())
         };
         Ok(BulkLoader {
             inner: inner.clone(),

@@ -293,7 +293,7 @@ impl Inner {
         let core = core.with_options(options);
         // After an error the name may be in the catalog of a database that has failed, and not be durable. Nobody
         // is shown it then (I8).
-        let since = tx.commit()?.number();
+        let since = tx.commit()?.seqno();
         let core = Arc::new(core.loaded_at(since));
         let mut tables = self.tables.write();
         tables.insert(name.to_owned(), core.clone());

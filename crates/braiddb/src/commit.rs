@@ -5,7 +5,7 @@
 //! 1. reserve space in the data file and in the log (so that nothing can fail for space once a
 //!    number is assigned);
 //! 2. mark the write locks as committing;
-//! 3. assign the order number;
+//! 3. assign the sequence number;
 //! 4. validate the reads (Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after);
 //! 5. append the redo records to the strand, or an abort record if the validation failed;
 //! 6. apply the writes to the trees, keeping what they replace for snapshots;
@@ -52,13 +52,13 @@ const MARK_YIELDS: u32 = 50;
 /// let first = tx.commit()?;
 /// let mut tx = db.begin();
 /// tx.insert(&t, &2, "two")?;
-/// assert!(tx.commit()?.number() > first.number());
+/// assert!(tx.commit()?.seqno() > first.seqno());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    number: u64,
+    seqno: u64,
 }
 
 impl Commit {
@@ -72,12 +72,12 @@ impl Commit {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?;
-    /// assert!(db.snapshot().number() >= commit.number());
+    /// assert!(db.snapshot().seqno() >= commit.seqno());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn number(&self) -> u64 {
-        self.number
+    pub fn seqno(&self) -> u64 {
+        self.seqno
     }
 }
 
@@ -105,7 +105,7 @@ impl Commit {
 #[derive(Debug)]
 #[must_use = "the transaction is durable only once the ticket says so"]
 pub struct Ticket {
-    number: u64,
+    seqno: u64,
     log: braid_log::Ticket,
 }
 
@@ -119,12 +119,12 @@ impl Ticket {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let ticket = tx.commit_async()?;
-    /// assert_eq!(ticket.wait()?.number(), ticket.number());
+    /// assert_eq!(ticket.wait()?.seqno(), ticket.seqno());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn number(&self) -> u64 {
-        self.number
+    pub fn seqno(&self) -> u64 {
+        self.seqno
     }
 
     /// Converts the ticket to the transaction's sequence number, for
@@ -137,15 +137,15 @@ impl Ticket {
     /// # let t: braid::Table<u32, String> = db.table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
-    /// let number = tx.commit_async()?.into_number();
-    /// db.wait_durable(number)?;
+    /// let seqno = tx.commit_async()?.into_seqno();
+    /// db.wait_durable(seqno)?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn into_number(self) -> u64 {
+    pub fn into_seqno(self) -> u64 {
         // The flush was asked for by the commit.
         self.log.detach();
-        self.number
+        self.seqno
     }
 
     /// Returns whether the transaction is durable.
@@ -183,10 +183,10 @@ impl Ticket {
     /// # }
     /// ```
     pub fn try_wait(&self) -> Option<Result<Commit>> {
-        let number = self.number;
+        let seqno = self.seqno;
         self.log
             .try_wait()
-            .map(|r| r.map(|()| Commit { number }).map_err(Error::from))
+            .map(|r| r.map(|()| Commit { seqno }).map_err(Error::from))
     }
 
     /// Blocks until the transaction is durable.
@@ -208,9 +208,7 @@ impl Ticket {
     /// [`Error::Poisoned`] if the log failed.
     pub fn wait(&self) -> Result<Commit> {
         self.log.wait()?;
-        Ok(Commit {
-            number: self.number,
-        })
+        Ok(Commit { seqno: self.seqno })
     }
 
     /// Calls `callback` once the outcome is known: at once on this thread if it is known, otherwise
@@ -232,9 +230,9 @@ impl Ticket {
     /// # }
     /// ```
     pub fn on_durable(self, callback: impl FnOnce(Result<Commit>) + Send + 'static) {
-        let number = self.number;
+        let seqno = self.seqno;
         self.log.on_durable(move |r| {
-            let outcome = r.map(|()| Commit { number }).map_err(Error::from);
+            let outcome = r.map(|()| Commit { seqno }).map_err(Error::from);
             call_user("an on_durable callback", || callback(outcome));
         });
     }
@@ -244,16 +242,16 @@ impl Future for Ticket {
     type Output = Result<Commit>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<Self::Output> {
-        let number = self.number;
+        let seqno = self.seqno;
         Pin::new(&mut self.log)
             .poll(cx)
-            .map(|r| r.map(|()| Commit { number }).map_err(Error::from))
+            .map(|r| r.map(|()| Commit { seqno }).map_err(Error::from))
     }
 }
 
 /// A transaction that is visible and on its way to the device.
 struct Precommitted {
-    number: u64,
+    seqno: u64,
     ticket: braid_log::Ticket,
 }
 
@@ -282,8 +280,8 @@ impl PooledContext {
                 pre.ticket.detach();
             }
         }
-        clock.stop(pre.number);
-        Ok(Commit { number: pre.number })
+        clock.stop(pre.seqno);
+        Ok(Commit { seqno: pre.seqno })
     }
 
     pub(crate) fn commit_async(mut self, options: TransactionOptions) -> Result<Ticket> {
@@ -291,9 +289,9 @@ impl PooledContext {
         match self.precommit(options, false) {
             Ok(pre) => {
                 self.end(&pre.ticket, options.durability);
-                clock.stop(pre.number);
+                clock.stop(pre.seqno);
                 Ok(Ticket {
-                    number: pre.number,
+                    seqno: pre.seqno,
                     log: pre.ticket,
                 })
             }
@@ -360,7 +358,7 @@ impl PooledContext {
         let inner = &*self.inner;
         let state = &mut **self.state.get_mut();
         let ranges = self.ranges.get_mut();
-        state.reads.add_ranges(ranges, || inner.log.last_number());
+        state.reads.add_ranges(ranges, || inner.log.last_seqno());
         if state.writes.is_empty() {
             return inner.precommit_reads(state, options);
         }
@@ -377,11 +375,11 @@ impl PooledContext {
             inner.locks.mark_committing(stripe);
         }
         pending.set_signature(state.writes.signature());
-        let number = pending.assign(records);
+        let seqno = pending.assign(records);
         if let Err(error) = inner.check_tables(state).and_then(|()| {
             if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
                 // Its first number: the others are its own.
-                inner.validate(state, pending.first_number())?;
+                inner.validate(state, pending.first_seqno())?;
             }
             // After the validation, which may have passed the locks of a transaction that could not be applied:
             // that one poisons the log before it releases them.
@@ -410,7 +408,7 @@ impl PooledContext {
         if braid_rt::mutant!("unlock_before_apply") {
             inner.unlock_all(state);
         }
-        if let Err(error) = inner.apply(state, number) {
+        if let Err(error) = inner.apply(state, seqno) {
             braid_rt::coverage_point("commit: a logged transaction can't be applied");
             // The transaction is logged but not fully in memory: only a recovery can tell the truth now. The
             // error says so too, since that of the store would promise that nothing was written.
@@ -436,7 +434,7 @@ impl PooledContext {
         };
         inner.counters.commit();
         inner.collect_versions();
-        Ok(Precommitted { number, ticket })
+        Ok(Precommitted { seqno, ticket })
     }
 }
 
@@ -482,15 +480,15 @@ impl Inner {
     ) -> Result<Precommitted> {
         self.check_open()?;
         if options.isolation == Isolation::Serializable {
-            self.validate(state, self.log.last_number() + 1)?;
+            self.validate(state, self.log.last_seqno() + 1)?;
         }
         self.check_shown(|| state.reads.newest)?;
         self.unlock_all(state);
         self.counters.commit();
-        let number = state.reads.newest;
+        let seqno = state.reads.newest;
         Ok(Precommitted {
-            number,
-            ticket: self.log.ticket(number),
+            seqno,
+            ticket: self.log.ticket(seqno),
         })
     }
 
@@ -528,7 +526,7 @@ impl Inner {
     }
 
     /// Checks that what the transaction read is still what a transaction of this number would read.
-    fn validate(&self, state: &Context, number: u64) -> Result<()> {
+    fn validate(&self, state: &Context, seqno: u64) -> Result<()> {
         for read in &state.reads.points {
             if braid_rt::mutant!("skip_validation") {
                 continue;
@@ -546,13 +544,13 @@ impl Inner {
                 // Absent now, as it was; but has it been so all the time, at this number too? A removal of
                 // a greater number comes from behind, and what it removed may have come before.
                 Some(meta) => {
-                    let before = meta.version < number || braid_rt::mutant!("believe_absence");
+                    let before = meta.version < seqno || braid_rt::mutant!("believe_absence");
                     if read.absent && meta.tombstone && !before {
                         braid_rt::coverage_point("validation: an absence of a greater number");
                     }
                     read.absent && meta.tombstone && before
                 }
-                None => read.absent && self.gc.none_purged_from(number),
+                None => read.absent && self.gc.none_purged_from(seqno),
             };
             if !holds {
                 return Err(self.conflict(ConflictKind::Read));
@@ -567,7 +565,7 @@ impl Inner {
                 true => tables.last().unwrap_or_default(),
                 false => tables.fold(0, |all, table| all | table),
             };
-            self.log.wait_applied(number, tables);
+            self.log.wait_applied(seqno, tables);
         }
         for read in state.reads.ranges.iter() {
             let tree = &state.tables[read.table as usize].tree;
@@ -577,7 +575,7 @@ impl Inner {
             if read.fingerprint.is_none() && !braid_rt::mutant!("forget_forgotten_scans") {
                 return Err(self.conflict(ConflictKind::Range));
             }
-            let now = self.fingerprint(state, read, number)?;
+            let now = self.fingerprint(state, read, seqno)?;
             if braid_rt::mutant!("skip_range_validation") || read.fingerprint.is_none() {
                 continue;
             }
@@ -587,7 +585,7 @@ impl Inner {
             // number that others may get, and a tombstone of theirs may be gone by now (see the
             // test `a_purged_removal_behind_the_number_is_a_conflict`).
             let purged =
-                !self.gc.none_purged_from(number) && !braid_rt::mutant!("forget_purges_in_ranges");
+                !self.gc.none_purged_from(seqno) && !braid_rt::mutant!("forget_purges_in_ranges");
             if now != read.fingerprint || purged {
                 return Err(self.conflict(ConflictKind::Range));
             }
@@ -655,7 +653,7 @@ impl Inner {
         &self,
         state: &Context,
         read: &RangeRead,
-        number: u64,
+        seqno: u64,
     ) -> Result<Option<Fingerprint>> {
         let tree = &state.tables[read.table as usize].tree;
         let mut fingerprint = Fingerprint::default();
@@ -668,8 +666,8 @@ impl Inner {
                 match record.meta.tombstone {
                     // At this number, too: a transaction without writes has no number of its own, so that of the
                     // removal may be the one that it validates at.
-                    true if record.meta.version > number => return Ok(None),
-                    true if record.meta.version == number
+                    true if record.meta.version > seqno => return Ok(None),
+                    true if record.meta.version == seqno
                         && !braid_rt::mutant!("share_a_number_with_a_removal") =>
                     {
                         return Ok(None);
@@ -688,7 +686,7 @@ impl Inner {
 
     /// Puts the writes into the trees and keeps what they replace for snapshots.
     #[inline(never)]
-    fn apply(&self, state: &mut Context, number: u64) -> Result<()> {
+    fn apply(&self, state: &mut Context, seqno: u64) -> Result<()> {
         let mut shard = self.gc.lock_shard();
         let Context {
             writes,
@@ -710,19 +708,19 @@ impl Inner {
                 if let Some(old) = old {
                     let meta = old.meta();
                     // Of no transaction of this log: the page was damaged before its checksum was made.
-                    if meta.version >= number && meta.version > self.log.last_number() {
+                    if meta.version >= seqno && meta.version > self.log.last_seqno() {
                         failed = Some(from_nowhere(table.id, meta.version));
                         return keep;
                     }
                     // I7: a key's versions follow the numbers, because its lock is held from before
                     // the assignment until now.
-                    if meta.version >= number {
-                        disordered(meta.version, number);
+                    if meta.version >= seqno {
+                        disordered(meta.version, seqno);
                     }
                     if !meta.tombstone {
                         let mut replaced = shard.spare.take();
                         let (len, before) = (old.inline_len(), meta.version);
-                        let bytes = replaced.begin(table.id, key, len, before, number);
+                        let bytes = replaced.begin(table.id, key, len, before, seqno);
                         match old.keep_value(bytes) {
                             Ok(None) => {}
                             Ok(Some(large)) => replaced.set_large(large),
@@ -741,10 +739,10 @@ impl Inner {
                 }
                 let change = match value {
                     Some(value) => Change::Put {
-                        version: number,
+                        version: seqno,
                         value,
                     },
-                    None => Change::Tombstone { version: number },
+                    None => Change::Tombstone { version: seqno },
                 };
                 (change, ())
             })?;
@@ -752,10 +750,10 @@ impl Inner {
                 return Err(error);
             }
             if kept {
-                shard.retire(Retired::version(number, stripe));
+                shard.retire(Retired::version(seqno, stripe));
             }
             if value.is_none() {
-                shard.retire(Retired::tombstone(number, stripe, Arc::clone(table), key));
+                shard.retire(Retired::tombstone(seqno, stripe, Arc::clone(table), key));
             }
         }
         Ok(())
@@ -763,8 +761,8 @@ impl Inner {
 }
 
 #[cold]
-fn disordered(version: u64, number: u64) -> ! {
-    panic!("version {version} after {number}");
+fn disordered(version: u64, seqno: u64) -> ! {
+    panic!("version {version} after {seqno}");
 }
 
 #[cold]
@@ -813,14 +811,14 @@ mod tests {
         let mut tx = db.begin();
         assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let number = inner.log.last_number() + 1;
+        let seqno = inner.log.last_seqno() + 1;
         db.transact(|w| w.remove(&t, &2)).unwrap();
         inner.collect_all_versions();
-        assert!(!inner.gc.none_purged_from(number));
+        assert!(!inner.gc.none_purged_from(seqno));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
         state.reads.add_ranges(context.ranges.get_mut(), || 0);
-        let validated = context.inner.validate(state, number);
+        let validated = context.inner.validate(state, seqno);
         assert!(matches!(
             validated,
             Err(Error::Conflict(ConflictKind::Range))
@@ -837,13 +835,13 @@ mod tests {
         // Keeps the tombstone.
         let snapshot = db.snapshot();
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let number = inner.log.last_number() + 1;
+        let seqno = inner.log.last_seqno() + 1;
         db.transact(|w| w.remove(&t, &2)).unwrap();
-        assert!(inner.gc.none_purged_from(number));
+        assert!(inner.gc.none_purged_from(seqno));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
         state.reads.add_ranges(context.ranges.get_mut(), || 0);
-        let validated = context.inner.validate(state, number);
+        let validated = context.inner.validate(state, seqno);
         assert!(matches!(
             validated,
             Err(Error::Conflict(ConflictKind::Range))

@@ -163,8 +163,8 @@ impl Copies {
     }
 
     /// Notes a backup that is complete.
-    pub(crate) fn note_backup(&self, number: u64) -> Result<()> {
-        self.change(|record| record.backup = record.backup.max(number))
+    pub(crate) fn note_backup(&self, seqno: u64) -> Result<()> {
+        self.change(|record| record.backup = record.backup.max(seqno))
     }
 
     /// Notes which instance the archive knows, and how far the archive goes.

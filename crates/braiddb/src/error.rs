@@ -322,11 +322,11 @@ pub enum Error {
 
     /// No transaction of this database has this sequence number yet.
     #[error(
-        "cannot wait for sequence number {number}: no transaction has it yet, the newest is {newest}; wait for a number that a commit returned"
+        "cannot wait for sequence number {seqno}: no transaction has it yet, the newest is {newest}; wait for a number that a commit returned"
     )]
-    NumberMissing {
+    SeqnoMissing {
         /// The requested sequence number.
-        number: u64,
+        seqno: u64,
         /// The newest sequence number.
         newest: u64,
     },
@@ -560,12 +560,12 @@ mod tests {
                 asked: 1,
                 oldest: 2,
             },
-            Error::PositionLost { .. } => Error::NumberMissing {
-                number: 2,
+            Error::PositionLost { .. } => Error::SeqnoMissing {
+                seqno: 2,
                 newest: 1,
             },
             // A position has no constructor for tests; its message is the attribute's text.
-            Error::ForeignPosition { .. } | Error::NumberMissing { .. } => {
+            Error::ForeignPosition { .. } | Error::SeqnoMissing { .. } => {
                 Error::FeedMissing { name: name() }
             }
             Error::FeedMissing { .. } => Error::SnapshotMissing { name: name() },

@@ -87,12 +87,12 @@ impl Gc {
         }
     }
 
-    /// Whether no tombstone of `number` or a greater one is gone from what this thread read of the trees
-    /// before: the absences that it found have been ones at `number`, too.
-    pub(crate) fn none_purged_from(&self, number: u64) -> bool {
+    /// Whether no tombstone of `seqno` or a greater one is gone from what this thread read of the
+    /// trees before: the absences that it found have been ones at `seqno`, too.
+    pub(crate) fn none_purged_from(&self, seqno: u64) -> bool {
         // Acquire: with the latch of the leaf, whose reader sees what was stored before the removal; pairs
         // with the Release in `purge`.
-        self.purged.load(Ordering::Acquire) < number || braid_rt::mutant!("forget_purges")
+        self.purged.load(Ordering::Acquire) < seqno || braid_rt::mutant!("forget_purges")
     }
 
     /// This thread's shard.

@@ -52,8 +52,8 @@ impl Inner {
             return Health::Damaged { what: what.clone() };
         }
         let no_space = self.health.no_space.lock().clone();
-        if let Some((number, what)) = no_space
-            && number == self.log.last_number()
+        if let Some((seqno, what)) = no_space
+            && seqno == self.log.last_seqno()
         {
             return Health::OutOfSpace { what };
         }
@@ -70,7 +70,7 @@ impl Inner {
     #[cold]
     pub(crate) fn note_failure(&self, error: &Error) {
         if let Error::OutOfSpace { what } = error {
-            let noted = (self.log.last_number(), what.clone());
+            let noted = (self.log.last_seqno(), what.clone());
             *self.health.no_space.lock() = Some(noted);
         }
         self.tell_health();

@@ -65,7 +65,7 @@ impl Inner {
             }
         }
         match &state.snapshot {
-            Some(snapshot) => self.check_first(snapshot.number(), core, key),
+            Some(snapshot) => self.check_first(snapshot.seqno(), core, key),
             None => Ok(()),
         }
     }

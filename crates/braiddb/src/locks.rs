@@ -7,7 +7,7 @@
 //! The lock word is `owner << 2 | WAITERS | COMMITTING`:
 //!
 //! - the owner is the transaction context's number, 0 for nobody;
-//! - `COMMITTING` is set before the owner assigns its order number, so that a transaction that
+//! - `COMMITTING` is set before the owner assigns its sequence number, so that a transaction that
 //!   validates its reads later in the order sees a write that is on its way (Silo's phase 1, Tu et
 //!   al. 2013 §4.4);
 //! - `WAITERS` sends the unlocking owner to the waiting room.

@@ -95,18 +95,18 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
             locks.lock(0, 1).unwrap();
             locks.mark_committing(0);
             // As the log assigns.
-            let number = counter.fetch_add(1, SeqCst);
+            let seqno = counter.fetch_add(1, SeqCst);
             written.store(true, Relaxed);
             release(locks);
-            number
+            seqno
         })
     };
     let (locks, counter, written) = &*shared;
-    let number = place(counter);
+    let seqno = place(counter);
     let is_clear = !locks.is_committing_by_other(0, 2);
     let saw = written.load(Relaxed);
     let writers = writer.join().unwrap();
-    assert!(!is_clear || number <= writers || saw);
+    assert!(!is_clear || seqno <= writers || saw);
 }
 
 struct Collected {
@@ -153,7 +153,7 @@ impl Collected {
     fn read(&self) {
         let snapshot = self.snapshots.open(0, || self.durable_seqno());
         for (end, (version, _)) in (1..).zip(&self.versions) {
-            if snapshot.number() < end {
+            if snapshot.seqno() < end {
                 // SAFETY: nobody trims it, which loom checks.
                 version.with(|version| unsafe { *version });
             }

@@ -217,8 +217,8 @@ impl Inner {
     /// Keeps the log behind the newest checkpoint if a reader in another process needs it.
     fn keep_log_for_readers(&self, sequence: u64) {
         if let Some(readers) = &self.readers {
-            let number = self.maintenance.checkpointed.load(Ordering::Acquire);
-            readers.keep_log(sequence, number, &self.retention);
+            let seqno = self.maintenance.checkpointed.load(Ordering::Acquire);
+            readers.keep_log(sequence, seqno, &self.retention);
         }
     }
 
@@ -270,7 +270,7 @@ impl Inner {
 
     /// Whether anything was committed since the newest checkpoint.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.log.last_number() != self.maintenance.covered.load(Ordering::Acquire)
+        self.log.last_seqno() != self.maintenance.covered.load(Ordering::Acquire)
     }
 
     /// Writes a checkpoint of the state between two transactions.
@@ -334,7 +334,7 @@ impl Inner {
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             self.log.release(&start)?;
         }
-        if self.log.durable_seqno() < start.number {
+        if self.log.durable_seqno() < start.seqno {
             braid_rt::coverage_point("checkpoint: waits for the log");
         }
         checkpoint.write(&|_| {
@@ -343,11 +343,11 @@ impl Inner {
         })?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a durable
         // superblock refers to them.
-        let durable = self.log.ticket(start.number).wait();
+        let durable = self.log.ticket(start.seqno).wait();
         if !braid_rt::mutant!("checkpoint_what_failed") {
             durable?;
             assert!(
-                self.log.durable_seqno() >= start.number,
+                self.log.durable_seqno() >= start.seqno,
                 "I5: the log before the checkpoint"
             );
         }
@@ -365,10 +365,10 @@ impl Inner {
         self.keep_log_for_readers(replaced);
         self.maintenance
             .checkpointed
-            .store(start.number, Ordering::Release);
+            .store(start.seqno, Ordering::Release);
         self.maintenance
             .covered
-            .store(start.number, Ordering::Release);
+            .store(start.seqno, Ordering::Release);
         self.maintenance
             .log_bytes_at_checkpoint
             .store(log_bytes, Ordering::Relaxed);

@@ -110,13 +110,13 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let start = CheckpointPosition {
-            number: 42,
+            seqno: 42,
             flush: 0,
             lanes: Vec::new(),
         };
         let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
         let older = CheckpointPosition {
-            number: 17,
+            seqno: 17,
             ..start.clone()
         };
         let retaining = meta().encode(&start, Some(&older));
@@ -126,13 +126,13 @@ mod tests {
             assert!(Meta::decode(&retaining[..len]).is_err(), "{len}");
         }
         assert_eq!(decoded, meta());
-        assert_eq!(decoded_start.number, 42);
+        assert_eq!(decoded_start.seqno, 42);
     }
 
     #[test]
     fn another_format_is_named_and_damage_is_typed() {
         let start = CheckpointPosition {
-            number: 1,
+            seqno: 1,
             flush: 0,
             lanes: Vec::new(),
         };

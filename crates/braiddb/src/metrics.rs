@@ -96,19 +96,19 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Transactions that failed with a conflict.";
         Counter expired => "braid_expired_total",
             "Entries removed because their time was over.";
-        Gauge archived => "braid_archived_number",
+        Gauge archived => "braid_archived_seqno",
             "The number up to which the archive has every transaction; 0 without an archive.";
-        Gauge changes_kept_from => "braid_changes_kept_from_number",
+        Gauge changes_kept_from => "braid_changes_kept_from_seqno",
             "The sequence number after which the log keeps every transaction for readers of changes.";
         Counter checkpoints => "braid_checkpoints_total",
             "Published checkpoints.";
         Gauge snapshots => "braid_snapshots",
             "Open snapshots.";
-        Gauge oldest_snapshot => "braid_oldest_snapshot_number",
+        Gauge oldest_snapshot => "braid_oldest_snapshot_seqno",
             "The number of the oldest open snapshot; 0 if none is open.";
         Gauge old_versions => "braid_old_versions",
             "Old versions and tombstones that wait to be collected.";
-        Gauge durable_seqno => "braid_durable_seqno_number",
+        Gauge durable_seqno => "braid_durable_seqno",
             "The number up to which all transactions are durable.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
             "Log after the newest checkpoint, which a recovery would read.";

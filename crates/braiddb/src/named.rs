@@ -24,8 +24,8 @@ pub(crate) struct NamedHold {
 }
 
 impl NamedHold {
-    pub(crate) fn number(&self) -> u64 {
-        self.registration.number()
+    pub(crate) fn seqno(&self) -> u64 {
+        self.registration.seqno()
     }
 }
 

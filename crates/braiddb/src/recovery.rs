@@ -351,14 +351,14 @@ fn new_meta(options: &Builder) -> Meta {
     }
 }
 
-/// Creates a database whose transactions have numbers greater than `number`, with what `fill` puts into it, on a
-/// device behind its gate.
+/// Creates a database whose transactions have numbers greater than `seqno`, with what `fill` puts
+/// into it, on a device behind its gate.
 pub(crate) fn create(
     gate: &Gate,
     device: Arc<dyn Device>,
     options: &Builder,
     meta: Meta,
-    number: u64,
+    seqno: u64,
     fill: impl FnOnce(&Arc<Inner>) -> Result<()>,
 ) -> Result<Arc<Inner>> {
     let began = braid_rt::now();
@@ -366,7 +366,7 @@ pub(crate) fn create(
     let identity = creation::mark(&*device)?;
     let readers = Readers::claim(&*device, options.background)?;
     let log_options = log_options(options, &meta);
-    let log = Log::create_as(device.clone(), log_options, number, identity)?;
+    let log = Log::create_as(device.clone(), log_options, seqno, identity)?;
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
     };
@@ -636,12 +636,12 @@ fn recover(
     inner
         .maintenance
         .checkpointed
-        .store(start.number, Ordering::Release);
+        .store(start.seqno, Ordering::Release);
     // Where nothing was replayed, the checkpoint covers all there is, also the numbers that recovery skips
     // (`gsn`): closing writes no other one.
     let covered = match transactions {
-        0 if !braid_rt::mutant!("cover_no_skipped_numbers") => inner.log.last_number(),
-        _ => start.number,
+        0 if !braid_rt::mutant!("cover_no_skipped_numbers") => inner.log.last_seqno(),
+        _ => start.seqno,
     };
     inner.maintenance.covered.store(covered, Ordering::Release);
     // The log that was replayed counts towards the next checkpoint.
@@ -724,9 +724,7 @@ fn older(
     one: Option<CheckpointPosition>,
     other: Option<CheckpointPosition>,
 ) -> Option<CheckpointPosition> {
-    one.into_iter()
-        .chain(other)
-        .min_by_key(|start| start.number)
+    one.into_iter().chain(other).min_by_key(|start| start.seqno)
 }
 
 /// The position from which log was kept, if there still is some.

@@ -112,7 +112,7 @@ impl<'a> Replay<'a> {
             // The table's own index uses the lowest and the highest bits.
             let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
             let mut partition = partition.lock();
-            self.gather(&mut partition, hash, redo, log_record.number);
+            self.gather(&mut partition, hash, redo, log_record.seqno);
             if partition.bytes > gathered_bytes_max() / PARTITIONS {
                 braid_rt::coverage_point("replay: a batch before the end");
                 self.apply(&mut partition)?;

@@ -82,7 +82,7 @@ impl Retention {
         let mut kept_from = &state.starts[0];
         for next in state.starts.iter().skip(1) {
             let over_budget = (self.bytes)(kept_from, start) > self.feed_bytes;
-            if next.number > hard || (next.number > soft && !over_budget) {
+            if next.seqno > hard || (next.seqno > soft && !over_budget) {
                 break;
             }
             kept_from = next;
@@ -104,8 +104,8 @@ impl Retention {
         let needed = needed.map(|reader| reader.load(Ordering::Relaxed)).min();
         while let Some(next) = state.starts.get(1) {
             let over_budget = (self.bytes)(&state.starts[0], start) > self.feed_bytes;
-            let is_needed = needed.is_some_and(|needed| next.number > needed) && !over_budget;
-            if next.number > kept_from.number || is_needed {
+            let is_needed = needed.is_some_and(|needed| next.seqno > needed) && !over_budget;
+            if next.seqno > kept_from.seqno || is_needed {
                 break;
             }
             state.starts.pop_front();
@@ -118,17 +118,15 @@ impl Retention {
         let mut state = self.state.lock();
         let needed = state.needed().min(archived.unwrap_or(u64::MAX));
         let (oldest, starts) = (&state.starts[0], &state.starts);
-        let next = starts.iter().take_while(|start| start.number <= needed);
+        let next = starts.iter().take_while(|start| start.seqno <= needed);
         next.last().map_or(0, |next| (self.bytes)(oldest, next))
     }
 
-    /// The newest place from which everything behind `number` can be read; `None` if some of it is gone.
-    pub(crate) fn position_before(&self, number: u64) -> Option<CheckpointPosition> {
+    /// The newest place from which everything behind `seqno` can be read; `None` if some of it is
+    /// gone.
+    pub(crate) fn position_before(&self, seqno: u64) -> Option<CheckpointPosition> {
         let state = self.state.lock();
-        let before = state
-            .starts
-            .iter()
-            .take_while(|start| start.number <= number);
+        let before = state.starts.iter().take_while(|start| start.seqno <= seqno);
         before.last().cloned()
     }
 
@@ -145,35 +143,35 @@ impl Retention {
 
     /// Everything behind this number can be read.
     pub(crate) fn oldest(&self) -> u64 {
-        self.state.lock().starts[0].number
+        self.state.lock().starts[0].seqno
     }
 
-    /// Keeps what lies behind `number` for a reader, who says in what this returns how far it has come.
-    /// `None` if some of it is gone.
-    pub(crate) fn add_reader(&self, number: u64) -> Option<Arc<AtomicU64>> {
+    /// Keeps what lies behind `seqno` for a reader, who says in what this returns how far it has
+    /// come. `None` if some of it is gone.
+    pub(crate) fn add_reader(&self, seqno: u64) -> Option<Arc<AtomicU64>> {
         let mut state = self.state.lock();
-        if state.starts[0].number > number {
+        if state.starts[0].seqno > seqno {
             return None;
         }
-        let reader = Arc::new(AtomicU64::new(number));
+        let reader = Arc::new(AtomicU64::new(seqno));
         state.readers.push(Arc::downgrade(&reader));
         Some(reader)
     }
 
-    /// Keeps what lies behind `number`, as for a feed, for an archive that the database was not opened with; with
-    /// `None`, no more.
-    pub(crate) fn set_archive(&self, number: Option<u64>) {
+    /// Keeps what lies behind `seqno`, as for a feed, for an archive that the database was not
+    /// opened with; with `None`, no more.
+    pub(crate) fn set_archive(&self, seqno: Option<u64>) {
         let mut state = self.state.lock();
         // What is gone was archived, or given up.
-        let oldest = state.starts[0].number;
-        state.archive = number.map(|number| number.max(oldest));
+        let oldest = state.starts[0].seqno;
+        state.archive = seqno.map(|seqno| seqno.max(oldest));
     }
 
     /// Sets how far a feed was acknowledged; it goes forward only.
-    pub(crate) fn set_feed(&self, name: &str, number: u64) {
+    pub(crate) fn set_feed(&self, name: &str, seqno: u64) {
         let mut state = self.state.lock();
         let feed = state.feeds.entry(name.to_owned()).or_default();
-        *feed = number.max(*feed);
+        *feed = seqno.max(*feed);
     }
 
     pub(crate) fn remove_feed(&self, name: &str) {
@@ -189,22 +187,20 @@ impl Retention {
     pub(crate) fn feeds(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
         let feeds = state.feeds.iter();
-        feeds
-            .map(|(name, &number)| (name.clone(), number))
-            .collect()
+        feeds.map(|(name, &seqno)| (name.clone(), seqno)).collect()
     }
 }
 
 impl State {
     /// The number behind which feeds and readers need the log. A feed whose log is gone already needs none.
     fn needed(&mut self) -> u64 {
-        let oldest = self.starts[0].number;
+        let oldest = self.starts[0].seqno;
         self.readers.retain(|reader| reader.strong_count() > 0);
         let readers = self.readers.iter().filter_map(Weak::upgrade);
         // Relaxed: an older value keeps more.
         let readers = readers.map(|reader| reader.load(Ordering::Relaxed));
         let feeds = self.feeds.values().copied().chain(self.archive);
-        let numbers = readers.chain(feeds).filter(|&number| number >= oldest);
+        let numbers = readers.chain(feeds).filter(|&seqno| seqno >= oldest);
         numbers.min().unwrap_or(u64::MAX)
     }
 }
@@ -215,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    fn start(number: u64, segment: u64) -> CheckpointPosition {
+    fn start(seqno: u64, segment: u64) -> CheckpointPosition {
         let lane = LanePosition {
             segment,
             offset: 4096,
@@ -224,16 +220,16 @@ mod tests {
             incarnation: 1,
         };
         CheckpointPosition {
-            number,
+            seqno,
             flush: 0,
             lanes: vec![lane],
         }
     }
 
-    fn number(retention: &Retention, at: u64, archived: Option<u64>) -> u64 {
+    fn seqno(retention: &Retention, at: u64, archived: Option<u64>) -> u64 {
         let start = start(at * 10, at);
         let kept_from = retention.begin_checkpoint(&start, archived);
-        retention.end_checkpoint(&kept_from, &start).number
+        retention.end_checkpoint(&kept_from, &start).seqno
     }
 
     #[test]
@@ -242,33 +238,33 @@ mod tests {
             (to.lanes[0].segment - from.lanes[0].segment) * 100
         };
         let retention = Retention::new([start(0, 0)].into(), bytes, 350);
-        assert_eq!(number(&retention, 1, None), 10, "for nobody");
+        assert_eq!(seqno(&retention, 1, None), 10, "for nobody");
         retention.set_feed("f", 15);
-        assert_eq!(number(&retention, 2, None), 10);
+        assert_eq!(seqno(&retention, 2, None), 10);
         let reader = retention.add_reader(22).unwrap();
-        assert_eq!(number(&retention, 3, None), 10);
+        assert_eq!(seqno(&retention, 3, None), 10);
         retention.set_feed("f", 30);
         assert_eq!(retention.releasable(None), 100);
-        assert_eq!(number(&retention, 4, None), 20, "for the reader");
+        assert_eq!(seqno(&retention, 4, None), 20, "for the reader");
         assert!(retention.position_before(19).is_none() && retention.add_reader(19).is_none());
-        assert_eq!(retention.position_before(39).unwrap().number, 30);
-        assert_eq!(number(&retention, 5, None), 20);
-        assert_eq!(number(&retention, 6, None), 30, "beyond the budget");
+        assert_eq!(retention.position_before(39).unwrap().seqno, 30);
+        assert_eq!(seqno(&retention, 5, None), 20);
+        assert_eq!(seqno(&retention, 6, None), 30, "beyond the budget");
         assert_eq!(
-            number(&retention, 7, Some(33)),
+            seqno(&retention, 7, Some(33)),
             30,
             "for the archive, whatever it takes"
         );
         drop(reader);
         retention.remove_feed("f");
-        assert_eq!(number(&retention, 8, Some(61)), 60);
-        assert_eq!(number(&retention, 9, None), 90);
+        assert_eq!(seqno(&retention, 8, Some(61)), 60);
+        assert_eq!(seqno(&retention, 9, None), 90);
         // Who comes while a checkpoint is under way reads from what is durable by then.
         let next = start(100, 10);
         let kept_from = retention.begin_checkpoint(&next, None);
         let reader = retention.add_reader(95).unwrap();
-        assert_eq!(retention.end_checkpoint(&kept_from, &next).number, 90);
+        assert_eq!(retention.end_checkpoint(&kept_from, &next).seqno, 90);
         reader.store(100, Ordering::Relaxed);
-        assert_eq!(number(&retention, 11, None), 100);
+        assert_eq!(seqno(&retention, 11, None), 100);
     }
 }

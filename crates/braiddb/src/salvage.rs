@@ -97,17 +97,17 @@ pub(crate) fn salvage_device(
         tell(Finding::Lost(loss.clone()));
     }
     let (meta, start) = Meta::decode(source.meta())?;
-    source.set_newest(start.number);
+    source.set_newest(start.seqno);
     let log = salvage_log(device, &meta, &start, &mut tell)?;
     let (lock, new_device) = into()?;
-    let number = log
+    let seqno = log
         .as_ref()
-        .map_or(start.number, |log| log.cut.max(start.number));
+        .map_or(start.seqno, |log| log.cut.max(start.seqno));
     let mut filled = Filled::default();
-    let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), number);
+    let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), seqno);
     let gate = Gate::new(lock);
     let device = gate.device(new_device);
-    let inner = recovery::create(&gate, device, options, meta, number, fill)?;
+    let inner = recovery::create(&gate, device, options, meta, seqno, fill)?;
     let db = Database::from_inner(inner);
     for note in std::mem::take(&mut filled.made_good) {
         tell(Finding::Damaged(note));
@@ -156,7 +156,7 @@ fn salvage_log(
         Err(error @ Error::Corrupted { .. }) => {
             tell(Finding::Lost(format!(
                 "log: every transaction after sequence number {}: {error}",
-                start.number
+                start.seqno
             )));
             Ok(None)
         }
@@ -183,7 +183,7 @@ impl Filled {
         inner: &Arc<Inner>,
         source: &Salvage,
         log: Option<&Recovered>,
-        number: u64,
+        seqno: u64,
     ) -> Result<()> {
         // The log first: its versions are newer, and it says which numbers of tables are in use.
         let removals = match log {
@@ -216,7 +216,7 @@ impl Filled {
             ..
         } = self;
         let mut entry = |entry: SalvagedEntry<'_>| -> Result<(), StoreError> {
-            if entry.version > number {
+            if entry.version > seqno {
                 *too_new += 1;
                 return Ok(());
             }

@@ -28,7 +28,7 @@ const BATCH_GROWTH: usize = 4;
 pub(crate) enum View {
     /// The newest of each key.
     Latest,
-    /// The newest of each key up to this commit number.
+    /// The newest of each key up to this sequence number.
     At(u64),
 }
 
@@ -196,7 +196,7 @@ impl<'a> RawRange<'a> {
         tracked: Option<(&'a Mutex<RangeReads>, u32)>,
     ) -> Self {
         // Before there was a table, only own writes are seen.
-        let no_table = matches!(view, View::At(number) if number < table.since);
+        let no_table = matches!(view, View::At(seqno) if seqno < table.since);
         let end = || End {
             next: if no_table { Next::Nowhere } else { Next::Bound },
             leaf: None,

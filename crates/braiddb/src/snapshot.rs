@@ -392,14 +392,14 @@ impl Snapshot {
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
     /// let (first, second) = (db.snapshot(), db.snapshot());
-    /// assert!(first.number() <= second.number());
+    /// assert!(first.seqno() <= second.seqno());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn number(&self) -> u64 {
+    pub fn seqno(&self) -> u64 {
         match &self.hold {
-            Hold::Own(registration, _) => registration.number(),
-            Hold::Named(named) => named.number(),
+            Hold::Own(registration, _) => registration.seqno(),
+            Hold::Named(named) => named.seqno(),
         }
     }
 
@@ -424,7 +424,7 @@ impl Snapshot {
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let core = self.inner.table_here(core)?;
-        self.inner.read_at(core, key, self.number(), take)
+        self.inner.read_at(core, key, self.seqno(), take)
     }
 
     /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
@@ -455,7 +455,7 @@ impl Snapshot {
         bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
         let core = self.inner.table_here(core)?;
-        let view = View::At(self.number());
+        let view = View::At(self.seqno());
         let now = match &core.value_format {
             Some(value_format) if value_format.is_timed() => self.time(),
             _ => 0,
@@ -544,19 +544,19 @@ impl Inner {
         &self,
         table: &TableCore,
         key: &[u8],
-        number: u64,
+        seqno: u64,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        if number < table.since {
+        if seqno < table.since {
             return Ok(None);
         }
-        let is_visible = |meta: RecordMeta| meta.version <= number;
+        let is_visible = |meta: RecordMeta| meta.version <= seqno;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             // The key was first written after the snapshot, or never.
             None => Ok(None),
             Some((meta, value)) if is_visible(meta) => Ok(value),
-            Some(_) => self.read_old(table, key, number, take),
+            Some(_) => self.read_old(table, key, seqno, take),
         }
     }
 
@@ -565,12 +565,12 @@ impl Inner {
         &self,
         table: &TableCore,
         key: &[u8],
-        number: u64,
+        seqno: u64,
         take: impl FnOnce(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let stripe = self.locks.stripe_of(hash_key(table.id, key));
         let chain = self.locks.versions(stripe).lock();
-        let large = match chain.get(table.id, key, number) {
+        let large = match chain.get(table.id, key, seqno) {
             None => return Ok(None),
             Some(OldValue::Bytes(bytes)) => return Ok(Some(take(ValueRef::from(bytes)))),
             Some(OldValue::Large(large)) => large.clone(),
@@ -598,7 +598,7 @@ impl Inner {
             Some((meta, value)) if is_visible(meta) => Ok(value),
             Some(_) => {
                 let registration = self.open_snapshot();
-                let value = self.read_at(table, key, registration.number(), take);
+                let value = self.read_at(table, key, registration.seqno(), take);
                 self.snapshots.close(&registration);
                 value
             }

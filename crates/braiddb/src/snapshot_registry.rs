@@ -44,21 +44,21 @@ pub(crate) struct SnapshotRegistry {
 /// An open snapshot's registration; give it back with [`SnapshotRegistry::close`].
 #[derive(Debug)]
 pub(crate) struct Registration {
-    number: u64,
+    seqno: u64,
     slot: Option<usize>,
 }
 
 impl Registration {
     /// The commits up to this number are visible.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    pub(crate) fn seqno(&self) -> u64 {
+        self.seqno
     }
 }
 
 impl Registration {
     /// A number that is registered nowhere, and must not be given to [`SnapshotRegistry::close`].
-    pub(crate) fn of_nobody(number: u64) -> Self {
-        Self { number, slot: None }
+    pub(crate) fn of_nobody(seqno: u64) -> Self {
+        Self { seqno, slot: None }
     }
 }
 
@@ -81,7 +81,7 @@ impl SnapshotRegistry {
     pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> u64) -> Registration {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
-            let number = durable_seqno();
+            let seqno = durable_seqno();
             braid_rt::yield_point();
             // SeqCst, here and below: see the module's rules. A collector that misses this published its
             // intent before.
@@ -89,19 +89,19 @@ impl SnapshotRegistry {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
             if self.slots[slot]
-                .compare_exchange(FREE, number, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(FREE, seqno, Ordering::SeqCst, Ordering::Relaxed)
                 .is_err()
             {
                 continue;
             }
             braid_rt::yield_point();
-            let mut number = number;
-            while self.intent.load(Ordering::SeqCst) > number {
-                number = durable_seqno();
-                self.slots[slot].store(number, Ordering::SeqCst);
+            let mut seqno = seqno;
+            while self.intent.load(Ordering::SeqCst) > seqno {
+                seqno = durable_seqno();
+                self.slots[slot].store(seqno, Ordering::SeqCst);
             }
             return Registration {
-                number,
+                seqno,
                 slot: Some(slot),
             };
         }
@@ -109,9 +109,9 @@ impl SnapshotRegistry {
         let mut more = self.more.lock();
         // Under the mutex, which the collector takes after publishing its intent, no second look is
         // needed: either it sees this entry, or this thread sees its intent.
-        let number = durable_seqno().max(self.intent.load(Ordering::SeqCst));
-        *more.entry(number).or_default() += 1;
-        Registration { number, slot: None }
+        let seqno = durable_seqno().max(self.intent.load(Ordering::SeqCst));
+        *more.entry(seqno).or_default() += 1;
+        Registration { seqno, slot: None }
     }
 
     pub(crate) fn close(&self, registration: &Registration) {
@@ -120,10 +120,10 @@ impl SnapshotRegistry {
             Some(slot) => self.slots[slot].store(FREE, Ordering::Release),
             None => {
                 let mut more = self.more.lock();
-                if let Some(count) = more.get_mut(&registration.number) {
+                if let Some(count) = more.get_mut(&registration.seqno) {
                     *count -= 1;
                     if *count == 0 {
-                        more.remove(&registration.number);
+                        more.remove(&registration.seqno);
                     }
                 }
                 self.more_open.fetch_sub(1, Ordering::SeqCst);
@@ -157,9 +157,9 @@ impl SnapshotRegistry {
             oldest = oldest.min(slot.load(Ordering::SeqCst));
         }
         if self.more_open.load(Ordering::SeqCst) > 0
-            && let Some((&number, _)) = self.more.lock().first_key_value()
+            && let Some((&seqno, _)) = self.more.lock().first_key_value()
         {
-            oldest = oldest.min(number);
+            oldest = oldest.min(seqno);
         }
         // A snapshot below the intent may just be moving up; the watermark never goes back.
         self.watermark.fetch_max(oldest, Ordering::Release);
@@ -206,7 +206,7 @@ mod tests {
             looks.set(looks.get() + 1);
             if looks.get() == 1 { 10 } else { 20 }
         });
-        assert_eq!(registration.number(), 20);
+        assert_eq!(registration.seqno(), 20);
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(snapshots.watermark(), 10);
         // A look at the durable seqno from before the collector's intent.
         let late = snapshots.open(0, || 15);
-        assert_eq!(late.number(), 30);
+        assert_eq!(late.seqno(), 30);
         snapshots.close(&oldest);
         snapshots.advance(30);
         assert_eq!(snapshots.watermark(), 20);

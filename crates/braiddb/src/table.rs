@@ -205,18 +205,18 @@ impl TableCore {
     }
 
     /// The same for a table that commit `number` made, with older records.
-    pub(crate) fn loaded_at(self, number: u64) -> Self {
+    pub(crate) fn loaded_at(self, seqno: u64) -> Self {
         if braid_rt::mutant!("loaded_for_ever") {
             return self;
         }
         Self {
-            since: number,
+            since: seqno,
             ..self
         }
     }
 
-    /// Sets whether the table is dropped. A drop sets it before it assigns its order number, and a
-    /// commit looks after it got its own: so a commit that does not see it comes before the drop.
+    /// Sets whether the table is dropped. A drop sets it before it assigns its sequence number, and
+    /// a commit looks after it got its own: so a commit that does not see it comes before the drop.
     pub(crate) fn set_dropped(&self, dropped: bool) {
         // SeqCst: in one order with both assignments.
         self.dropped.store(dropped, Ordering::SeqCst);

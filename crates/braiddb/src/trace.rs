@@ -7,9 +7,9 @@
 //! | `log scanned` | info | `bytes`, `seconds` |
 //! | `log replayed` | info | `transactions`, `discarded`, `seconds` |
 //! | span `checkpoint` | info | |
-//! | `checkpoint published` | info | `number`, `pages`, `seconds` |
+//! | `checkpoint published` | info | `seqno`, `pages`, `seconds` |
 //! | `checkpoint failed` | error | `error` |
-//! | `slow commit` | warn | `number`, `seconds` |
+//! | `slow commit` | warn | `seqno`, `seconds` |
 //! | `poisoned` | error | `cause` |
 //! | `stats file not written` | warn | `error` |
 //! | `user code panicked` | error | `what`, `message` |
@@ -59,12 +59,12 @@ mod on {
         }
 
         #[inline]
-        pub(crate) fn stop(self, number: u64) {
+        pub(crate) fn stop(self, seqno: u64) {
             if let Some((slow, began)) = self.0 {
                 let took = braid_rt::now() - began;
                 if took >= slow {
                     let seconds = took.as_secs_f64();
-                    emit(|| warn!(target: "braid", number, seconds, "slow commit"));
+                    emit(|| warn!(target: "braid", seqno, seconds, "slow commit"));
                 }
             }
         }
@@ -113,9 +113,9 @@ mod on {
             emit(|| info!(target: "braid", transactions, discarded, seconds, "log replayed"));
         }
 
-        pub(crate) fn published(&self, number: u64, pages: u64) {
+        pub(crate) fn published(&self, seqno: u64, pages: u64) {
             let seconds = self.seconds();
-            emit(|| info!(target: "braid", number, pages, seconds, "checkpoint published"));
+            emit(|| info!(target: "braid", seqno, pages, seconds, "checkpoint published"));
         }
 
         pub(crate) fn failed(&self, error: &Error) {

@@ -122,8 +122,8 @@ impl Transaction {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         if let Some(snapshot) = &state.snapshot {
-            state.reads.newest = state.reads.newest.max(snapshot.number());
-            return inner.read_at(core, key, snapshot.number(), take);
+            state.reads.newest = state.reads.newest.max(snapshot.seqno());
+            return inner.read_at(core, key, snapshot.seqno(), take);
         }
         let hint = state.hints.of_key(hash);
         let found = core.tree.read_at(hint, key, |_| true, take)?;
@@ -342,7 +342,7 @@ impl Transaction {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?; // on the device
-    /// assert!(commit.number() <= db.durable_seqno());
+    /// assert!(commit.seqno() <= db.durable_seqno());
     /// # Ok(())
     /// # }
     /// ```
@@ -410,11 +410,11 @@ impl Transaction {
             bounds.1.as_ref().map(|b| &b[..]),
         );
         let own = state.writes.sorted_range(table, slices.0, slices.1);
-        let snapshot = state.snapshot.as_ref().map(|s| s.number());
+        let snapshot = state.snapshot.as_ref().map(|s| s.seqno());
         let (view, tracked) = match snapshot {
-            Some(number) => {
-                state.reads.newest = state.reads.newest.max(number);
-                (View::At(number), None)
+            Some(seqno) => {
+                state.reads.newest = state.reads.newest.max(seqno);
+                (View::At(seqno), None)
             }
             None => (View::Latest, Some((&*self.context().ranges, table))),
         };

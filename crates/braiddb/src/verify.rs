@@ -156,17 +156,17 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     let scanned = offline.recovered.for_each(|log_record| {
         report.log_transactions += 1;
         if redo::decode(log_record.payload).any(|redo| redo.is_err()) {
-            damaged_records.push(log_record.number);
+            damaged_records.push(log_record.seqno);
         }
     });
     if let Err(error) = scanned {
         report.damages += 1;
         sink(error.to_string());
     }
-    for number in damaged_records {
+    for seqno in damaged_records {
         report.damages += 1;
         sink(format!(
-            "log: the records of transaction {number} do not fit its length"
+            "log: the records of transaction {seqno} do not fit its length"
         ));
     }
     Ok(report)
@@ -208,13 +208,13 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     writeln!(
         out,
         "log after sequence number {}: {bytes} bytes, valid up to {cut}",
-        start.number
+        start.seqno
     )
     .map_err(failed)?;
     // The callback can't hold `out`, which may not be sent between threads.
     let mut lines = String::new();
     offline.recovered.for_each(|log_record| {
-        lines.push_str(&format!("  transaction {}\n", log_record.number));
+        lines.push_str(&format!("  transaction {}\n", log_record.seqno));
         for record in redo::decode(log_record.payload).map_while(Result::ok) {
             let key = record.key.escape_ascii();
             let what = match record.value {

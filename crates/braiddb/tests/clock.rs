@@ -104,14 +104,14 @@ fn nothing_depends_on_its_order() {
             .archive_interval(Duration::from_millis(1));
         let db = builder.clone().open(path("db")).unwrap();
         let table: Table<u64, u64> = db.table("t").unwrap();
-        let number = db.backup(path("backup")).unwrap().number;
+        let number = db.backup(path("backup")).unwrap().seqno;
         // Each of these waits for the maintenance thread, and the clock is where it never was before.
         for (key, jump) in [0, YEAR, -10 * YEAR, 20 * YEAR, 0].into_iter().enumerate() {
             set(DAY + jump);
             let mut tx = db.begin();
             tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
             tx.insert(&table, &(key as u64), &0).unwrap();
-            let committed = tx.commit().unwrap().number();
+            let committed = tx.commit().unwrap().seqno();
             wait_until("a flush", || db.durable_seqno() >= committed);
             wait_until("the archive", || {
                 db.stats().archived.is_some_and(|n| n >= committed)
@@ -160,7 +160,7 @@ fn nothing_depends_on_its_order() {
             .backup(path("backup"))
             .archive(path("archive"));
         let report = restore.run(path("restored")).unwrap();
-        assert!(report.backup_number == number && report.transactions >= 205);
+        assert!(report.backup_seqno == number && report.transactions >= 205);
         let db = small().open(path("restored")).unwrap();
         assert_eq!(contents(&db), expected, "{protocol}, restored");
     }
@@ -247,7 +247,7 @@ impl Archived {
         let table: Table<u64, u64> = self.db.table("t").unwrap();
         let mut tx = self.db.begin();
         tx.insert(&table, &(self.numbers.len() as u64), &0).unwrap();
-        self.numbers.push(tx.commit().unwrap().number());
+        self.numbers.push(tx.commit().unwrap().seqno());
         self.db.archive_now().unwrap();
     }
 
@@ -282,8 +282,8 @@ impl Archived {
     fn expect_twice(&self, seconds: i64, keys: (usize, usize)) {
         match self.restore(Until::Time(at(seconds))) {
             Err(Error::Backup(BackupError::ClockSetBack { earliest, latest })) => {
-                assert_eq!(self.restore(Until::Number(earliest)).unwrap(), keys.0);
-                assert_eq!(self.restore(Until::Number(latest)).unwrap(), keys.1);
+                assert_eq!(self.restore(Until::Seqno(earliest)).unwrap(), keys.0);
+                assert_eq!(self.restore(Until::Seqno(latest)).unwrap(), keys.1);
             }
             other => panic!("{other:?}"),
         }

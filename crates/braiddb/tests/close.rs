@@ -167,7 +167,7 @@ impl Handles {
         // What close has waited for.
         self.ticket.wait().unwrap();
         assert!(matches!(self.lazy.try_wait(), Some(Ok(_))));
-        db.wait_durable(self.ticket.number()).unwrap();
+        db.wait_durable(self.ticket.seqno()).unwrap();
         db.clone().close().unwrap();
         drop(self.db);
     }

@@ -173,13 +173,13 @@ fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
         let t: Table<u64, Bytes> = db.table("t").unwrap();
         assert_readable(&db, &acknowledged);
         // Refused before it was logged, as often as it is tried.
-        let before = db.snapshot().number();
+        let before = db.snapshot().seqno();
         for _ in 0..3 {
             let large = vec![1; 100_000];
             let refused = db.transact(|tx| tx.insert(&t, &2_000, &large)).unwrap_err();
             assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
         }
-        assert_eq!(db.snapshot().number(), before);
+        assert_eq!(db.snapshot().seqno(), before);
         assert_readable(&db, &acknowledged);
         // Space on the medium is enough to go on.
         device.set_capacity(None);

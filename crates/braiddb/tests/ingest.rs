@@ -39,7 +39,7 @@ fn entries_join_others_and_replace_them() -> Result<()> {
             let before = db.snapshot();
             let entries = batch.iter().map(|(key, value)| (*key, &value[..]));
             let commit = db.ingest(&table, entries)?;
-            assert!(commit.number() <= db.durable_seqno());
+            assert!(commit.seqno() <= db.durable_seqno());
             assert_eq!(before.len(&table)?, model.len() as u64);
             model.extend(batch);
             assert_eq!(contents(&db, &table)?, model);

@@ -159,7 +159,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
         let commit = tx.commit().unwrap();
         // Nobody waits for it: only the maintenance thread asks for the flush.
         let begun = std::time::Instant::now();
-        while db.durable_seqno() < commit.number() {
+        while db.durable_seqno() < commit.seqno() {
             assert!(begun.elapsed() < PATIENCE);
             std::thread::yield_now();
         }

@@ -445,7 +445,7 @@ fn pipelined_commits_are_durable_when_their_tickets_say_so() {
             .on_durable(move |outcome| sender.send(outcome.is_ok()).unwrap());
         assert!(receiver.recv().unwrap());
         for ticket in tickets {
-            assert!(ticket.wait().unwrap().number() <= db.durable_seqno());
+            assert!(ticket.wait().unwrap().seqno() <= db.durable_seqno());
             assert!(ticket.is_durable() && ticket.try_wait().unwrap().is_ok());
         }
         assert_eq!(db.snapshot().iter(&t).unwrap().count(), 500);
@@ -459,7 +459,7 @@ fn buffered_commits_become_durable_by_themselves() {
     let mut tx = db.begin();
     tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
     tx.insert(&t, &1, &1).unwrap();
-    let number = tx.commit().unwrap().number();
+    let number = tx.commit().unwrap().seqno();
     while db.durable_seqno() < number {
         std::thread::yield_now();
     }
@@ -929,9 +929,9 @@ fn what_a_forgotten_scan_read_is_validated() {
         let mut hidden = db.begin();
         hidden.insert(&t, &0, &3).unwrap();
         hidden.set_durability(Durability::None);
-        let written = hidden.commit().unwrap().number();
+        let written = hidden.commit().unwrap().seqno();
         let read = scan_and_forget(0, 1).commit().unwrap();
-        assert!(read.number() >= written && db.durable_seqno() >= written);
+        assert!(read.seqno() >= written && db.durable_seqno() >= written);
     });
 }
 
@@ -959,13 +959,13 @@ fn the_longest_duration_is_forever() {
             let db = db.clone();
             std::thread::spawn(move || {
                 let set = changes.next_within(Duration::MAX).unwrap().unwrap();
-                (set.number, db.get(&t, &1).unwrap())
+                (set.seqno, db.get(&t, &1).unwrap())
             })
         };
         let second = commit(Duration::from_millis(1));
         commit(Duration::MAX);
         let (number, value) = waits.join().unwrap();
-        assert!(number < second.number() && value == Some(1));
+        assert!(number < second.seqno() && value == Some(1));
         db.close().unwrap();
     });
 }

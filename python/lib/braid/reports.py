@@ -161,7 +161,7 @@ class VerifyReport:
 class BackupReport:
     """What a backup holds, and what it took."""
 
-    number: int
+    seqno: int
     """It has exactly the transactions up to this number."""
     pages_total: int
     """Pages of the database."""
@@ -181,7 +181,7 @@ class BackupInfo:
 
     identity: int
     """The identity of the database that was backed up. A restored database has another one."""
-    number: int
+    seqno: int
     """It has the transactions up to this number."""
     time: datetime
     """When it was made."""
@@ -195,9 +195,9 @@ class BackupInfo:
 class RestoreReport:
     """What was restored."""
 
-    number: int
+    seqno: int
     """The database has exactly the transactions up to this number. Its next ones have greater numbers."""
-    backup_number: int
+    backup_seqno: int
     """The number up to which the backups went."""
     pages: int
     """Pages read from the backups."""

@@ -54,7 +54,7 @@ fn measure(spec: &PaperSpec, discard: bool) -> Result<Vec<(f64, f64)>, BenchErro
                 while !over.load(Ordering::Relaxed)
                     && log.append(&[&record]).is_ok_and(|ticket| {
                         // So many in flight that the device is never idle, and not more than the buffers.
-                        ticket.number() % 64 != 0 || ticket.wait().is_ok()
+                        ticket.seqno() % 64 != 0 || ticket.wait().is_ok()
                     })
                 {}
             });

@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     /* Waited for; what is behind a durable one is durable. */
     for (int i = 0; i < COMMITS; i++) {
         tickets[i] = commit(db, table, i);
-        OK(braid_ticket_number(tickets[i], &number));
+        OK(braid_ticket_seqno(tickets[i], &number));
         CHECK(number > last);
         last = number;
     }
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     /* Called back. */
     for (int i = 0; i < COMMITS; i++) {
         braid_ticket *ticket = commit(db, table, i);
-        OK(braid_ticket_number(ticket, &number));
+        OK(braid_ticket_seqno(ticket, &number));
         sum += number;
         OK(braid_ticket_on_durable(ticket, durable, &calls));
     }

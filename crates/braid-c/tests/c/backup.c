@@ -112,7 +112,7 @@ static void streams(braid_db *db, const char *full, uint64_t of_full) {
     options.backup_count = 2;
     options.streams = sources;
     OK(braid_restore(&options, at("from a stream"), &restored));
-    CHECK(restored.number == report.number && restored.number > of_full && memory.at == memory.len);
+    CHECK(restored.seqno == report.seqno && restored.seqno > of_full && memory.at == memory.len);
     CHECK(holds(at("from a stream"), "2"));
 
     memory.at = 0;
@@ -157,11 +157,11 @@ int main(int argc, char **argv) {
     OK(braid_db_backup(db, since, full, NULL, NULL, &report));
     CHECK(report.pages < report.pages_total);
     OK(braid_backup_read_info(full, &info));
-    CHECK(!info.is_incremental && info.parent == 0 && info.number < report.number && info.pages > 0);
-    uint64_t of_full = info.number;
+    CHECK(!info.is_incremental && info.parent == 0 && info.seqno < report.seqno && info.pages > 0);
+    uint64_t of_full = info.seqno;
     CHECK(info.time_us > 1700000000000000);
     OK(braid_backup_read_info(since, &info));
-    CHECK(info.is_incremental && info.parent == of_full && info.number == report.number);
+    CHECK(info.is_incremental && info.parent == of_full && info.seqno == report.seqno);
     streams(db, full, of_full);
     put(db, table, "k", "3");
     braid_tx *tx = NULL;
@@ -175,12 +175,12 @@ int main(int argc, char **argv) {
 
     const char *chain[] = {full, since};
     OK(restore(chain, 1, NULL, BRAID_UNTIL_END, 0, at("r1"), &restored));
-    CHECK(restored.number == of_full && restored.backup_number == of_full && restored.pages > 0);
+    CHECK(restored.seqno == of_full && restored.backup_seqno == of_full && restored.pages > 0);
     CHECK(holds(at("r1"), "1"));
     OK(restore(chain, 2, NULL, BRAID_UNTIL_END, 0, at("r2"), NULL));
     CHECK(holds(at("r2"), "2"));
-    OK(restore(chain, 1, archive, BRAID_UNTIL_NUMBER, number, at("r3"), &restored));
-    CHECK(restored.number == number && restored.transactions > 0);
+    OK(restore(chain, 1, archive, BRAID_UNTIL_SEQNO, number, at("r3"), &restored));
+    CHECK(restored.seqno == number && restored.transactions > 0);
     CHECK(holds(at("r3"), "4"));
     OK(restore(chain, 2, archive, BRAID_UNTIL_END, 0, at("r4"), NULL));
     CHECK(holds(at("r4"), "5"));
@@ -192,7 +192,7 @@ int main(int argc, char **argv) {
     EXPECT(BRAID_BACKUP, restore(&chain[1], 1, NULL, BRAID_UNTIL_END, 0, at("no"), NULL));
     MESSAGE("incremental");
     EXPECT(BRAID_BACKUP, restore(chain, 0, NULL, BRAID_UNTIL_END, 0, at("no"), NULL));
-    EXPECT(BRAID_BACKUP, restore(chain, 1, NULL, BRAID_UNTIL_NUMBER, number, at("no"), NULL));
+    EXPECT(BRAID_BACKUP, restore(chain, 1, NULL, BRAID_UNTIL_SEQNO, number, at("no"), NULL));
     EXPECT(BRAID_INVALID_ARGUMENT, restore(chain, 1, NULL, 7, 0, at("no"), NULL));
     EXPECT(BRAID_NULL_ARGUMENT, restore(NULL, 1, NULL, 0, 0, at("no"), NULL));
     EXPECT(BRAID_NULL_ARGUMENT, restore((const char *const[]){NULL}, 1, NULL, 0, 0, at("no"), NULL));

@@ -268,7 +268,7 @@ static void snapshots(braid_db *db, braid_table *table) {
     uint64_t number = 0, durable_seqno = 0;
     put(db, table, "s", "old");
     OK(braid_snapshot_open(db, &snapshot));
-    OK(braid_snapshot_number(snapshot, &number));
+    OK(braid_snapshot_seqno(snapshot, &number));
     put(db, table, "s", "new");
     OK(braid_snapshot_get(snapshot, table, S("s"), &value));
     CHECK(value_is(&value, "old"));

@@ -167,7 +167,7 @@ static void batches(void) {
     writes[2].operation = BRAID_REMOVE;
     writes[2].key = slice("there is none");
     OK(braid_db_write_async(db, writes, 3, &ticket));
-    OK(braid_ticket_number(ticket, &second));
+    OK(braid_ticket_seqno(ticket, &second));
     CHECK(second > first);
     OK(braid_ticket_wait(ticket));
     OK(braid_ticket_free(ticket));
@@ -440,7 +440,7 @@ static void changes(void) {
     OK(braid_tx_remove(tx, table, S("a")));
     OK(braid_tx_commit(tx, NULL));
     OK(braid_changes_next(reader, 10000000, &set));
-    CHECK(set.number == number && set.change_count == 2 && set.loaded_count == 0);
+    CHECK(set.seqno == number && set.change_count == 2 && set.loaded_count == 0);
     CHECK(slice_is(set.changes[0].table, "watched") && slice_is(set.changes[0].key, "a"));
     CHECK(slice_is(set.changes[0].value, "1") && set.changes[0].table_id > 0);
     CHECK(slice_is(set.changes[1].value, "") && set.changes[1].value.data);
@@ -452,7 +452,7 @@ static void changes(void) {
     /* From where the first was, by its position or its number. */
     OK(braid_db_changes(db, &at, &again));
     OK(braid_changes_next(again, 0, &set));
-    CHECK(set.number > number);
+    CHECK(set.seqno > number);
     OK(braid_changes_free(again));
     EXPECT(BRAID_STALE_HANDLE, braid_changes_next(again, 0, &set));
     OK(braid_db_position_behind(db, number, &from));

@@ -188,7 +188,7 @@ static braid_write one_write;
     } while (0)
 
 #define WITH_SNAPSHOT(H, expected)                                                    \
-    EXPECT(expected, braid_snapshot_number(H, &number));                              \
+    EXPECT(expected, braid_snapshot_seqno(H, &number));                              \
     EXPECT(expected, braid_snapshot_get(H, table, S("k"), &value));                   \
     EXPECT(expected, braid_snapshot_contains(H, table, S("k")));                      \
     do {                                                                              \
@@ -204,7 +204,7 @@ static braid_write one_write;
     EXPECT(expected, braid_cursor_fetch(H, BRAID_FORWARD, &entry, 1, &count))
 
 #define WITH_TICKET(H, expected)                                                      \
-    EXPECT(expected, braid_ticket_number(H, &number));                                \
+    EXPECT(expected, braid_ticket_seqno(H, &number));                                \
     EXPECT(expected, braid_ticket_poll(H));                                           \
     EXPECT(expected, braid_ticket_wait(H));                                           \
     EXPECT(expected, braid_ticket_on_durable(H, durable, NULL))
@@ -293,7 +293,7 @@ static void null_arguments(void) {
     MESSAGE("key");
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_get(table, S("k"), NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_open(db, NULL));
-    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_number(snapshot, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_seqno(snapshot, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_get(snapshot, table, NULL, 3, &value));
     EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_get(snapshot, table, S("k"), NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_snapshot_contains(snapshot, table, NULL, 3));
@@ -321,7 +321,7 @@ static void null_arguments(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_cursor_next_back(cursor, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_cursor_fetch(cursor, BRAID_FORWARD, NULL, 1, &count));
     EXPECT(BRAID_NULL_ARGUMENT, braid_cursor_fetch(cursor, BRAID_FORWARD, &entry, 1, NULL));
-    EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_number(ticket, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_seqno(ticket, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_on_durable(ticket, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_recovery_progress(options, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_archive(options, NULL));
@@ -342,7 +342,7 @@ static void null_arguments(void) {
     write.key = one_write.key;
     write.value = bad;
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_submit(db, &one_write, 1, NULL));
-    MESSAGE("number");
+    MESSAGE("seqno");
     EXPECT(BRAID_INVALID_ARGUMENT, braid_db_wait(db, UINT64_MAX));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_write_async(db, &write, 1, NULL));
     MESSAGE("value");
@@ -529,7 +529,7 @@ static void stale_handles(void) {
     for (int i = 0; i < 10; i++) {
         OK(braid_snapshot_open(db, &snapshot));
         CHECK(snapshot != gone);
-        EXPECT(BRAID_STALE_HANDLE, braid_snapshot_number(gone, &number));
+        EXPECT(BRAID_STALE_HANDLE, braid_snapshot_seqno(gone, &number));
         OK(braid_snapshot_free(snapshot));
     }
 }

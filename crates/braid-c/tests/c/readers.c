@@ -91,7 +91,7 @@ static void follow(const char *path, int ask, int done) {
         CHECK(value_is(&value, "later"));
         OK(braid_snapshot_open(db, &now));
         CHECK(count(now, table) == (uint64_t)(key[0] - '0') + 1);
-        OK(braid_snapshot_number(now, &number));
+        OK(braid_snapshot_seqno(now, &number));
         OK(braid_db_durable_seqno(db, &durable_seqno));
         CHECK(number == durable_seqno);
         OK(braid_table_estimate(table, NULL, &entries, NULL));

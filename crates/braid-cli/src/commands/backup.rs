@@ -42,12 +42,12 @@ pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failu
     let report = report?;
     let path = report.path.unwrap_or_else(|| args.dest.clone());
     output.line(format_args!(
-        "{}: {} of {} pages, {}; the transactions up to number {}",
+        "{}: {} of {} pages, {}; the transactions up to sequence number {}",
         path.display(),
         grouped(report.pages),
         grouped(report.pages_total),
         mib(report.written_bytes),
-        report.number
+        report.seqno
     ))?;
     db.close()?;
     Ok(())
@@ -64,7 +64,7 @@ fn show(bar: &ProgressBar, pages: u64, of: u64) {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("until").args(["until_number", "until_time"]))]
+#[command(group = clap::ArgGroup::new("until").args(["until_seqno", "until_time"]))]
 pub(crate) struct RestoreArgs {
     /// Full backup, the incremental ones that build on it from the oldest to the newest, and last the
     /// directory of the new database, which must be missing or empty
@@ -77,7 +77,7 @@ pub(crate) struct RestoreArgs {
 
     /// Stop after the transaction with this sequence number
     #[arg(long, value_name = "N")]
-    until_number: Option<u64>,
+    until_seqno: Option<u64>,
 
     /// Stop after the last transaction that the archive records as durable at this time; UTC, like 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
@@ -102,8 +102,8 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
     if let Some(archive) = &args.archive {
         restore = restore.archive(archive);
     }
-    restore = restore.until(match (args.until_number, args.until_time) {
-        (Some(number), _) => Until::Number(number),
+    restore = restore.until(match (args.until_seqno, args.until_time) {
+        (Some(number), _) => Until::Seqno(number),
         (None, Some(time)) => Until::Time(time),
         (None, None) => Until::End,
     });
@@ -116,9 +116,9 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
         }
     })?;
     output.line(format_args!(
-        "{}: the transactions up to number {}; {} pages from backups, {} transactions from the archive",
+        "{}: the transactions up to sequence number {}; {} pages from backups, {} transactions from the archive",
         dest.display(),
-        report.number,
+        report.seqno,
         grouped(report.pages),
         grouped(report.transactions)
     ))
@@ -152,7 +152,7 @@ pub(crate) fn archive(args: &ArchiveArgs, output: &mut Output) -> Result<(), Fai
     let db = builder.archive(dest).open(&args.dir)?;
     let archived = db.archive_now()?.unwrap_or_default();
     output.line(format_args!(
-        "{}: complete up to transaction number {archived}",
+        "{}: complete up to sequence number {archived}",
         dest.display()
     ))?;
     db.close()?;

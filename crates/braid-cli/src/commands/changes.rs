@@ -146,7 +146,7 @@ fn line(set: &ChangeSet) -> Value {
         })
     };
     json!({
-        "number": set.number,
+        "seqno": set.seqno,
         "position": set.position.to_string(),
         "loaded": set.loaded.iter().map(|table| &**table).collect::<Vec<_>>(),
         "changes": set.changes.iter().map(change).collect::<Vec<_>>(),

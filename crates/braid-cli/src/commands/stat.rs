@@ -181,7 +181,7 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         ),
         (
             "durable up to",
-            format!("transaction number {}", grouped(stats.durable_seqno)),
+            format!("sequence number {}", grouped(stats.durable_seqno)),
         ),
         (
             "recovery",

@@ -143,7 +143,7 @@ fn restore(backup: &[u8], archive: Arc<dyn Device>) -> Result<(u64, Arc<dyn Devi
     let target = Arc::new(MemoryDevice::new());
     let restore = Restore::new().pool_bytes(1 << 20).stream(backup);
     let report = restore.archive_on(archive).run_on(target.clone())?;
-    Ok((report.number, target))
+    Ok((report.seqno, target))
 }
 
 fn look(target: Arc<dyn Device>) -> Result<State, Error> {

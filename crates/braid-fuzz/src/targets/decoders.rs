@@ -123,7 +123,7 @@ pub(super) const CHECKPOINT_POSITION: Target = Target {
             incarnation: 5,
         };
         let start = CheckpointPosition {
-            number: 7,
+            seqno: 7,
             flush: 0,
             lanes: vec![lane; 2],
         };

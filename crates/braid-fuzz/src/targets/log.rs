@@ -98,7 +98,7 @@ fn recovered(
     let recovered = Log::recover(device.clone(), options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
     recovered.for_each(|log_record| {
-        log_records.insert(log_record.number, log_record.payload.to_vec());
+        log_records.insert(log_record.seqno, log_record.payload.to_vec());
     })?;
     Ok(log_records)
 }
@@ -149,7 +149,7 @@ fn look(
     let recovered = Log::recover(device.clone(), base.options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
     recovered.for_each(|log_record| {
-        log_records.insert(log_record.number, log_record.payload.to_vec());
+        log_records.insert(log_record.seqno, log_record.payload.to_vec());
     })?;
     if outcome.must_be_noticed() {
         let is_true =
@@ -170,7 +170,7 @@ fn look(
     let ticket = log.append(&[b"later"])?;
     ticket.wait()?;
     // The last number drawn may be another one: in `gsn` those that came with it are of other lanes.
-    let number = ticket.number();
+    let number = ticket.seqno();
     drop(ticket);
     log.close()?;
     let again = self::recovered(&device, &base.options, start)?;

@@ -37,26 +37,26 @@ impl Protocol for Gsn {
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         let lanes = scanned.dependents.len() as u64;
         let mut kept = vec![u64::MAX; scanned.dependents.len()];
-        let arrived = |number: u64| {
-            let at = scanned.tail.partition_point(|run| run.last < number);
-            number <= scanned.durable_seqno.max(scanned.base)
-                || scanned.tail.get(at).is_some_and(|run| run.first <= number)
+        let arrived = |seqno: u64| {
+            let at = scanned.tail.partition_point(|run| run.last < seqno);
+            seqno <= scanned.durable_seqno.max(scanned.base)
+                || scanned.tail.get(at).is_some_and(|run| run.first <= seqno)
         };
         let mut settled = false;
         while !settled {
             settled = true;
             for (lane, dependents) in scanned.dependents.iter().enumerate() {
-                let is_kept = |&number: &u64| {
+                let is_kept = |&seqno: &u64| {
                     braid_rt::mutant!("forget_dependencies")
-                        || (arrived(number) && number <= kept[to_usize(number % lanes)])
+                        || (arrived(seqno) && seqno <= kept[to_usize(seqno % lanes)])
                 };
                 let lost = dependents
                     .iter()
-                    .take_while(|dependent| dependent.number <= kept[lane])
+                    .take_while(|dependent| dependent.seqno <= kept[lane])
                     .find(|dependent| !dependent.on.iter().all(is_kept));
                 if let Some(lost) = lost {
                     braid_rt::coverage_point("gap rule: a dependency in another lane is lost");
-                    kept[lane] = lost.number - 1;
+                    kept[lane] = lost.seqno - 1;
                     settled = false;
                 }
             }
@@ -85,17 +85,17 @@ mod tests {
     use super::super::{Dependent, Run};
     use super::*;
 
-    fn run(number: u64) -> Run {
+    fn run(seqno: u64) -> Run {
         Run {
-            first: number,
-            last: number,
+            first: seqno,
+            last: seqno,
             flush: 0,
         }
     }
 
-    fn dependent(number: u64, on: &[u64]) -> Dependent {
+    fn dependent(seqno: u64, on: &[u64]) -> Dependent {
         Dependent {
-            number,
+            seqno,
             on: on.to_vec(),
         }
     }

@@ -59,7 +59,7 @@ pub(crate) struct Run {
 /// A transaction that counts only if others do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     pub(crate) on: Vec<u64>,
 }
 
@@ -108,11 +108,11 @@ impl Kept {
     }
 
     /// Whether a transaction counts.
-    pub(crate) fn holds(&self, lane: usize, number: u64, flush: u64) -> bool {
+    pub(crate) fn holds(&self, lane: usize, seqno: u64, flush: u64) -> bool {
         match self {
-            Kept::Numbers(last) => number <= *last,
+            Kept::Numbers(last) => seqno <= *last,
             Kept::Flushes(last) => flush <= *last,
-            Kept::Lanes(last) => last.get(lane).is_some_and(|&last| number <= last),
+            Kept::Lanes(last) => last.get(lane).is_some_and(|&last| seqno <= last),
         }
     }
 }
@@ -122,7 +122,7 @@ impl Kept {
 pub(crate) enum Numbering {
     /// One after the other.
     Dense,
-    /// So that `number % lanes` is the transaction's lane.
+    /// So that `seqno % lanes` is the transaction's lane.
     ByLane,
 }
 

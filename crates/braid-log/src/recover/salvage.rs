@@ -30,7 +30,7 @@ pub(super) struct Numbers {
 impl Numbers {
     /// The greatest number up to which none is missing, if none is up to `from`.
     pub(super) fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
-        let place = |number: u64| number.saturating_sub(self.base).div_ceil(self.stride);
+        let place = |seqno: u64| seqno.saturating_sub(self.base).div_ceil(self.stride);
         let mut whole = from;
         for run in runs.iter().filter(|run| run.last > from) {
             if place(run.first) > place(whole) + 1 {
@@ -57,7 +57,7 @@ impl Recovered {
         let (segments, mut scans) = Self::scan_lanes(&device, &options, start, mode, &|_| {})?;
         let mut notes = Vec::new();
         // What was durable, as far as anything says.
-        let mut durable = start.number;
+        let mut durable = start.seqno;
         for scan in &scans {
             notes.extend(scan.broken.clone());
             let found = scan.found.values().map(|found| found.durable_seqno);

@@ -50,21 +50,21 @@ pub fn try_recover(
     Log::recover(Arc::clone(device), options.clone(), start, &|_| {})
 }
 
-/// All log records by commit number; a number that comes twice fails the test.
+/// All log records by sequence number; a number that comes twice fails the test.
 pub fn log_records(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
     let mut log_records = BTreeMap::new();
     recovered
         .for_each(|log_record| {
-            let twice = log_records.insert(log_record.number, log_record.payload.to_vec());
-            assert!(twice.is_none(), "number {} came twice", log_record.number);
+            let twice = log_records.insert(log_record.seqno, log_record.payload.to_vec());
+            assert!(twice.is_none(), "number {} came twice", log_record.seqno);
         })
         .unwrap();
     log_records
 }
 
 /// Bytes that tell their number, `len` of them.
-pub fn payload(number: u64, len: usize) -> Vec<u8> {
+pub fn payload(seqno: u64, len: usize) -> Vec<u8> {
     (0..len)
-        .map(|at| (number as u8).wrapping_mul(31).wrapping_add(at as u8))
+        .map(|at| (seqno as u8).wrapping_mul(31).wrapping_add(at as u8))
         .collect()
 }

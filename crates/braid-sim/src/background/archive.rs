@@ -127,7 +127,7 @@ impl Archive {
         let (Some((first, last)), Some(newest)) = (copies.ends(), copies.newest()) else {
             return Ok(());
         };
-        let at_last = Until::Number(last.number);
+        let at_last = Until::Seqno(last.seqno);
         let targets = [
             (&first, Until::End, now, !self.left_out),
             (&first, at_last, &last.found, !self.left_out),
@@ -158,8 +158,8 @@ impl Archive {
 /// Commits something, and archives it. Of a gap in the archive is told after all else was archived.
 fn archives(db: &Database) -> Result<()> {
     let table = db.table::<u64, u64>("of a copy")?;
-    let number = db.snapshot().len(&table)?;
-    db.transact(|tx| tx.insert(&table, &number, &number))?;
+    let seqno = db.snapshot().len(&table)?;
+    db.transact(|tx| tx.insert(&table, &seqno, &seqno))?;
     match db.archive_now() {
         Err(Error::Backup(BackupError::ArchiveGap { .. })) => Ok(()),
         archived => archived.map(drop),

@@ -15,7 +15,7 @@ use crate::record::{Found, Round, TxId, View, whole};
 /// A backup, with those that it builds on.
 #[derive(Clone)]
 pub(crate) struct Copy {
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     /// From the full one to itself.
     pub(crate) chain: Vec<Arc<Vec<u8>>>,
     pub(crate) found: Found,
@@ -33,7 +33,7 @@ struct Made {
 
 /// A backup that was just made: up to which number, and what is in it, unless it could not be restored.
 struct Kept {
-    number: u64,
+    seqno: u64,
     found: Option<Found>,
 }
 
@@ -49,8 +49,8 @@ impl CopiesOfRound {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
-        for (number, marks) in self.made {
-            exactly_up_to(round, number, &marks).map_err(|what| format!("a backup: {what}"))?;
+        for (seqno, marks) in self.made {
+            exactly_up_to(round, seqno, &marks).map_err(|what| format!("a backup: {what}"))?;
         }
         Ok(())
     }
@@ -91,13 +91,13 @@ impl Copies {
         let ops = match copy.found {
             Some(found) => {
                 let mut made = self.0.lock();
-                made.of_round.push((copy.number, found.marks));
+                made.of_round.push((copy.seqno, found.marks));
                 vec![whole(found.state)]
             }
             None => Vec::new(),
         };
         Ok(View {
-            number: copy.number,
+            seqno: copy.seqno,
             ops,
         })
     }
@@ -129,7 +129,7 @@ impl Copies {
             });
         let restored = restore.run_on(Arc::new(device.clone()));
         let found = restored.and_then(|_| look(device));
-        let number = report.number;
+        let seqno = report.seqno;
         let mut made = self.0.lock();
         let found = match found {
             Ok(found) => Some(found),
@@ -141,12 +141,12 @@ impl Copies {
         };
         if let Some(found) = found.clone() {
             made.copies.push(Copy {
-                number,
+                seqno,
                 chain,
                 found,
             });
         }
-        Ok(Kept { number, found })
+        Ok(Kept { seqno, found })
     }
 
     /// Takes what was noted of the backups of a round.
@@ -161,7 +161,7 @@ impl Copies {
     /// The one that goes furthest, if there are any.
     pub(crate) fn newest(&self) -> Option<Copy> {
         let made = self.0.lock();
-        made.copies.iter().max_by_key(|copy| copy.number).cloned()
+        made.copies.iter().max_by_key(|copy| copy.seqno).cloned()
     }
 
     /// The first and the last one, if there are any.

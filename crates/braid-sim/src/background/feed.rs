@@ -50,7 +50,7 @@ fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
         match change.table.as_deref() {
             Some("marks") => {
                 let own = u64::from_key_bytes(key).expect("a mark's key");
-                assert!(id.is_none(), "two marks in the set {}", set.number);
+                assert!(id.is_none(), "two marks in the set {}", set.seqno);
                 id = Some(own);
             }
             Some("values") => {
@@ -67,7 +67,7 @@ fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
         assert!(
             writes.is_empty(),
             "writes without a mark in the set {}",
-            set.number
+            set.seqno
         );
     }
     id.map(|id| (id, writes))
@@ -77,11 +77,11 @@ impl State {
     /// Takes a transaction in. What was shown before is shown the same again.
     fn show(&mut self, set: &ChangeSet) -> Option<(TxId, Writes)> {
         let (id, writes) = decode(set)?;
-        let before = self.shown.insert(set.number, id);
+        let before = self.shown.insert(set.seqno, id);
         assert!(
             before.is_none_or(|before| before == id),
             "the feed showed {before:?} at number {}, and now {id}",
-            set.number
+            set.seqno
         );
         Some((id, writes))
     }
@@ -104,7 +104,7 @@ impl Consumer {
     fn follow(&self, db: &Database, rng: &mut Rng, over: &AtomicBool) -> Result<()> {
         let feed = db.feed(NAME)?;
         let mut changes = feed.changes()?;
-        let from = changes.position().number();
+        let from = changes.position().seqno();
         self.0.lock().of_round.spans.push((from, from));
         let mut last = from;
         // Relaxed: late is good, too.
@@ -115,33 +115,33 @@ impl Consumer {
                 let mut state = self.0.lock();
                 if let Some(set) = set {
                     assert!(
-                        last < set.number,
+                        last < set.seqno,
                         "the feed showed {last} before {}",
-                        set.number
+                        set.seqno
                     );
-                    last = set.number;
+                    last = set.seqno;
                     if let Some((id, writes)) = state.show(&set) {
-                        state.of_round.sets.push((set.number, id, writes));
+                        state.of_round.sets.push((set.seqno, id, writes));
                     }
                 }
                 let span = state.of_round.spans.last_mut().expect("it was begun");
-                span.1 = to.number();
+                span.1 = to.seqno();
             }
             if rng.u32(..4) == 0 {
-                self.expect(to.number(), false);
+                self.expect(to.seqno(), false);
                 feed.acknowledge(to)?;
-                self.expect(to.number(), true);
+                self.expect(to.seqno(), true);
             }
         }
         Ok(())
     }
 
     /// The feed is about to be acknowledged up to a number, or it is `done`.
-    fn expect(&self, number: u64, done: bool) {
+    fn expect(&self, seqno: u64, done: bool) {
         let mut state = self.0.lock();
         let (least, most) = state.acknowledged;
-        let least = if done { number.max(least) } else { least };
-        state.acknowledged = (least, number.max(most));
+        let least = if done { seqno.max(least) } else { least };
+        state.acknowledged = (least, seqno.max(most));
     }
 
     /// Takes what was shown in a round.
@@ -156,16 +156,16 @@ impl Consumer {
         round: &Round,
     ) -> std::result::Result<(), Violation> {
         let state = self.0.lock();
-        for (number, id, writes) in sets {
+        for (seqno, id, writes) in sets {
             let Some(tx) = round.txs.iter().find(|tx| tx.id == id) else {
                 continue;
             };
             match tx.outcome {
-                Outcome::Committed(own) if own == number => {}
+                Outcome::Committed(own) if own == seqno => {}
                 Outcome::InDoubt => {}
                 outcome => {
                     return Err(format!(
-                        "the feed showed {id} at {number}; it was {outcome:?}"
+                        "the feed showed {id} at {seqno}; it was {outcome:?}"
                     ));
                 }
             }
@@ -191,13 +191,11 @@ impl Consumer {
             }
         }
         for tx in round.txs.iter().filter(|tx| tx.writes()) {
-            if let Outcome::Committed(number) = tx.outcome
-                && spans
-                    .iter()
-                    .any(|&(from, to)| from < number && number <= to)
-                && !state.shown.contains_key(&number)
+            if let Outcome::Committed(seqno) = tx.outcome
+                && spans.iter().any(|&(from, to)| from < seqno && seqno <= to)
+                && !state.shown.contains_key(&seqno)
             {
-                return Err(format!("the feed left {} out, at number {number}", tx.id));
+                return Err(format!("the feed left {} out, at number {seqno}", tx.id));
             }
         }
         Ok(())
@@ -206,7 +204,7 @@ impl Consumer {
     /// After an opening: the feed goes on where it was acknowledged, and shows all the rest.
     pub(crate) fn check_opened(&self, db: &Database, marks: &BTreeSet<TxId>) -> Checked {
         let feed = db.feed(NAME)?;
-        let from = feed.position()?.number();
+        let from = feed.position()?.seqno();
         let mut state = self.0.lock();
         let (least, most) = state.acknowledged;
         if state.shown.is_empty() && most == 0 {
@@ -227,18 +225,18 @@ impl Consumer {
         let mut shown: BTreeMap<u64, TxId> = BTreeMap::new();
         let mut last = from;
         for set in &sets {
-            if set.number <= last {
-                return Ok(Err(format!("the feed showed {last} before {}", set.number)));
+            if set.seqno <= last {
+                return Ok(Err(format!("the feed showed {last} before {}", set.seqno)));
             }
-            last = set.number;
+            last = set.seqno;
             if let Some((id, _)) = state.show(set) {
-                shown.insert(set.number, id);
+                shown.insert(set.seqno, id);
             }
         }
-        let lost = |(number, id): &&(u64, TxId)| *number > from && shown.get(number) != Some(id);
-        if let Some((number, id)) = before.iter().find(lost) {
+        let lost = |(seqno, id): &&(u64, TxId)| *seqno > from && shown.get(seqno) != Some(id);
+        if let Some((seqno, id)) = before.iter().find(lost) {
             return Ok(Err(format!(
-                "I4: the feed had shown {id} at {number}, and shows it no more"
+                "I4: the feed had shown {id} at {seqno}, and shows it no more"
             )));
         }
         let all: BTreeSet<TxId> = state.shown.values().copied().collect();

@@ -137,9 +137,9 @@ impl Loads {
         }
         let behind = self.0.lock()[&id].behind;
         ensure!(
-            snapshot.number() > behind,
+            snapshot.seqno() > behind,
             "I4: a snapshot at {} shows {}, which came behind {behind}",
-            snapshot.number(),
+            snapshot.seqno(),
             name(id)
         );
         let mut loads = self.0.lock();

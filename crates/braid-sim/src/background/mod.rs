@@ -158,20 +158,20 @@ fn is_fault(error: &Error) -> bool {
 /// That exactly the transactions up to a number are there, of those of the round whose place is known.
 pub(crate) fn exactly_up_to(
     round: &Round,
-    number: u64,
+    seqno: u64,
     marks: &BTreeSet<crate::record::TxId>,
 ) -> std::result::Result<(), String> {
     use crate::record::Outcome;
     for tx in round.txs.iter().filter(|tx| tx.writes()) {
         let is_there = marks.contains(&tx.id);
         let (should, why) = match tx.outcome {
-            Outcome::Committed(own) => (own <= number, "number"),
+            Outcome::Committed(own) => (own <= seqno, "number"),
             Outcome::Aborted => (false, "abort"),
             Outcome::InDoubt => continue,
         };
         if is_there != should {
             return Err(format!(
-                "{} is {} at {number}, against its {why}",
+                "{} is {} at {seqno}, against its {why}",
                 tx.id,
                 if is_there { "there" } else { "not there" },
             ));

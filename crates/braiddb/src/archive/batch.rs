@@ -148,10 +148,10 @@ pub(super) fn transactions(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64
             return None;
         }
         let mut take = || {
-            let (number, len) = (u64_at(bytes, 0)?, u32_at(bytes, 8)? as usize);
+            let (seqno, len) = (u64_at(bytes, 0)?, u32_at(bytes, 8)? as usize);
             let payload = bytes.get(TRANSACTION_HEADER..)?.get(..len)?;
             bytes = &bytes[TRANSACTION_HEADER + len..];
-            Some((number, payload))
+            Some((seqno, payload))
         };
         let taken = take();
         if taken.is_none() {

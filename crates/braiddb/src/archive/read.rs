@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// A transaction in an archive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchivedTransaction<'a> {
-    pub(crate) number: u64,
+    pub(crate) seqno: u64,
     /// Its redo records.
     pub(crate) payload: &'a [u8],
 }
@@ -210,8 +210,8 @@ impl Archive {
     }
 
     /// Whether the archive says of this number that everything before it was archived or is missing.
-    pub(super) fn mentions(&self, number: u64) -> bool {
-        self.known.contains(&number) || self.last() == Some(number)
+    pub(super) fn mentions(&self, seqno: u64) -> bool {
+        self.known.contains(&seqno) || self.last() == Some(seqno)
     }
 
     /// The record of the database that writes it.
@@ -219,9 +219,9 @@ impl Archive {
         self.owner.as_ref()
     }
 
-    /// Up to where it goes on from `number` without a hole, and the hole, if there is one.
-    fn reach(&self, number: u64) -> (u64, Option<Hole>) {
-        let (mut to, mut since) = (number, None);
+    /// Up to where it goes on from `seqno` without a hole, and the hole, if there is one.
+    fn reach(&self, seqno: u64) -> (u64, Option<Hole>) {
+        let (mut to, mut since) = (seqno, None);
         let hole = |to, until, since| Hole {
             from: to + 1,
             to: until,
@@ -273,13 +273,13 @@ impl Archive {
         (begins, missing)
     }
 
-    /// The number up to which a database of an identity is restored whose backup goes up to `number` and was
-    /// made at `made`.
+    /// The number up to which a database of an identity is restored whose backup goes up to `seqno`
+    /// and was made at `made`.
     pub(crate) fn target(
         &self,
         until: Until,
         identity: u128,
-        number: u64,
+        seqno: u64,
         made: Duration,
     ) -> Result<u64> {
         if self.identity.is_some_and(|own| own != identity) {
@@ -294,47 +294,48 @@ impl Archive {
             }
             .into());
         }
-        let (to, hole) = self.reach(number);
+        let (to, hole) = self.reach(seqno);
         let hole_error =
             |Hole { from, to, since }| Error::from(BackupError::Hole { from, to, since });
         let out_of_reach = |asked: String| {
             Err(BackupError::OutOfReach {
                 asked,
-                from: number,
+                from: seqno,
                 to,
             }
             .into())
         };
         match until {
             Until::End => hole.map_or(Ok(to), |hole| Err(hole_error(hole))),
-            Until::Number(asked) if (number..=to).contains(&asked) => Ok(asked),
-            Until::Number(asked) => match hole {
+            Until::Seqno(asked) if (seqno..=to).contains(&asked) => Ok(asked),
+            Until::Seqno(asked) => match hole {
                 Some(hole) if asked > to => Err(hole_error(hole)),
                 _ => out_of_reach(format!("number {asked}")),
             },
             Until::Time(time) => {
                 let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
-                let (first, last) = self.passed(number, since.unwrap_or(Duration::ZERO));
+                let (first, last) = self.passed(seqno, since.unwrap_or(Duration::ZERO));
                 match (first, last) {
                     (first, Some(last)) if first != Some(last) => Err(BackupError::ClockSetBack {
-                        earliest: first.unwrap_or(number),
+                        earliest: first.unwrap_or(seqno),
                         latest: last,
                     }
                     .into()),
                     (_, Some(target)) if target <= to => Ok(target),
                     (_, Some(_)) => hole.map_or(Ok(to), |hole| Err(hole_error(hole))),
-                    (_, None) if since.is_some_and(|since| made <= since) => Ok(number),
+                    (_, None) if since.is_some_and(|since| made <= since) => Ok(seqno),
                     (_, None) => out_of_reach("a time before the backup".to_owned()),
                 }
             }
         }
     }
 
-    /// The numbers behind `number` up to which everything was durable when the clock went past `time` for the first
-    /// time and for the last. They differ if it was set back in between, and then nobody but the one who asks can
-    /// know which was meant. What lies before the backup does not matter.
-    fn passed(&self, number: u64, time: Duration) -> (Option<u64>, Option<u64>) {
-        let behind = || self.batches.iter().filter(|b| b.header.last > number);
+    /// The numbers behind `seqno` up to which everything was durable when the clock went past
+    /// `time` for the first time and for the last. They differ if it was set back in between, and
+    /// then nobody but the one who asks can know which was meant. What lies before the backup does
+    /// not matter.
+    fn passed(&self, seqno: u64, time: Duration) -> (Option<u64>, Option<u64>) {
+        let behind = || self.batches.iter().filter(|b| b.header.last > seqno);
         let is_before = |batch: &&Batch| batch.header.time <= time;
         let end = |batch: &Batch| batch.header.last;
         let first = behind().take_while(is_before).last().map(end);
@@ -362,9 +363,9 @@ impl Archive {
             };
             let bytes = self.load(batch)?.ok_or_else(damaged)?;
             for transaction in transactions(&bytes) {
-                let (number, payload) = transaction.ok_or_else(damaged)?;
-                if number > done && number <= to {
-                    f(ArchivedTransaction { number, payload })?;
+                let (seqno, payload) = transaction.ok_or_else(damaged)?;
+                if seqno > done && seqno <= to {
+                    f(ArchivedTransaction { seqno, payload })?;
                 }
             }
             done = batch.header.last;

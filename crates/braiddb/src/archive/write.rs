@@ -270,8 +270,8 @@ impl Archiver {
                 }
             };
             let last = tail.read(BATCH_BYTES, &mut |log_record| {
-                if log_record.number > after {
-                    batch.extend(log_record.number.to_le_bytes());
+                if log_record.seqno > after {
+                    batch.extend(log_record.seqno.to_le_bytes());
                     batch.extend(narrow::<u32>(log_record.payload.len()).to_le_bytes());
                     batch.extend_from_slice(log_record.payload);
                     count += 1;

@@ -163,14 +163,14 @@ pub enum BackupError {
     },
     /// A table was bulk-loaded without the log, so the archive lacks its entries.
     #[error(
-        "cannot restore table {table:?}: transaction {number} loaded it past the log, after the backup; restore up to number {}, or give a backup that goes further",
-        number - 1
+        "cannot restore table {table:?}: transaction {seqno} loaded it past the log, after the backup; restore up to number {}, or give a backup that goes further",
+        seqno - 1
     )]
     LoadedTable {
         /// The table's name.
         table: String,
         /// Sequence number of the transaction that made it visible.
-        number: u64,
+        seqno: u64,
     },
     /// The archive belongs to another database.
     #[error(

@@ -37,7 +37,7 @@ pub(super) const FOOTER: usize = 16;
 pub(super) struct Parent {
     /// The digest of its manifest.
     pub(super) digest: u128,
-    pub(super) number: u64,
+    pub(super) seqno: u64,
 }
 
 /// What a backup says about itself.
@@ -46,7 +46,7 @@ pub(crate) struct Manifest {
     /// The identity of the database's log.
     pub(super) identity: u128,
     /// It has the transactions up to this number.
-    pub(super) number: u64,
+    pub(super) seqno: u64,
     /// The checkpoint that was copied.
     pub(super) sequence: u64,
     /// When it was made, since 1970.
@@ -77,16 +77,16 @@ impl Manifest {
         out.extend([0; 4]);
         let body = out.len();
         out.extend(self.identity.to_le_bytes());
-        out.extend(self.number.to_le_bytes());
+        out.extend(self.seqno.to_le_bytes());
         out.extend(self.sequence.to_le_bytes());
         out.extend(nanos(self.time).to_le_bytes());
         let parent = self.parent.unwrap_or(Parent {
             digest: 0,
-            number: 0,
+            seqno: 0,
         });
         out.extend(u64::from(self.parent.is_some()).to_le_bytes());
         out.extend(parent.digest.to_le_bytes());
-        out.extend(parent.number.to_le_bytes());
+        out.extend(parent.seqno.to_le_bytes());
         out.extend(self.pages.to_le_bytes());
         out.extend(self.pages_digest.to_le_bytes());
         out.extend((self.meta.len() as u64).to_le_bytes());
@@ -124,12 +124,12 @@ impl Manifest {
 
     fn decode_body(mut rest: Fields<'_>) -> Option<Self> {
         let identity = rest.u128()?;
-        let (number, sequence) = (rest.u64()?, rest.u64()?);
+        let (seqno, sequence) = (rest.u64()?, rest.u64()?);
         let time = Duration::from_nanos(rest.u64()?);
         let has_parent = rest.u64()?;
         let parent = Parent {
             digest: rest.u128()?,
-            number: rest.u64()?,
+            seqno: rest.u64()?,
         };
         let parent = match has_parent {
             0 => None,
@@ -149,7 +149,7 @@ impl Manifest {
         }
         Some(Self {
             identity,
-            number,
+            seqno,
             sequence,
             time,
             parent,
@@ -297,12 +297,12 @@ mod tests {
     fn a_manifest_is_read_as_it_was_written_and_damage_is_told() {
         let manifest = Manifest {
             identity: 1 << 100,
-            number: 42,
+            seqno: 42,
             sequence: 7,
             time: Duration::from_secs(1_700_000_000),
             parent: Some(Parent {
                 digest: 99,
-                number: 41,
+                seqno: 41,
             }),
             pages: 3,
             pages_digest: 5,

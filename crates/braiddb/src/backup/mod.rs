@@ -51,7 +51,7 @@ pub struct BackupProgress {
 #[non_exhaustive]
 pub struct BackupReport {
     /// The backup contains exactly the transactions up to this sequence number.
-    pub number: u64,
+    pub seqno: u64,
     /// Pages of the database.
     pub pages_total: u64,
     /// Pages copied: all of them, or those that changed since the parent.
@@ -100,7 +100,7 @@ impl Database {
     ///     .backup_options()
     ///     .incremental_from(dir.path().join("monday"))
     ///     .to_path(dir.path().join("tuesday"))?;
-    /// assert!(since.number > full.number);
+    /// assert!(since.seqno > full.seqno);
     ///
     /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
     /// braid::restore(&chain, dir.path().join("restored"))?;
@@ -168,7 +168,7 @@ impl<'a> Backup<'a> {
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.inner.file_mode)?;
         let mut report = self.copy(parent, &mut sink)?;
-        report.path = Some(sink.finish(report.number)?);
+        report.path = Some(sink.finish(report.seqno)?);
         self.note(&report);
         Ok(report)
     }
@@ -191,7 +191,7 @@ impl<'a> Backup<'a> {
     /// archiving may ask for another one.
     fn note(&self, report: &BackupReport) {
         if !self.inner.is_read_only() {
-            let _ = self.inner.copies.note_backup(report.number);
+            let _ = self.inner.copies.note_backup(report.seqno);
         }
     }
 
@@ -226,7 +226,7 @@ impl<'a> Backup<'a> {
             && parent.sequence > pinned.sequence()
         {
             return Err(BackupError::NewerParent {
-                parent: parent.number,
+                parent: parent.seqno,
             }
             .into());
         }
@@ -262,12 +262,12 @@ impl<'a> Backup<'a> {
         }
         let written_bytes = batches.finish(Manifest {
             identity: self.inner.log.identity(),
-            number: start.number,
+            seqno: start.seqno,
             sequence,
             time: braid_rt::wall_clock(),
             parent: parent.as_ref().map(|parent| Parent {
                 digest: parent.digest(),
-                number: parent.number,
+                seqno: parent.seqno,
             }),
             pages: copied,
             pages_digest: 0,
@@ -276,7 +276,7 @@ impl<'a> Backup<'a> {
             entries: entries.to_vec(),
         })?;
         Ok(BackupReport {
-            number: start.number,
+            seqno: start.seqno,
             pages_total,
             pages: copied,
             read_bytes: copied * PAGE_SIZE as u64,

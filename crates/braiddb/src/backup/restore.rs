@@ -36,7 +36,7 @@ pub enum Until {
     /// The end of the backups and the archive.
     End,
     /// After the transaction with this sequence number.
-    Number(u64),
+    Seqno(u64),
     /// After the transactions that were durable at this time, with the resolution of the archive:
     /// it records the durable sequence number at intervals of [`crate::Builder::archive_interval`].
     Time(SystemTime),
@@ -48,9 +48,9 @@ pub enum Until {
 pub struct RestoreReport {
     /// The database contains exactly the transactions up to this sequence number. New transactions
     /// get greater ones.
-    pub number: u64,
+    pub seqno: u64,
     /// Last sequence number in the backups.
-    pub backup_number: u64,
+    pub backup_seqno: u64,
     /// Pages read from the backups.
     pub pages: u64,
     /// Transactions applied from the archive.
@@ -91,7 +91,7 @@ enum ArchiveSource {
 ///     .archive("/backups/archive")
 ///     .until(braid::Until::Time(an_hour_ago))
 ///     .run("/data/restored")?;
-/// println!("restored up to transaction {}", report.number);
+/// println!("restored up to transaction {}", report.seqno);
 /// # Ok(())
 /// # }
 /// ```
@@ -329,13 +329,13 @@ impl<'a> Restore<'a> {
         if let Some(archive) = &archive {
             let replay = Replay::new(&store);
             archive.read(
-                manifest.number,
+                manifest.seqno,
                 until,
                 &mut |transaction: ArchivedTransaction<'_>| {
                     transactions += 1;
                     check_loaded(&manifest, transaction)?;
                     replay.add(LogRecord {
-                        number: transaction.number,
+                        seqno: transaction.seqno,
                         records: 1,
                         payload: transaction.payload,
                     })
@@ -346,8 +346,8 @@ impl<'a> Restore<'a> {
         begin_log(&device, &store, &meta, until)?;
         end(&*device)?;
         Ok(RestoreReport {
-            number: until,
-            backup_number: manifest.number,
+            seqno: until,
+            backup_seqno: manifest.seqno,
             pages,
             transactions,
         })
@@ -371,7 +371,7 @@ fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Re
         let mut all = redo::decode(transaction.payload).filter_map(|redo| named(redo.ok()?));
         return Err(BackupError::LoadedTable {
             table: all.next().map_or_else(String::new, |(_, name, _)| name),
-            number: transaction.number,
+            seqno: transaction.seqno,
         }
         .into());
     }
@@ -392,7 +392,7 @@ impl Chain {
             (None, Some(parent)) => {
                 return Err(BackupError::NotFull {
                     backup: backup(),
-                    parent: parent.number,
+                    parent: parent.seqno,
                 }
                 .into());
             }
@@ -404,8 +404,8 @@ impl Chain {
                     return Err(BackupError::BrokenChain {
                         backup: backup(),
                         // A full one needs none.
-                        needs: parent.map_or(0, |parent| parent.number),
-                        found: last.number,
+                        needs: parent.map_or(0, |parent| parent.seqno),
+                        found: last.seqno,
                     }
                     .into());
                 }
@@ -419,18 +419,18 @@ impl Chain {
 /// The number to which a database is restored.
 fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
     if let Some(archive) = archive {
-        return archive.target(until, manifest.identity, manifest.number, manifest.time);
+        return archive.target(until, manifest.identity, manifest.seqno, manifest.time);
     }
     let asked = match until {
-        Until::End => return Ok(manifest.number),
-        Until::Number(number) if number == manifest.number => return Ok(number),
-        Until::Number(number) => format!("number {number}"),
+        Until::End => return Ok(manifest.seqno),
+        Until::Seqno(seqno) if seqno == manifest.seqno => return Ok(seqno),
+        Until::Seqno(seqno) => format!("number {seqno}"),
         Until::Time(_) => "a time without an archive".to_owned(),
     };
     Err(BackupError::OutOfReach {
         asked,
-        from: manifest.number,
-        to: manifest.number,
+        from: manifest.seqno,
+        to: manifest.seqno,
     }
     .into())
 }
@@ -458,8 +458,8 @@ fn end(device: &dyn Device) -> Result<()> {
     device.sync_directory().map_err(failed)
 }
 
-/// Begins a log behind `number`, and makes a checkpoint whose log begins there.
-fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, number: u64) -> Result<()> {
+/// Begins a log behind `seqno`, and makes a checkpoint whose log begins there.
+fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -> Result<()> {
     // Nothing is written to it here: as small as its protocol lets it be.
     let slot_bytes = 8 << 10;
     let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
@@ -472,7 +472,7 @@ fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, number: u64) 
         flush_mode: FlushMode::Callers,
         ..LogOptions::default()
     };
-    let log = Log::create_behind(device.clone(), options, number)?;
+    let log = Log::create_behind(device.clone(), options, seqno)?;
     let start: CheckpointPosition = log.quiesce(|start| start);
     let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
     checkpoint.write(&|_| {})?;

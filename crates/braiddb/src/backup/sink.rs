@@ -52,8 +52,8 @@ impl FileSink {
     }
 
     /// Makes the file durable and gives it its name, which it returns.
-    pub(super) fn finish(self, number: u64) -> Result<PathBuf> {
-        let name = || self.directory.join(format!("backup-{number:020}.braid"));
+    pub(super) fn finish(self, seqno: u64) -> Result<PathBuf> {
+        let name = || self.directory.join(format!("backup-{seqno:020}.braid"));
         let path = self.path.unwrap_or_else(name);
         self.file.sync_all().map_err(failed)?;
         // Never over another one. (Two backups to one name at a time are the caller's to avoid.)

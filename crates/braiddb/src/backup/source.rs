@@ -23,7 +23,7 @@ pub struct BackupInfo {
     /// Identity of the database that was backed up. A restored database has a new one.
     pub identity: u128,
     /// The backup contains the transactions up to this sequence number.
-    pub number: u64,
+    pub seqno: u64,
     /// Time of the backup.
     pub time: SystemTime,
     /// Sequence number of the backup that it builds on; `None` for a full backup.
@@ -40,9 +40,9 @@ pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
     let manifest = read_manifest(path.as_ref())?;
     Ok(BackupInfo {
         identity: manifest.identity,
-        number: manifest.number,
+        seqno: manifest.seqno,
         time: SystemTime::UNIX_EPOCH + manifest.time,
-        parent: manifest.parent.map(|parent| parent.number),
+        parent: manifest.parent.map(|parent| parent.seqno),
         pages: manifest.pages,
     })
 }

@@ -81,11 +81,11 @@ impl Database {
             // A checkpoint that is under way has decided already which log it gives up; those from here on
             // know of this feed.
             let _no_checkpoint = inner.checkpoint_running.lock();
-            let number = inner.log.durable_seqno();
-            inner.retention.set_feed(name, number);
+            let seqno = inner.log.durable_seqno();
+            inner.retention.set_feed(name, seqno);
             let mut tx = inner.begin(Default::default());
             let done = tx
-                .insert(&inner.catalog_table(), &key, &number.to_le_bytes())
+                .insert(&inner.catalog_table(), &key, &seqno.to_le_bytes())
                 .and_then(|_| tx.commit());
             if let Err(error) = done {
                 inner.retention.remove_feed(name);
@@ -106,7 +106,7 @@ impl Database {
         }
         let feeds = inner.retention.feeds().into_iter();
         feeds
-            .map(|(name, number)| (name, inner.position(number)))
+            .map(|(name, seqno)| (name, inner.position(seqno)))
             .collect()
     }
 
@@ -138,11 +138,11 @@ impl Feed {
     /// [`Error::FeedMissing`] if it was dropped.
     pub fn position(&self) -> Result<Position> {
         self.inner.check_open()?;
-        let number = self.inner.retention.feed(&self.name);
+        let seqno = self.inner.retention.feed(&self.name);
         let missing = || Error::FeedMissing {
             name: self.name.clone(),
         };
-        Ok(self.inner.position(number.ok_or_else(missing)?))
+        Ok(self.inner.position(seqno.ok_or_else(missing)?))
     }
 
     /// Reads the transactions that are not acknowledged.
@@ -167,18 +167,18 @@ impl Feed {
         inner.check_open()?;
         inner.check_position(position)?;
         let _change = inner.catalog_change.lock();
-        if self.position()?.number >= position.number {
+        if self.position()?.seqno >= position.seqno {
             return Ok(());
         }
         let mut tx = inner.begin(Default::default());
-        let number = position.number.to_le_bytes();
-        tx.insert(&inner.catalog_table(), &feed_key(&self.name)?, &number)?;
+        let seqno = position.seqno.to_le_bytes();
+        tx.insert(&inner.catalog_table(), &feed_key(&self.name)?, &seqno)?;
         match braid_rt::mutant!("acknowledge_in_memory") {
             true => tx.abort(),
             false => drop(tx.commit()?),
         }
         // Only now: the log is given up when this is sure to be found again.
-        inner.retention.set_feed(&self.name, position.number);
+        inner.retention.set_feed(&self.name, position.seqno);
         Ok(())
     }
 }

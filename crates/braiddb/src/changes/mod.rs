@@ -37,20 +37,20 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     identity: u128,
-    number: u64,
+    seqno: u64,
 }
 
 impl Position {
     /// Returns the sequence number of the transaction before the position.
-    pub fn number(&self) -> u64 {
-        self.number
+    pub fn seqno(&self) -> u64 {
+        self.seqno
     }
 
     /// Encodes the position as 24 bytes.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.seqno.to_le_bytes());
         bytes
     }
 
@@ -64,14 +64,14 @@ impl Position {
         };
         Self {
             identity: u128::from(word(0)) | u128::from(word(8)) << 64,
-            number: word(16),
+            seqno: word(16),
         }
     }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}:{}", self.identity, self.number)
+        write!(f, "{:032x}:{}", self.identity, self.seqno)
     }
 }
 
@@ -80,10 +80,10 @@ impl FromStr for Position {
 
     fn from_str(text: &str) -> Result<Self> {
         let parse = || {
-            let (identity, number) = text.split_once(':')?;
+            let (identity, seqno) = text.split_once(':')?;
             Some(Self {
                 identity: u128::from_str_radix(identity, 16).ok()?,
-                number: number.parse().ok()?,
+                seqno: seqno.parse().ok()?,
             })
         };
         parse().ok_or_else(|| Error::Decode {
@@ -115,7 +115,7 @@ pub struct Change {
 #[non_exhaustive]
 pub struct ChangeSet {
     /// Sequence number of the transaction, that of its [`crate::Commit`].
-    pub number: u64,
+    pub seqno: u64,
     /// Position after the transaction.
     pub position: Position,
     /// Writes to tables. The engine's own writes, such as names of tables, are not included.
@@ -206,8 +206,8 @@ impl Database {
     }
 
     /// Returns the position after the transaction with this sequence number.
-    pub fn position_behind(&self, number: u64) -> Position {
-        self.inner().position(number)
+    pub fn position_behind(&self, seqno: u64) -> Position {
+        self.inner().position(seqno)
     }
 
     /// Returns the oldest position from which changes can be read: without feeds, the start of the
@@ -218,16 +218,16 @@ impl Database {
 }
 
 impl Inner {
-    fn position(&self, number: u64) -> Position {
+    fn position(&self, seqno: u64) -> Position {
         Position {
             identity: self.log.identity(),
-            number,
+            seqno,
         }
     }
 
     fn check_position(&self, position: Position) -> Result<()> {
         let is_own = position.identity == self.log.identity();
-        if is_own && position.number <= self.log.durable_seqno() {
+        if is_own && position.seqno <= self.log.durable_seqno() {
             return Ok(());
         }
         Err(Error::ForeignPosition { position })
@@ -245,20 +245,20 @@ impl Changes {
     fn open(inner: &Arc<Inner>, from: Position) -> Result<Self> {
         inner.check_open()?;
         inner.check_position(from)?;
-        let number = from.number;
-        let lost = || inner.position_lost(number);
+        let seqno = from.seqno;
+        let lost = || inner.position_lost(seqno);
         if let Some(view) = inner.view.get() {
             view.pin_log();
         }
-        let held = inner.retention.add_reader(number).ok_or_else(lost)?;
-        let tail = tail(inner, number)?;
+        let held = inner.retention.add_reader(seqno).ok_or_else(lost)?;
+        let tail = tail(inner, seqno)?;
         Ok(Self {
             inner: inner.clone(),
             tail,
             tail_at: 0,
             ahead: VecDeque::new(),
-            read_to: number,
-            position: number,
+            read_to: seqno,
+            position: seqno,
             held,
             tables: HashMap::new(),
             catalog_scans: 0,
@@ -295,9 +295,9 @@ impl Changes {
     fn advance(&mut self) -> Result<Option<ChangeSet>> {
         self.inner.check_open()?;
         loop {
-            while let Some((number, payload)) = self.ahead.pop_front() {
-                self.go_to(number);
-                let set = self.decode(number, payload)?;
+            while let Some((seqno, payload)) = self.ahead.pop_front() {
+                self.go_to(seqno);
+                let set = self.decode(seqno, payload)?;
                 if !set.changes.is_empty() || !set.loaded.is_empty() {
                     return Ok(Some(set));
                 }
@@ -309,19 +309,19 @@ impl Changes {
         }
     }
 
-    fn go_to(&mut self, number: u64) {
-        self.position = number;
+    fn go_to(&mut self, seqno: u64) {
+        self.position = seqno;
         // Relaxed: who sees it late keeps more.
-        self.held.store(number, Ordering::Relaxed);
+        self.held.store(seqno, Ordering::Relaxed);
     }
 
     /// Reads on; says whether that led anywhere.
     fn read(&mut self) -> Result<bool> {
         let (ahead, after) = (&mut self.ahead, self.read_to);
         let read = self.tail.read(READ_BYTES, &mut |log_record| {
-            let skipped = log_record.number % 16 == 5 && braid_rt::mutant!("feed_skips");
-            if log_record.number > after && !skipped {
-                ahead.push_back((log_record.number, log_record.payload.to_vec()));
+            let skipped = log_record.seqno % 16 == 5 && braid_rt::mutant!("feed_skips");
+            if log_record.seqno > after && !skipped {
+                ahead.push_back((log_record.seqno, log_record.payload.to_vec()));
             }
         });
         let to = match read {
@@ -338,7 +338,7 @@ impl Changes {
         Ok(std::mem::replace(&mut self.tail_at, to) != to)
     }
 
-    fn decode(&mut self, number: u64, payload: Vec<u8>) -> Result<ChangeSet> {
+    fn decode(&mut self, seqno: u64, payload: Vec<u8>) -> Result<ChangeSet> {
         let payload = Bytes::from(payload);
         let mut changes = Vec::new();
         let mut loaded = Vec::new();
@@ -375,8 +375,8 @@ impl Changes {
             names.extend(self.table(id)?.map(|table| table.name.clone()));
         }
         Ok(ChangeSet {
-            number,
-            position: self.inner.position(number),
+            seqno,
+            position: self.inner.position(seqno),
             changes,
             loaded: names,
         })
@@ -399,11 +399,11 @@ impl Changes {
 }
 
 /// Follows the log from before a number.
-fn tail(inner: &Inner, number: u64) -> Result<TailReader> {
-    let start = inner.retention.position_before(number);
-    let start = start.ok_or_else(|| inner.position_lost(number))?;
+fn tail(inner: &Inner, seqno: u64) -> Result<TailReader> {
+    let start = inner.retention.position_before(seqno);
+    let start = start.ok_or_else(|| inner.position_lost(seqno))?;
     inner.log.tail(&start).map_err(|error| match error {
-        LogError::Released { .. } => inner.position_lost(number),
+        LogError::Released { .. } => inner.position_lost(seqno),
         error => error.into(),
     })
 }

@@ -40,8 +40,8 @@ impl Notifier {
 }
 
 impl Inner {
-    /// Waits until something behind `number` is durable, or the time has come; says which.
-    pub(crate) fn wait_for_progress(&self, number: u64, deadline: Option<Instant>) -> Result<bool> {
+    /// Waits until something behind `seqno` is durable, or the time has come; says which.
+    pub(crate) fn wait_for_progress(&self, seqno: u64, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let notifications = self.notifier.state.lock().notifications;
             self.check_open()?;
@@ -51,25 +51,25 @@ impl Inner {
             if acknowledged > self.log.durable_seqno() {
                 self.log.ticket(acknowledged).wait()?;
             }
-            if self.log.durable_seqno() > number {
+            if self.log.durable_seqno() > seqno {
                 return Ok(true);
             }
             if let Some(cause) = self.poisoned() {
                 return Err(Error::Poisoned { cause });
             }
-            self.arm_notifier(number);
+            self.arm_notifier(seqno);
             let mut state = self.notifier.state.lock();
             while state.notifications == notifications {
                 let notified = &self.notifier.notified;
                 if notified.wait_until_or_forever(&mut state, deadline) {
-                    return Ok(self.log.durable_seqno() > number);
+                    return Ok(self.log.durable_seqno() > seqno);
                 }
             }
         }
     }
 
-    /// Arms the notifier for the moment when anything after `number` is acknowledged.
-    fn arm_notifier(&self, number: u64) {
+    /// Arms the notifier for the moment when anything after `seqno` is acknowledged.
+    fn arm_notifier(&self, seqno: u64) {
         let kinds = self.log.progress_kinds();
         let unarmed: Vec<usize> = {
             let mut state = self.notifier.state.lock();
@@ -82,7 +82,7 @@ impl Inner {
         for kind in unarmed {
             let notifier = Arc::clone(&self.notifier);
             self.log
-                .on_progress(kind, number, move || notifier.notify_for(kind));
+                .on_progress(kind, seqno, move || notifier.notify_for(kind));
         }
     }
 }

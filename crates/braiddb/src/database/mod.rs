@@ -326,7 +326,7 @@ impl Database {
         Ok(self.inner.log.sync()?)
     }
 
-    /// Blocks until the transaction with this [sequence number](crate::Ticket::into_number), and
+    /// Blocks until the transaction with this [sequence number](crate::Ticket::into_seqno), and
     /// all before it, are durable.
     ///
     /// A [`Ticket`](crate::Ticket) waits for the flush of its own transaction, and with the
@@ -341,7 +341,7 @@ impl Database {
     /// for i in 0..100 {
     ///     let mut tx = db.begin();
     ///     tx.insert(&t, &i, "x")?;
-    ///     newest = tx.commit_async()?.into_number();
+    ///     newest = tx.commit_async()?.into_seqno();
     /// }
     /// db.wait_durable(newest)?; // and so all of them
     /// assert!(db.durable_seqno() >= newest);
@@ -351,7 +351,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the log failed before;
-    /// [`Error::NumberMissing`](crate::Error::NumberMissing) if no transaction has this sequence
+    /// [`Error::SeqnoMissing`](crate::Error::SeqnoMissing) if no transaction has this sequence
     /// number yet.
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
@@ -359,9 +359,12 @@ impl Database {
         if log.durable_seqno() >= number {
             return Ok(());
         }
-        let newest = log.last_number();
+        let newest = log.last_seqno();
         if newest < number {
-            return Err(crate::Error::NumberMissing { number, newest });
+            return Err(crate::Error::SeqnoMissing {
+                seqno: number,
+                newest,
+            });
         }
         self.inner.check_open()?;
         Ok(log.ticket(number).wait()?)
@@ -376,7 +379,7 @@ impl Database {
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?;
-    /// assert!(db.durable_seqno() >= commit.number());
+    /// assert!(db.durable_seqno() >= commit.seqno());
     /// # Ok(())
     /// # }
     /// ```

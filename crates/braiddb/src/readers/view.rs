@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Source {
     /// The same for all states that are read from here: handles of tables are good for each of them.
-    number: u64,
+    seqno: u64,
     base: Arc<dyn Device>,
     /// The directory, for errors.
     path: PathBuf,
@@ -133,7 +133,7 @@ impl Source {
         lock: Option<DirectoryLock>,
     ) -> Self {
         Self {
-            number: Identity::number(),
+            seqno: Identity::number(),
             base,
             path,
             table,
@@ -187,7 +187,7 @@ impl Source {
             base: self.base.clone(),
             path: self.path.clone(),
             checkpoint,
-            source: self.number,
+            source: self.seqno,
             durable,
             kept_from: kept_from.cloned(),
         })
@@ -287,7 +287,7 @@ impl View {
             return;
         };
         let mut log = self.log.lock();
-        if log.iter().any(|pin| pin.start.number == self.start.number) {
+        if log.iter().any(|pin| pin.start.seqno == self.start.seqno) {
             return;
         }
         // Without the pin the log may go, which the reader of changes is told then.
@@ -333,9 +333,9 @@ impl Database {
             Some((before, view)) => {
                 let log = view.log.lock();
                 let needed = before.retention.needed_start();
-                let oldest = log.iter().map(|pin| pin.start.number);
-                let from = oldest.filter(|&number| number <= needed).max();
-                let is_needed = |pin: &&Arc<LogPin>| Some(pin.start.number) >= from;
+                let oldest = log.iter().map(|pin| pin.start.seqno);
+                let from = oldest.filter(|&seqno| seqno <= needed).max();
+                let is_needed = |pin: &&Arc<LogPin>| Some(pin.start.seqno) >= from;
                 log.iter().filter(is_needed).cloned().collect()
             }
         };
@@ -393,7 +393,7 @@ impl Database {
     /// assert!(reader.refresh()?);
     /// assert_eq!(reader.get(&read, "cups")?, Some(12));
     /// assert_eq!(before.get(&read, "cups")?, None);
-    /// assert!(before.number() < reader.snapshot().number());
+    /// assert!(before.seqno() < reader.snapshot().seqno());
     /// # }
     /// # Ok(())
     /// # }

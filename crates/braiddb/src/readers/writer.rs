@@ -143,13 +143,13 @@ impl Readers {
 
     /// Keeps the log behind the newest checkpoint, or the one that was the newest, if a reader needs it: as much as
     /// for feeds.
-    pub(crate) fn keep_log(&self, sequence: u64, number: u64, retention: &Retention) {
+    pub(crate) fn keep_log(&self, sequence: u64, seqno: u64, retention: &Retention) {
         let mut kept = self.kept.lock();
         let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
         if !is_kept && self.is_pinned(sequence..sequence + 1, ReaderNeeds::Log) {
             braid_rt::coverage_point("readers: log is kept");
             kept.log
-                .extend(retention.add_reader(number).map(|held| (sequence, held)));
+                .extend(retention.add_reader(seqno).map(|held| (sequence, held)));
         }
     }
 

@@ -21,7 +21,7 @@ fn any_number_behind_the_backup_can_be_restored() {
         let model = Model::default();
         model.begin(&db).unwrap();
         let number = under_load(&db, &model, 7, || {
-            let number = db.backup(path("full")).unwrap().number;
+            let number = db.backup(path("full")).unwrap().seqno;
             for _ in 0..3 {
                 db.checkpoint().unwrap();
                 db.archive_now().unwrap();
@@ -45,9 +45,9 @@ fn any_number_behind_the_backup_can_be_restored() {
         let middle = behind[behind.len() / 2];
         let points = [
             (Until::End, model.last()),
-            (Until::Number(number), number),
-            (Until::Number(behind[0]), behind[0]),
-            (Until::Number(middle), middle),
+            (Until::Seqno(number), number),
+            (Until::Seqno(behind[0]), behind[0]),
+            (Until::Seqno(middle), middle),
         ];
         for (i, (until, expected)) in points.into_iter().enumerate() {
             let target = path(&format!("restored-{i}"));
@@ -55,7 +55,7 @@ fn any_number_behind_the_backup_can_be_restored() {
                 .backup(path("full"))
                 .archive(path("archive"));
             let report = restore.until(until).run(&target).unwrap();
-            assert!(report.backup_number == number && report.number >= expected);
+            assert!(report.backup_seqno == number && report.seqno >= expected);
             braid::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
             let restored = open_restored(&target).unwrap();
             model.check(&restored, expected);
@@ -63,7 +63,7 @@ fn any_number_behind_the_backup_can_be_restored() {
             let fresh = Model::default();
             let mut rng = fastrand::Rng::with_seed(1);
             fresh.transfer(&restored, &tables, &mut rng).unwrap();
-            assert!(fresh.last() > report.number);
+            assert!(fresh.last() > report.seqno);
         }
     }
 }
@@ -72,7 +72,7 @@ fn put(db: &Database, key: u64) -> u64 {
     let table = db.table::<u64, Bytes>("t").unwrap();
     let mut tx = db.begin();
     tx.insert(&table, &key, &vec![key as u8; 500]).unwrap();
-    tx.commit().unwrap().number()
+    tx.commit().unwrap().seqno()
 }
 
 fn keys(db: &Database) -> Vec<u64> {
@@ -150,9 +150,9 @@ fn a_time_is_found_between_batches() {
     }
     let error = backup_error(restore(&backup, &archive, Until::Time(before_backup)));
     assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
-    let error = backup_error(restore(&backup, &archive, Until::Number(1)));
+    let error = backup_error(restore(&backup, &archive, Until::Seqno(1)));
     assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
-    let error = backup_error(restore(&backup, &archive, Until::Number(1 << 40)));
+    let error = backup_error(restore(&backup, &archive, Until::Seqno(1 << 40)));
     assert!(matches!(error, BackupError::OutOfReach { .. }), "{error}");
 }
 
@@ -196,9 +196,9 @@ fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
     let named =
         matches!(error, BackupError::Hole { from, to, .. } if from <= missing && to >= missing);
     assert!(named, "{error}");
-    let beyond = backup_error(restore(&backup, &archive, Until::Number(missing)));
+    let beyond = backup_error(restore(&backup, &archive, Until::Seqno(missing)));
     assert!(matches!(beyond, BackupError::Hole { .. }), "{beyond}");
-    let (restored, _) = restore(&backup, &archive, Until::Number(last)).unwrap();
+    let (restored, _) = restore(&backup, &archive, Until::Seqno(last)).unwrap();
     assert_eq!(keys(&restored), [1]);
     // With a backup from behind the hole it does not matter.
     let mut later = Vec::new();
@@ -218,7 +218,7 @@ fn an_archive_names_what_was_released_before_it_began() {
     let db = reopen();
     put(&db, 1);
     let mut backup = Vec::new();
-    let backed_up = db.backup_to(&mut backup).unwrap().number;
+    let backed_up = db.backup_to(&mut backup).unwrap().seqno;
     db.close().unwrap();
     let db = reopen();
     let missing = put(&db, 2);
@@ -256,7 +256,7 @@ fn an_archive_names_what_was_released_before_it_began() {
     db.close().unwrap();
     let (restored, report) = restore(&later, &archive, Until::End).unwrap();
     assert_eq!(
-        (keys(&restored), report.number),
+        (keys(&restored), report.seqno),
         (vec![1, 2, 3, 4, 5, 6], last)
     );
 }
@@ -500,10 +500,10 @@ fn an_archive_is_whole_after_crashes() {
                 outcome => outcome.unwrap(),
             };
             assert!(
-                report.number >= archived,
+                report.seqno >= archived,
                 "seed {seed}: archived means durable"
             );
-            let whole = numbers.iter().filter(|&&number| number <= report.number);
+            let whole = numbers.iter().filter(|&&number| number <= report.seqno);
             let expected: Vec<u64> = (0..whole.count() as u64).collect();
             if !expected.is_empty() {
                 assert_eq!(keys(&restored), expected, "seed {seed}");
@@ -556,7 +556,7 @@ fn a_damaged_archive_is_told() {
                 assert!(all.starts_with(&found), "byte {at}: {found:?}");
                 // Padding, the header's time, or the last batch, which may have been torn.
                 torn += u32::from(found.len() < all.len());
-                assert!(found.len() >= 25, "byte {at}: {}", report.number);
+                assert!(found.len() >= 25, "byte {at}: {}", report.seqno);
             }
         }
         bytes[at] ^= 4;
@@ -580,11 +580,15 @@ fn a_table_that_was_loaded_past_the_log_is_told() {
     put(&db, 3);
     db.archive_now().unwrap();
     let error = backup_error(restore(&before, &archive, Until::End));
-    let BackupError::LoadedTable { table, number } = &error else {
+    let BackupError::LoadedTable {
+        table,
+        seqno: number,
+    } = &error
+    else {
         panic!("{error}");
     };
     assert_eq!(table, "loaded");
-    let until = Until::Number(number - 1);
+    let until = Until::Seqno(number - 1);
     let (restored, _) = restore(&before, &archive, until).unwrap();
     assert_eq!(keys(&restored), [1]);
     assert!(last < *number && restored.table_names().unwrap() == ["t"]);

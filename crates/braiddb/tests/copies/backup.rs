@@ -26,8 +26,8 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
                 }
                 let report = backup.to_path(path(name)).unwrap();
                 assert_eq!(report.path.as_deref(), Some(&*path(name)));
-                assert!(report.number <= db.durable_seqno());
-                numbers.push(report.number);
+                assert!(report.seqno <= db.durable_seqno());
+                numbers.push(report.seqno);
                 // Many checkpoints, which would reuse the blocks.
                 (0..5).for_each(|_| db.checkpoint().unwrap());
             }
@@ -40,14 +40,11 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
             let target = path(&format!("restored-{count}"));
             let chain: Vec<_> = names[..count].iter().map(|name| path(name)).collect();
             let report = braid::restore(&chain, &target).unwrap();
-            assert_eq!(
-                (report.number, report.transactions),
-                (numbers[count - 1], 0)
-            );
+            assert_eq!((report.seqno, report.transactions), (numbers[count - 1], 0));
             let found = braid::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
             assert!(found.records > 0);
             let restored = open_restored(&target).unwrap();
-            model.check(&restored, report.number);
+            model.check(&restored, report.seqno);
             // It is a database like any other, whose numbers go on.
             let tables = crate::model::tables(&restored).unwrap();
             let mut rng = fastrand::Rng::with_seed(2);
@@ -61,7 +58,7 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
                     .lock()
                     .unwrap()
                     .keys()
-                    .all(|&n| n > report.number)
+                    .all(|&n| n > report.seqno)
             );
             restored.close().unwrap();
             open_restored(&target).unwrap();
@@ -82,12 +79,9 @@ fn a_stream_is_a_backup() {
     assert_eq!(report.written_bytes, stream.len() as u64);
     let device = Arc::new(MemoryDevice::new());
     let restore = small_restore().stream(&stream[..]);
-    assert_eq!(
-        restore.run_on(device.clone()).unwrap().number,
-        report.number
-    );
+    assert_eq!(restore.run_on(device.clone()).unwrap().seqno, report.seqno);
     let restored = Database::builder().open_on(device).unwrap();
-    model.check(&restored, report.number);
+    model.check(&restored, report.seqno);
 }
 
 /// Rows of a known number of pages, of which few change.
@@ -248,17 +242,17 @@ fn what_does_not_fit_together_is_named() {
     let in_use = backup_error(braid::restore(&[path("full")], path("db")));
     assert!(matches!(in_use, BackupError::DestinationInUse { .. }));
     // Without an archive there is one number.
-    let until = small_restore().backup(path("full")).until(Until::Number(1));
+    let until = small_restore().backup(path("full")).until(Until::Seqno(1));
     assert!(matches!(
         backup_error(until.run(&target)),
         BackupError::OutOfReach { .. }
     ));
     // A directory gives the file a name.
     let report = db.backup(dir.path()).unwrap();
-    let name = format!("backup-{:020}.braid", report.number);
+    let name = format!("backup-{:020}.braid", report.seqno);
     assert_eq!(report.path, Some(path(&name)));
     let info = braid::backup_info(path("c")).unwrap();
-    assert!(info.parent.is_some() && info.number <= report.number);
+    assert!(info.parent.is_some() && info.seqno <= report.seqno);
 }
 
 /// A backup of before is of no use on top of what was restored from it: that is another database.
@@ -321,7 +315,7 @@ fn a_restore_that_is_cut_short_is_no_database() {
     let model = Model::default();
     model.begin(&db).unwrap();
     let mut stream = Vec::new();
-    let number = db.backup_to(&mut stream).unwrap().number;
+    let number = db.backup_to(&mut stream).unwrap().seqno;
     let open = |device: &SimDevice| {
         let builder = small();
         builder
@@ -338,7 +332,7 @@ fn a_restore_that_is_cut_short_is_no_database() {
         let after = device.after_crash();
         match (outcome, open(&after)) {
             (Ok(report), opened) => {
-                assert_eq!(report.number, number);
+                assert_eq!(report.seqno, number);
                 model.check(&opened.unwrap(), number);
                 break;
             }

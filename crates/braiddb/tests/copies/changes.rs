@@ -39,7 +39,7 @@ fn every_commit_is_shown_once_and_in_order() {
                 while sets.len() < until {
                     let set = changes.next_within(Duration::from_secs(60)).unwrap();
                     let set = set.expect("there are writers");
-                    assert!(set.number <= db.durable_seqno());
+                    assert!(set.seqno <= db.durable_seqno());
                     stored = set.position;
                     sets.push(set);
                 }
@@ -58,7 +58,7 @@ fn every_commit_is_shown_once_and_in_order() {
         let mut changes = db.changes(stored).unwrap();
         collect(&mut changes, &mut sets);
         model.check_changes(&sets, 0, model.last());
-        assert_eq!(changes.position().number(), db.durable_seqno());
+        assert_eq!(changes.position().seqno(), db.durable_seqno());
         // All again, as the feed was never acknowledged.
         let mut again = Vec::new();
         collect(&mut db.feed("test").unwrap().changes().unwrap(), &mut again);
@@ -300,7 +300,7 @@ fn a_loaded_table_is_told() {
         (0, &["loaded".into()][..])
     );
     let snapshot = db.snapshot();
-    assert!(snapshot.number() >= set.number);
+    assert!(snapshot.seqno() >= set.seqno);
     assert_eq!(snapshot.iter(&table).unwrap().count(), 1_000);
     db.transact(|tx| tx.insert(&table, &7, &8)).unwrap();
     let set = changes.next().unwrap().unwrap();

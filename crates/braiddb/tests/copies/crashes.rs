@@ -50,13 +50,13 @@ impl History {
                 0 => db.checkpoint()?,
                 1 => {
                     let mut stream = Vec::new();
-                    let number = db.backup_to(&mut stream)?.number;
+                    let number = db.backup_to(&mut stream)?.seqno;
                     self.backups.push((number, stream));
                 }
                 2..6 => {
                     for set in changes.by_ref() {
                         let set: ChangeSet = set?;
-                        self.shown.push((set.number, writes(&set)));
+                        self.shown.push((set.seqno, writes(&set)));
                         if self.rng.u8(..10) == 0 {
                             feed.acknowledge(set.position)?;
                         }
@@ -91,11 +91,11 @@ impl History {
         let seed = self.seed;
         // What recovery kept, by the feed; it was last acknowledged at something that was shown.
         let feed = db.feed("consumer").unwrap();
-        let acknowledged = feed.position().unwrap().number();
+        let acknowledged = feed.position().unwrap().seqno();
         let mut changes = feed.changes().unwrap();
         let kept: Vec<(u64, Writes)> = changes
             .by_ref()
-            .map(|set| set.map(|set| (set.number, writes(&set))).unwrap())
+            .map(|set| set.map(|set| (set.seqno, writes(&set))).unwrap())
             .collect();
         // Nothing that was shown is gone, or another one now.
         let again: Vec<_> = self
@@ -141,7 +141,7 @@ impl History {
             assert!(number <= last, "seed {seed}: a backup of what was lost");
             let device = Arc::new(MemoryDevice::new());
             let restore = small_restore().stream(&stream[..]);
-            assert_eq!(restore.run_on(device.clone()).unwrap().number, number);
+            assert_eq!(restore.run_on(device.clone()).unwrap().seqno, number);
             let builder = small().segment_bytes(256 << 10);
             let restored = builder.open_on(device).unwrap();
             let found = contents(&restored, &tables(&restored).unwrap());

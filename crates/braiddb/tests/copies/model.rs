@@ -42,13 +42,13 @@ impl Model {
             tx.insert(&tables.accounts, &key, &BALANCE)?;
             writes.push(((0, key), Some(BALANCE)));
         }
-        self.note(tx.commit()?.number(), writes);
+        self.note(tx.commit()?.seqno(), writes);
         Ok(tables)
     }
 
-    pub(crate) fn note(&self, number: u64, writes: Writes) {
-        let twice = self.commits.lock().unwrap().insert(number, writes);
-        assert!(twice.is_none(), "number {number} was drawn twice");
+    pub(crate) fn note(&self, seqno: u64, writes: Writes) {
+        let twice = self.commits.lock().unwrap().insert(seqno, writes);
+        assert!(twice.is_none(), "number {seqno} was drawn twice");
     }
 
     /// Moves money, and puts or removes an extra; durable when it returns, or soon.
@@ -91,18 +91,18 @@ impl Model {
             other.insert(&tables.extras, &(1 << 40), &1)?;
             other.abort();
         }
-        let number = match rng.bool() {
-            true => tx.commit()?.number(),
-            false => tx.commit_async()?.number(),
+        let seqno = match rng.bool() {
+            true => tx.commit()?.seqno(),
+            false => tx.commit_async()?.seqno(),
         };
-        self.note(number, writes);
+        self.note(seqno, writes);
         Ok(())
     }
 
     /// What the database holds with the transactions up to a number.
-    pub(crate) fn state_at(&self, number: u64) -> State {
+    pub(crate) fn state_at(&self, seqno: u64) -> State {
         let mut state = State::new();
-        for (_, writes) in self.commits.lock().unwrap().range(..=number) {
+        for (_, writes) in self.commits.lock().unwrap().range(..=seqno) {
             for &(place, value) in writes {
                 match value {
                     Some(value) => state.insert(place, value),
@@ -115,16 +115,16 @@ impl Model {
 
     pub(crate) fn last(&self) -> u64 {
         let commits = self.commits.lock().unwrap();
-        commits.last_key_value().map_or(0, |(&number, _)| number)
+        commits.last_key_value().map_or(0, |(&seqno, _)| seqno)
     }
 
     /// Holds a database against the state at a number.
-    pub(crate) fn check(&self, db: &Database, number: u64) {
+    pub(crate) fn check(&self, db: &Database, seqno: u64) {
         let tables = tables(db).unwrap();
         let found = contents(db, &tables);
         let money: u64 = accounts(&found).sum();
         assert_eq!(money, ACCOUNTS * BALANCE, "money came or went");
-        assert!(found == self.state_at(number), "not the state at {number}");
+        assert!(found == self.state_at(seqno), "not the state at {seqno}");
     }
 
     /// Holds change sets against the commits behind `after`, up to `to`.
@@ -132,9 +132,9 @@ impl Model {
         let commits = self.commits.lock().unwrap();
         let expected: Vec<(u64, Writes)> = commits
             .range(after + 1..=to)
-            .map(|(&number, writes)| (number, sorted(writes.clone())))
+            .map(|(&seqno, writes)| (seqno, sorted(writes.clone())))
             .collect();
-        let found: Vec<(u64, Writes)> = sets.iter().map(|set| (set.number, writes(set))).collect();
+        let found: Vec<(u64, Writes)> = sets.iter().map(|set| (set.seqno, writes(set))).collect();
         let numbers = |sets: &[(u64, Writes)]| sets.iter().map(|s| s.0).collect::<Vec<_>>();
         assert_eq!(numbers(&found), numbers(&expected), "transactions");
         assert!(found == expected, "their writes");
@@ -148,7 +148,7 @@ fn sorted(mut writes: Writes) -> Writes {
 
 /// The writes of a change set, as the model has them.
 pub(crate) fn writes(set: &ChangeSet) -> Writes {
-    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    let seqno = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let value = |bytes: &[u8]| {
         use braid::Value;
         u64::from_value_bytes(braid::Bytes::copy_from_slice(bytes)).unwrap()
@@ -160,7 +160,7 @@ pub(crate) fn writes(set: &ChangeSet) -> Writes {
             other => panic!("a change of {other:?}"),
         };
         let value = change.value.as_ref().map(|bytes| value(bytes));
-        ((table, number(&change.key)), value)
+        ((table, seqno(&change.key)), value)
     };
     sorted(set.changes.iter().map(write).collect())
 }

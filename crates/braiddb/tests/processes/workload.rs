@@ -82,7 +82,7 @@ impl Tables {
 }
 
 /// Holds the database against what was promised of each thread; returns where each thread is. What was
-/// promised is a transaction's number within its thread, and all before it.
+/// promised is a transaction's sequence number within its thread, and all before it.
 pub(crate) fn check(db: &Database, promised: &[u64], what: &str) -> Vec<u64> {
     let tables = Tables::open(db).unwrap();
     let snapshot = db.snapshot();
