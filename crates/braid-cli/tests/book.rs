@@ -316,3 +316,106 @@ fn a_broken_link_is_noticed() {
     assert_eq!(front(both), Vec::<String>::new());
     assert_eq!(front("[a](src/b.rs)").len(), 1);
 }
+
+/// Names that decision 0025 replaced. Those that are also English words are named by their items.
+const OLD_NAMES: &[&str] = &[
+    "Bell",
+    "BRAID_UNTIL_NUMBER",
+    "Codec",
+    "EntrySlot",
+    "FillBuf",
+    "FileDecay",
+    "Follower",
+    "Garbage",
+    "HeldLocks",
+    "InFlight",
+    "LogStart",
+    "MAX_ENTRIES",
+    "PieceHeader",
+    "PieceKind",
+    "PoisonTold",
+    "Spot",
+    "Spots",
+    "TicketHome",
+    "VOID_ALONE",
+    "arm_bell",
+    "backup_number",
+    "braid_db_durable_horizon",
+    "braid_garbage_versions",
+    "braid_snapshot_number",
+    "braid_ticket_number",
+    "codec",
+    "collect_garbage",
+    "consolidated_pieces",
+    "durable_horizon",
+    "durable_place",
+    "expiry",
+    "footprint",
+    "give_back",
+    "hand_on",
+    "inflight",
+    "into_number",
+    "last_number",
+    "leaf_places",
+    "let_go",
+    "log_start",
+    "mend",
+    "spots",
+    "until_number",
+    "vacate",
+    "write_locks",
+];
+
+/// The files below a folder that have names and prose: sources, pages and scripts.
+fn texts_under(folder: &str) -> Vec<String> {
+    const KINDS: [&str; 9] = ["rs", "md", "sh", "h", "c", "py", "pyi", "toml", "svg"];
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().to_str().unwrap().to_owned();
+        let path = format!("{folder}/{name}");
+        let is_text = |kind: &&str| name.ends_with(&format!(".{kind}"));
+        if entry.file_type().unwrap().is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                texts.extend(texts_under(&path));
+            }
+        } else if KINDS.iter().any(is_text) {
+            texts.push(path);
+        }
+    }
+    texts
+}
+
+/// The identifiers of a text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+#[test]
+fn no_old_name_returns() {
+    let is_record = |path: &String| {
+        path.starts_with("docs/decisions/")
+            || path.starts_with("docs/results/")
+            || path == "crates/braid-cli/tests/book.rs"
+    };
+    let folders = ["crates", "docs", "fuzz", "python", "scripts", "tools"];
+    let mut texts: Vec<String> = folders.into_iter().flat_map(texts_under).collect();
+    texts.retain(|path| !is_record(path));
+    texts.extend(FRONT_PAGES.map(str::to_owned));
+    assert!(texts.len() > 300, "{} texts", texts.len());
+    let mut found = Vec::new();
+    for path in texts {
+        let text = read(&path);
+        found.extend(
+            words(&text)
+                .filter(|word| OLD_NAMES.contains(word))
+                .map(|word| format!("{path}: {word}")),
+        );
+    }
+    assert!(
+        found.is_empty(),
+        "old names, see decision 0025:\n{}",
+        found.join("\n")
+    );
+    assert!(words("the `LogStart`, mend_it").any(|word| OLD_NAMES.contains(&word)));
+}
