@@ -298,12 +298,12 @@ mod events {
             &[
                 "INFO [checkpoint]",
                 "checkpoint published",
-                "number=",
+                "seqno=",
                 "pages=",
                 "seconds=",
             ],
         );
-        expect(&lines, &["WARN", "slow commit", "number="]);
+        expect(&lines, &["WARN", "slow commit", "seqno="]);
         // Both commits, and that of the table.
         assert_eq!(
             lines
