@@ -1,4 +1,4 @@
-//! Who is committing right now: one padded commit slot a thread, and the gate in front of them.
+//! Commit slots: one padded slot for each thread that is committing, and the gate in front of them.
 
 use std::sync::atomic::Ordering;
 

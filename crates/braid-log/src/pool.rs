@@ -74,7 +74,7 @@ impl Quota {
         }
     }
 
-    fn recycle(&self, len: u64) {
+    fn release(&self, len: u64) {
         self.files.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(len, Ordering::Relaxed);
     }
@@ -549,7 +549,7 @@ impl SegmentPool {
                 file,
             })),
             Err(error) => {
-                quota.recycle(len);
+                quota.release(len);
                 // A leftover is removed at the next attempt or opening.
                 let _ = device.remove(&unfinished);
                 Err(LogError::io(format!("cannot prepare {name}"), error))
@@ -626,7 +626,7 @@ impl SegmentPool {
                 Ok(())
             };
             match punch.and_then(|()| device.remove(&name)) {
-                Ok(()) => quota.recycle(segment.len),
+                Ok(()) => quota.release(segment.len),
                 Err(error) => {
                     self.state.lock().files.retired.push(segment);
                     return Err(LogError::io(format!("cannot delete {name}"), error));

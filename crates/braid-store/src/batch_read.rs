@@ -63,7 +63,7 @@ impl Pool {
             _ => self.take_frame().ok(),
         };
         let Some(frame) = frame else {
-            latch::recycle(state, empty);
+            latch::release(state, empty);
             return None;
         };
         Some(Wanted {
@@ -90,7 +90,7 @@ impl Pool {
             self.bring_in((page.state, page.empty), page.frame, id, buf);
         } else {
             self.free_frames.lock().push(narrow(page.frame));
-            latch::recycle(page.state, page.empty);
+            latch::release(page.state, page.empty);
         }
     }
 }

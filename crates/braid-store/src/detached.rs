@@ -148,7 +148,7 @@ impl Pool {
             braid_rt::coverage_point("store: a freed page waits for the checkpoint");
             open.to_free.insert(id);
             drop(checkpoint);
-            crate::latch::recycle(state, word);
+            crate::latch::release(state, word);
             return;
         }
         if self.address(id) == UNWRITTEN {

@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, fence};
 /// The word, to read what it leads to.
 #[inline]
 pub(crate) fn open(state: &AtomicU64) -> u64 {
-    // Acquire: pairs with the Release in `recycle`.
+    // Acquire: pairs with the Release in `release`.
     state.load(Ordering::Acquire)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn look_again(state: &AtomicU64) -> u64 {
 #[inline]
 pub(crate) fn take(state: &AtomicU64, word: u64, latched: u64) -> bool {
     braid_rt::yield_point();
-    // Acquire: pairs with the Release in `recycle` of the last holder.
+    // Acquire: pairs with the Release in `release` of the last holder.
     state
         .compare_exchange(word, latched, Ordering::Acquire, Ordering::Relaxed)
         .is_ok()
@@ -45,9 +45,9 @@ pub(crate) fn before_changes() {
     fence(Ordering::Release);
 }
 
-/// Gives the latch back.
+/// Releases the latch.
 #[inline]
-pub(crate) fn recycle(state: &AtomicU64, word: u64) {
+pub(crate) fn release(state: &AtomicU64, word: u64) {
     braid_rt::yield_point();
     // Release: the changes before the word; pairs with `open` and `take`.
     state.store(word, Ordering::Release);

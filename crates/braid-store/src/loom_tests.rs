@@ -47,13 +47,13 @@ fn add_one(state: &AtomicU64, frame: &Frame) {
     for at in frame {
         at.store(at.load(Relaxed) + 1, Relaxed);
     }
-    latch::recycle(state, word + VERSION);
+    latch::release(state, word + VERSION);
 }
 
 /// A reader whose look at the state word says "unchanged" saw both words of one version; writers see
 /// each other's.
 ///
-/// Needs Acquire in `open`, Release in `recycle`, and both fences.
+/// Needs Acquire in `open`, Release in `release`, and both fences.
 #[test]
 fn a_reader_sees_one_version() {
     explore(3, || {
@@ -77,7 +77,7 @@ fn a_reader_sees_one_version() {
 /// A writer that does not look at the version first, as the evictor and the checkpoint do, sees all of
 /// the last holder's changes.
 ///
-/// Needs Acquire in `take` and Release in `recycle`.
+/// Needs Acquire in `take` and Release in `release`.
 #[test]
 fn who_takes_the_latch_sees_the_last_holders_changes() {
     explore(usize::MAX, || {
@@ -90,7 +90,7 @@ fn who_takes_the_latch_sees_the_last_holders_changes() {
         if word & LATCH == 0 && latch::take(&page.0, word, word | LATCH) {
             let seen = [page.1[0].load(Relaxed), page.1[1].load(Relaxed)];
             assert_eq!(seen, [word / VERSION; 2]);
-            latch::recycle(&page.0, word);
+            latch::release(&page.0, word);
         }
         writer.join().unwrap();
     });
@@ -99,7 +99,7 @@ fn who_takes_the_latch_sees_the_last_holders_changes() {
 /// A reader of a page that is evicted meanwhile never takes the next page in its frame for its own, and
 /// whoever finds that page in memory finds its contents.
 ///
-/// Needs Acquire in `open`, Release in `recycle`, and both fences.
+/// Needs Acquire in `open`, Release in `release`, and both fences.
 #[test]
 fn a_frame_is_used_again() {
     explore(3, || {
@@ -110,11 +110,11 @@ fn a_frame_is_used_again() {
             spawn(move || {
                 let (old, new, frame) = &*pool;
                 assert!(latch::take(old, 0, LATCH));
-                latch::recycle(old, VERSION + ABSENT);
+                latch::release(old, VERSION + ABSENT);
                 assert!(latch::take(new, ABSENT, ABSENT | LATCH));
                 latch::before_changes();
                 frame.iter().for_each(|word| word.store(9, Relaxed));
-                latch::recycle(new, VERSION);
+                latch::release(new, VERSION);
             })
         };
         let (old, new, frame) = &*pool;
@@ -229,7 +229,7 @@ impl SmallPool {
         for word in &self.frame {
             word.store(word.load(Relaxed) + 1, Relaxed);
         }
-        latch::recycle(at, state::next_version(word));
+        latch::release(at, state::next_version(word));
         true
     }
 

@@ -103,7 +103,7 @@ impl Pool {
                 self.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
                 self.bring_in((state, empty), frame, id, bytes);
             }
-            None => latch::recycle(state, empty),
+            None => latch::release(state, empty),
         }
     }
 }

@@ -122,5 +122,5 @@ pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
 
 /// Gives the latch back with the page in `frame`, or in none.
 pub(crate) fn moved(state: &AtomicU64, word: u64, frame: u64) {
-    latch::recycle(state, next_version(with_frame(word, frame)));
+    latch::release(state, next_version(with_frame(word, frame)));
 }

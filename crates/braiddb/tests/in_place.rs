@@ -6,14 +6,14 @@ use braid::{
     Bytes, Compression, Database, MemoryDevice, Range, Readable, Result, Table, TableOptions,
 };
 
-type CommitSlots = Vec<(Bytes, Bytes)>;
+type Pairs = Vec<(Bytes, Bytes)>;
 
 fn database() -> Database {
     let builder = Database::builder().pool_bytes(4 << 20);
     builder.open_on(Arc::new(MemoryDevice::new())).unwrap()
 }
 
-fn in_place(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> CommitSlots {
+fn in_place(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> Pairs {
     let mut entries = Vec::new();
     loop {
         let next = match from_back(entries.len()) {
@@ -26,7 +26,7 @@ fn in_place(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> boo
     }
 }
 
-fn iterated(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> CommitSlots {
+fn iterated(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> Pairs {
     let mut entries = Vec::new();
     loop {
         let next = match from_back(entries.len()) {

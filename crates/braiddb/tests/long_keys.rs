@@ -10,7 +10,7 @@ use braid::{
 };
 use braid_io::SimDevice;
 
-type CommitSlots = Table<Bytes, Bytes>;
+type BytesTable = Table<Bytes, Bytes>;
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 type Step<'a> = &'a dyn Fn(&mut Transaction) -> Result<()>;
 
@@ -21,7 +21,7 @@ fn builder() -> braid::Builder {
         .segment_bytes(256 << 10)
 }
 
-fn open() -> (Database, CommitSlots) {
+fn open() -> (Database, BytesTable) {
     let db = builder().open_on(Arc::new(MemoryDevice::new())).unwrap();
     let table = db.table("t").unwrap();
     (db, table)
@@ -40,11 +40,11 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     key(len, rng.u16(..6))
 }
 
-fn put(db: &Database, table: &CommitSlots, key: &[u8], value: &[u8]) {
+fn put(db: &Database, table: &BytesTable, key: &[u8], value: &[u8]) {
     db.transact(|tx| tx.insert(table, key, value)).unwrap();
 }
 
-fn contents(reader: &impl Readable, table: &CommitSlots) -> State {
+fn contents(reader: &impl Readable, table: &BytesTable) -> State {
     let entries = reader.iter(table).unwrap().map(Result::unwrap);
     let forward: State = entries.map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
     let entries = reader.iter(table).unwrap().rev().map(Result::unwrap);
@@ -54,7 +54,7 @@ fn contents(reader: &impl Readable, table: &CommitSlots) -> State {
 }
 
 #[track_caller]
-fn expect(reader: &impl Readable, table: &CommitSlots, state: &State) {
+fn expect(reader: &impl Readable, table: &BytesTable, state: &State) {
     assert!(contents(reader, table) == *state);
     for (key, value) in state {
         let found = reader.get(table, &key[..]).unwrap();
@@ -91,7 +91,7 @@ fn transactions_snapshots_and_savepoints_take_long_keys() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = Arc::new(MemoryDevice::new());
         let mut db = builder().open_on(device.clone()).unwrap();
-        let mut table: CommitSlots = db.table("t").unwrap();
+        let mut table: BytesTable = db.table("t").unwrap();
         let mut state = State::new();
         let mut before = None;
         for round in 0..40u8 {
@@ -172,8 +172,8 @@ fn phantoms_of_long_keys_are_conflicts() {
     for protocol in [Protocol::Glsn, Protocol::Serial, Protocol::Gwsn] {
         let device = Arc::new(MemoryDevice::new());
         let db = builder().protocol(protocol).open_on(device).unwrap();
-        let table: CommitSlots = db.table("t").unwrap();
-        let other: CommitSlots = db.table("other").unwrap();
+        let table: BytesTable = db.table("t").unwrap();
+        let other: BytesTable = db.table("other").unwrap();
         put(&db, &table, b"a", b"");
         // With and without other long keys, of one layer and of several.
         for prepared in [None, Some(key(1_500, 9)), Some(key(4_000, 9))] {
@@ -321,7 +321,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
 
     db.backup(path("full")).unwrap();
     let position = db.position();
-    let table: CommitSlots = db.table("t").unwrap();
+    let table: BytesTable = db.table("t").unwrap();
     let entries = state.iter().map(|(key, value)| (&key[..], &value[..]));
     db.ingest(&table, entries).unwrap();
     expect(&db.snapshot(), &table, &state);
@@ -397,7 +397,7 @@ fn long_keys_that_go_leave_no_pages() {
 fn open_on_a_small_device(
     room: u64,
     keys: impl Iterator<Item = Vec<u8>>,
-) -> (Database, CommitSlots) {
+) -> (Database, BytesTable) {
     let device = SimDevice::new(room);
     let db = Database::builder()
         .background_threads(false)
@@ -409,7 +409,7 @@ fn open_on_a_small_device(
         .max_log_bytes(32 << 20)
         .open_on(Arc::new(device.clone()))
         .unwrap();
-    let table: CommitSlots = db.table("t").unwrap();
+    let table: BytesTable = db.table("t").unwrap();
     let mut tx = db.begin();
     for key in keys {
         tx.insert(&table, &key[..], &[1; 300]).unwrap();

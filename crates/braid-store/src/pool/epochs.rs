@@ -209,7 +209,7 @@ impl Pool {
             info.captured.store(true, Ordering::Relaxed);
         }
         // The page is unchanged, and so is its version.
-        latch::recycle(state, word);
+        latch::release(state, word);
         waits
     }
 
@@ -235,7 +235,7 @@ impl Pool {
                     None => is_over = false,
                 }
             }
-            latch::recycle(state, word);
+            latch::release(state, word);
         }
         drop(checkpoint);
         // The image has its block, or nobody waits for it any more.
@@ -270,7 +270,7 @@ impl Pool {
             }
             self.set_address(&mut checkpoint, id, to);
         }
-        latch::recycle(state, word);
+        latch::release(state, word);
         untouched
     }
 }

@@ -82,7 +82,7 @@ impl Pool {
                 state::moved(state, word, NONE);
                 return Ok(frame);
             }
-            latch::recycle(state, word);
+            latch::release(state, word);
             if step > 2 * self.frames.count() && step % 64 == 0 {
                 // Others hold the rest, for a moment.
                 braid_rt::thread::yield_now();

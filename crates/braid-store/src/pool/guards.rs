@@ -129,6 +129,6 @@ impl<'a> WritePage<'a> {
 impl Drop for WritePage<'_> {
     #[inline]
     fn drop(&mut self) {
-        latch::recycle(self.state, self.version_after());
+        latch::release(self.state, self.version_after());
     }
 }
