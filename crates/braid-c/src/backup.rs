@@ -14,29 +14,29 @@ use crate::options::device;
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::stream::{Sink, braid_source, braid_write_callback};
 
-/// How a backup or a restore gets on.
+/// Progress of a backup or a restore.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_backup_progress {
-    /// Pages copied so far.
+    /// Number of pages copied so far.
     pub pages: u64,
-    /// Pages to copy in all, as far as known.
+    /// Total number of pages to copy, as far as known.
     pub pages_total: u64,
 }
 
-/// Is told how a backup or a restore gets on; `progress` lasts for the call.
+/// Receives the progress of a backup or a restore. `progress` is valid during the call.
 pub type braid_backup_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, progress: *const braid_backup_progress)>;
 
-/// What a backup holds and what it took.
+/// Contents and cost of a backup.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_backup_report {
-    /// It has exactly the transactions up to this number.
+    /// The backup contains exactly the transactions up to this sequence number.
     pub seqno: u64,
-    /// Pages of the database.
+    /// Number of pages of the database.
     pub pages_total: u64,
-    /// Pages copied: all of them, or those that changed since the parent.
+    /// Number of pages copied: all pages, or those that changed since the parent.
     pub pages: u64,
     /// Bytes read from the data file.
     pub read_bytes: u64,
@@ -56,76 +56,79 @@ impl braid_backup_report {
     }
 }
 
-/// What a backup file says about itself.
+/// Description in a backup file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_backup_info {
     /// The identity of the database that was backed up. A restored database has another one.
     pub identity: [u8; 16],
-    /// It has the transactions up to this number.
+    /// The backup contains the transactions up to this sequence number.
     pub seqno: u64,
-    /// When it was made, in microseconds since 1970.
+    /// Time of the backup, in microseconds since 1970.
     pub time_us: u64,
-    /// Whether it builds on another backup.
+    /// Whether the backup is incremental, so that it needs its parent.
     pub is_incremental: bool,
-    /// The number of that backup; 0 if there is none.
+    /// Sequence number of the parent backup; 0 if the backup is full.
     pub parent: u64,
-    /// Pages in it.
+    /// Number of pages in the backup.
     pub pages: u64,
 }
 
-/// To which point a database is restored.
+/// Point to which a database is restored.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_until {
-    /// Everything that the backups and the archive have.
+    /// All transactions in the backups and the archive.
     BRAID_UNTIL_END = 0,
-    /// The transactions up to a number.
+    /// The transactions up to a sequence number.
     BRAID_UNTIL_SEQNO = 1,
-    /// What was durable at a time, in microseconds since 1970, as far as the archive tells times apart.
+    /// The transactions that were durable at a time, in microseconds since 1970, as precisely as
+    /// the archive records times.
     BRAID_UNTIL_TIME = 2,
 }
 
-/// What `braid_restore` restores from, and to which point.
+/// Source and target point of `braid_restore`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_restore_options {
-    /// The paths of the backup files: the full one first, then the incremental ones from the oldest to the newest.
+    /// Paths of the backup files: the full backup first, then the incremental backups from the
+    /// oldest to the newest.
     pub backups: *const *const c_char,
-    /// How many they are.
+    /// Number of backups.
     pub backup_count: usize,
-    /// NULL, or as many sources as there are backups: one that has `read` is read in the place of the path of the same
-    /// index, which may be NULL then.
+    /// NULL, or as many sources as there are backups. A source whose `read` is set replaces the
+    /// path with the same index, which may then be NULL.
     pub streams: *const braid_source,
-    /// The directory of the archive of the database's log, see `braid_options_set_archive`; NULL: none.
+    /// Directory of the archive, see `braid_options_set_archive`; NULL for no archive.
     pub archive: *const c_char,
     /// A `braid_until`.
     pub until: c_int,
-    /// The number or time that goes with it.
+    /// Sequence number or time of the point, depending on `until`.
     pub until_value: u64,
-    /// A `braid_device`, except `BRAID_DEVICE_MEMORY`: how the medium is accessed.
+    /// How the medium is accessed: a `braid_device` other than `BRAID_DEVICE_MEMORY`.
     pub device: c_int,
-    /// Memory for pages while the archive is applied, in bytes, at least 512 KiB; 0: 64 MiB.
+    /// Memory for pages while the archive is replayed, in bytes, at least 512 KiB; 0 for 64 MiB.
     pub pool_bytes: usize,
-    /// Is told how it gets on, on this thread; may be NULL.
+    /// Receives the progress, on this thread; may be NULL.
     pub progress: braid_backup_callback,
-    /// Goes to `progress`.
+    /// Passed to `progress`.
     pub data: *mut c_void,
-    /// The permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0: 0600.
+    /// Permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0 for 0600.
     pub file_mode: u32,
 }
 
-/// What was restored.
+/// Result of a restore.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_restore_report {
-    /// The database has exactly the transactions up to this number. Its next ones have greater numbers.
+    /// The database contains exactly the transactions up to this sequence number. Later
+    /// transactions get greater numbers.
     pub seqno: u64,
-    /// The number up to which the backups went.
+    /// Sequence number up to which the backups reach.
     pub backup_seqno: u64,
-    /// Pages read from the backups.
+    /// Number of pages read from the backups.
     pub pages: u64,
-    /// Transactions that were applied from the archive.
+    /// Number of transactions replayed from the archive.
     pub transactions: u64,
 }
 
@@ -153,17 +156,21 @@ fn tell(callback: braid_backup_callback, data: UserData) -> impl Fn(BackupProgre
     }
 }
 
-/// Makes a backup while the database is in use: of everything, or, with the path of an earlier backup of this database
-/// as `parent`, of what changed since that. `path` is a file that must not exist yet, or an existing directory, in
-/// which the backup is named `backup-NUMBER.braid`. The file has its name only once it is complete and durable.
+/// Makes a backup while the database is in use. If `parent` is NULL, the backup is full. If
+/// `parent` is the path of an earlier backup of this database, the backup contains only the pages
+/// that changed since then. `path` is a file that must not exist yet, or an existing directory, in
+/// which the backup is named `backup-NUMBER.braid`. The file gets its name only once it is complete
+/// and durable.
 ///
-/// `parent` may be NULL, and so may `progress`, which is called with `data` on this thread, and `report`. An incremental
-/// backup is restored together with its parent, and all that that one builds on.
+/// The function calls `progress` with `data` on this thread. `progress` and `report` may be NULL.
+/// To restore an incremental backup, `braid_restore` also needs its parent, and all backups that
+/// the parent builds on.
 ///
 /// # Safety
 ///
-/// `path` and `parent` are NULL or strings that end with a NUL; `progress` may be called with `data` and must not
-/// unwind or jump out; `report` is NULL or points to where it fits.
+/// `path` and `parent` are NULL or strings that end with a NUL; `progress` may be called with
+/// `data` and must not unwind or call `longjmp`; `report` is NULL or points to writable memory for
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_backup(
     db: *mut braid_db,
@@ -200,14 +207,15 @@ fn backup_of<'a>(
     backup.progress(tell(progress, UserData::new(data)))
 }
 
-/// Makes a backup as `braid_db_backup` does, and gives it to `write` piece by piece, on this thread, in the same format
-/// as to a file: for a pipe, a socket, or another program's storage. A backup that ends early is told from a whole one
-/// when it is restored. `data` goes to `write` and to `progress`.
+/// Makes a backup as `braid_db_backup` does, and passes it to `write` in parts, on this thread, in
+/// the format of a backup file: for a pipe, a socket, or the storage of another program. A restore
+/// detects a backup that is incomplete. `data` is passed to `write` and to `progress`.
 ///
 /// # Safety
 ///
-/// `parent` is NULL or a string that ends with a NUL; `write` and `progress` may be called with `data` and must not
-/// unwind or jump out; `report` is NULL or points to where it fits.
+/// `parent` is NULL or a string that ends with a NUL; `write` and `progress` may be called with
+/// `data` and must not unwind or call `longjmp`; `report` is NULL or points to writable memory for
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_backup_to(
     db: *mut braid_db,
@@ -230,11 +238,12 @@ pub unsafe extern "C" fn braid_db_backup_to(
     })
 }
 
-/// Reads what a backup file says about itself; its pages are not looked at.
+/// Reads the description in a backup file, without reading its pages.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string that ends with a NUL; `info` is NULL or points to where it fits.
+/// `path` is NULL or a string that ends with a NUL; `info` is NULL or points to writable memory for
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_backup_read_info(
     path: *const c_char,
@@ -257,17 +266,24 @@ pub unsafe extern "C" fn braid_backup_read_info(
     })
 }
 
-/// Restores a database from backups, and from an archive if there is one, into a directory that is empty or is
-/// created. Everything is durable when this returns. `report` may be NULL. A directory in which it failed is no
-/// database; empty it before the next attempt. `BRAID_BACKUP` says what is wrong with the backups, the archive, the
-/// point asked for or the directory.
+/// Restores a database from backups, and from an archive if one is given, into a directory that is
+/// empty or does not exist. When the function returns `BRAID_OK`, everything is durable. `report`
+/// may be NULL. If the function fails, the directory does not contain a usable database; empty it
+/// before the next attempt. For `BRAID_BACKUP`, the message says what is wrong with the backups,
+/// the archive, the requested point or the directory.
+///
+/// To restore a backup from a stream, set a `read` function at its place in `streams` of the
+/// options. The function returns up to the requested number of bytes, 0 at the end, or -1 on an
+/// error (`BRAID_IO`). A chain can mix files and streams. `file_mode` of the options sets the
+/// permissions of the database's files, as `BRAID_OPTION_FILE_MODE` does.
 ///
 /// # Safety
 ///
-/// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end with a NUL, as
-/// `archive` does unless it is NULL, whose `streams` are NULL or point to as many sources, which give no more than they
-/// are asked for, and whose `progress` may be called with `data`; no callback may unwind or jump out;
-/// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
+/// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end
+/// with a NUL, as `archive` does unless it is NULL, whose `streams` are NULL or point to as many
+/// sources, which give no more than they are asked for, and whose `progress` may be called with
+/// `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
+/// NUL; `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_restore(
     options: *const braid_restore_options,
@@ -284,12 +300,13 @@ pub unsafe extern "C" fn braid_restore(
     })
 }
 
-/// Brings the archive up to all that is durable now, durably. `seqno`, which may be NULL, is set to
-/// the number up to which it goes. `BRAID_NOT_FOUND` if the database was opened without an archive.
+/// Archives everything that is durable now, durably. `seqno`, which may be NULL, is set to the
+/// sequence number up to which the archive goes. Returns `BRAID_NOT_FOUND` if the database was
+/// opened without an archive.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, seqno: *mut u64) -> braid_status {
     call(|| {
@@ -306,7 +323,8 @@ pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, seqno: *mut u64
 }
 
 /// # Safety
-/// That of [`memory::path`].
+///
+/// As for [`memory::path`].
 unsafe fn optional_path<'a>(string: *const c_char) -> Outcome<Option<&'a Path>> {
     match string.is_null() {
         true => Ok(None),
@@ -317,7 +335,8 @@ unsafe fn optional_path<'a>(string: *const c_char) -> Outcome<Option<&'a Path>> 
 
 impl braid_restore_options {
     /// # Safety
-    /// That of [`braid_restore`].
+    ///
+    /// As for [`braid_restore`].
     unsafe fn parse(&self) -> Outcome<Restore<'_>> {
         let mut restore = Restore::new();
         // SAFETY: this function's contract.

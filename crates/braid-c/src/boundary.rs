@@ -1,4 +1,4 @@
-//! Where C calls in: every function's body runs in [`call`], out of which nothing unwinds.
+//! The boundary to C: every function runs its body in [`call`], which catches all panics.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use braid::Error;
 use crate::handles::HandleError;
 use crate::status::{self, braid_status};
 
-/// Why a call failed. It is in a box, so that what a body returns fits into registers.
+/// Why a call failed. It is boxed, so that the result of a body fits into registers.
 #[derive(Debug)]
 pub(crate) struct Failure(Box<Cause>);
 
@@ -19,15 +19,15 @@ pub(crate) struct Failure(Box<Cause>);
 enum Cause {
     Engine(Error),
     Handle(HandleError),
-    /// An argument that must not be NULL is.
+    /// A required argument is NULL.
     Null(&'static str),
-    /// An argument has a value that it can't have.
+    /// An argument has an invalid value.
     Argument(String),
-    /// A status of its own.
+    /// A status of the interface itself.
     Status(braid_status, String),
 }
 
-// Out of the way of the calls that succeed.
+// Cold functions keep the error paths out of successful calls.
 impl Failure {
     #[cold]
     pub(crate) fn null(argument: &'static str) -> Self {
@@ -44,7 +44,7 @@ impl Failure {
         Self(Box::new(Cause::Status(status, what)))
     }
 
-    /// What is wrong with a handle, if that is it.
+    /// Returns the handle error, if the failure is one.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn handle(&self) -> Option<HandleError> {
         match &*self.0 {
@@ -53,13 +53,13 @@ impl Failure {
         }
     }
 
-    /// Whether another try may help.
+    /// Returns whether running the transaction again can succeed.
     #[cold]
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(&*self.0, Cause::Engine(error) if error.is_retryable())
     }
 
-    /// The engine's error, if it is one.
+    /// Returns the engine's error, if the failure is one.
     #[cold]
     pub(crate) fn into_error(self) -> Result<Error, Self> {
         match *self.0 {
@@ -113,8 +113,8 @@ pub(crate) type Outcome<T = braid_status> = Result<T, Failure>;
 /// Runs the body of a function that C calls.
 #[inline(always)]
 pub(crate) fn call(body: impl FnOnce() -> Outcome) -> braid_status {
-    // Unwind safety: what the body works on is shared with other calls only through handles, the engine's
-    // locks and its atomics. Nothing of it is trusted more after a panic than after an error.
+    // Unwind safety: a body shares state with other calls only through handles, the engine's locks
+    // and its atomics. After a panic, that state is trusted no more than after an error.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failed(failure),
@@ -138,7 +138,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> braid_status {
     remember(format!(
         "the library panicked: {text}; close and reopen the database"
     ));
-    // Dropping what was thrown could panic, too; what that throws is let be.
+    // Dropping the payload could panic too; the second payload is leaked.
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(second);
     }
@@ -151,19 +151,20 @@ thread_local! {
 
 fn remember(message: String) {
     let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-    // A thread that is about to end has none.
+    // A thread that is about to exit has no thread-local message.
     let _ = LAST.try_with(|last| *last.borrow_mut() = message);
 }
 
-/// Returns the message of this thread's last call that returned a negative status, in English; empty
-/// if there was none. Each thread has its own message, which is valid until its next call that fails.
+/// Returns the message of this thread's last call that returned a negative status, in English; an
+/// empty string if there was none. The string belongs to this thread and is valid until the
+/// thread's next failing call.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_error_message() -> *const c_char {
     let message = LAST.try_with(|last| last.borrow().as_ptr());
     message.unwrap_or(c"".as_ptr())
 }
 
-/// The version of the library, as `"0.1.0"`. It lasts for ever.
+/// Returns the version of the library, such as `"0.1.0"`.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -1,4 +1,4 @@
-//! Loading a table from sorted entries, past the log.
+//! Bulk loads: building a table from sorted entries, without the log.
 
 use std::ffi::{c_char, c_void};
 
@@ -12,7 +12,7 @@ use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, TABLES};
 use crate::table_options::braid_table_options;
 
-/// What a loader's handle stands for.
+/// Object of a loader's handle.
 pub(crate) struct Loading {
     loader: BulkLoader<Bytes, Bytes>,
     database: OpenDatabase,
@@ -20,15 +20,15 @@ pub(crate) struct Loading {
 
 pub(crate) static LOADERS: Exclusive<braid_loader, Loading> = Exclusive::new();
 
-/// Begins to build a table of this name from entries in ascending order of their keys, past the log: for much data
-/// at once. Nobody sees anything of it before `braid_loader_finish`. `options` may be NULL, which is the same as all
-/// zeros. `BRAID_TABLE_EXISTS` if there is a table of this name. The loader ends with `braid_loader_finish` or
-/// `braid_loader_abort`.
+/// Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses the
+/// log. Use it for large amounts of data. The table is invisible until `braid_loader_finish`. If
+/// `options` is NULL, all options are zero. Returns `BRAID_TABLE_EXISTS` if there is a table of
+/// this name. `braid_loader_finish` or `braid_loader_abort` ends the load.
 ///
 /// # Safety
 ///
-/// `name` is NULL or a string that ends with a NUL; `options` is NULL or points to options; `loader` is NULL or
-/// points to where a handle fits.
+/// `name` is NULL or a string that ends with a NUL; `options` is NULL or points to options;
+/// `loader` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_loader_new(
     db: *mut braid_db,
@@ -50,13 +50,15 @@ pub unsafe extern "C" fn braid_loader_new(
     })
 }
 
-/// Adds an entry, whose key must be above all before: `BRAID_OUT_OF_ORDER` if it is not, and then, as after a key or
-/// value that is too long, the loader goes on as if it had not been offered. After `BRAID_OUT_OF_SPACE` or `BRAID_IO`
-/// it can only be aborted.
+/// Adds an entry. Its key must be greater than all previous ones; otherwise the function returns
+/// `BRAID_OUT_OF_ORDER`. After this error, and after a key or value that is too long, the load
+/// continues without the entry. After `BRAID_OUT_OF_SPACE` or `BRAID_IO`, the loader can only be
+/// aborted.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
+/// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if their length is
+/// 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_loader_insert(
     loader: *mut braid_loader,
@@ -73,11 +75,11 @@ pub unsafe extern "C" fn braid_loader_insert(
     })
 }
 
-/// Sets `count` to the number of entries that were added.
+/// Sets `count` to the number of entries added so far.
 ///
 /// # Safety
 ///
-/// `count` is NULL or points to where a number fits.
+/// `count` is NULL or points to writable memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_loader_count(
     loader: *mut braid_loader,
@@ -91,13 +93,14 @@ pub unsafe extern "C" fn braid_loader_count(
     })
 }
 
-/// Makes everything durable, with a checkpoint, and then visible, all at once. `table`, which may be NULL, is set to a
-/// handle of the table. The loader is over afterwards, whatever is returned, unless the handle itself was wrong or
-/// busy; if it is not `BRAID_OK`, there is no table, but after `BRAID_POISONED` only opening the database again tells.
+/// Makes all entries durable with a checkpoint, and then visible at once. `table`, which may be
+/// NULL, is set to a handle of the table. The load ends, whatever the function returns, unless the
+/// handle itself was invalid or busy. If it does not return `BRAID_OK`, there is no table; but
+/// after `BRAID_POISONED`, only opening the database again shows whether there is one.
 ///
 /// # Safety
 ///
-/// `table` is NULL or points to where a handle fits.
+/// `table` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_loader_finish(
     loader: *mut braid_loader,
@@ -117,7 +120,7 @@ pub unsafe extern "C" fn braid_loader_finish(
     })
 }
 
-/// Ends a loader without a trace. NULL is allowed, and does nothing.
+/// Ends a bulk load and discards its entries. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_loader_abort(loader: *mut braid_loader) -> braid_status {
     call(|| {

@@ -1,4 +1,4 @@
-//! Reading committed transactions in their order.
+//! Change feeds: committed transactions in the order of sequence numbers.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::handles::{Ended, Exclusive, braid_changes, braid_db, number};
 use crate::memory::{Out, braid_slice, required};
 use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
 
-/// A place in the order of a database's transactions, behind one of them: where a reader of changes goes on. It may
-/// be stored anywhere, and is good for as long as the database lives; one that was restored has other positions.
+/// Position in the order of a database's transactions, after one of them. A program can store it
+/// anywhere, and continue reading changes from it. It stays valid as long as the database exists; a
+/// restored database has other positions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_position {
-    /// The library's; the same in every process and on every machine.
+    /// Opaque; the same in every process and on every machine.
     pub bytes: [u8; 24],
 }
 
@@ -31,51 +32,51 @@ impl braid_position {
     }
 }
 
-/// What a transaction did to one key.
+/// Change of one key by a transaction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_change {
-    /// The table's number, which it keeps when it is renamed.
+    /// Identifier of the table, which stays the same when the table is renamed.
     pub table_id: u32,
-    /// The table's name, in UTF-8 and without a NUL at its end; `data` is NULL if it was dropped before this was
-    /// read.
+    /// Name of the table, in UTF-8 without a terminating NUL. `data` is NULL if the table was
+    /// dropped before the change was read.
     pub table: braid_slice,
     /// The key.
     pub key: braid_slice,
-    /// The new value; `data` is NULL, as it never is otherwise, if the key was removed.
+    /// The new value; `data` is NULL if the key was removed, and only then.
     pub value: braid_slice,
 }
 
-/// A committed transaction with what it wrote, each key once.
+/// A committed transaction and its changes; each key occurs once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_change_set {
-    /// Its place in the serial order.
+    /// Sequence number of the transaction, its place in the serial order.
     pub seqno: u64,
-    /// The position behind it.
+    /// Position after the transaction.
     pub position: braid_position,
-    /// Its writes to tables.
+    /// The changes.
     pub changes: *const braid_change,
-    /// How many they are.
+    /// Number of changes.
     pub change_count: usize,
-    /// The names of tables that became visible with it and were loaded with a `braid_loader`: what is in them does
-    /// not come as changes, and is to be read from a snapshot.
+    /// Names of tables that a bulk load (`braid_loader`) made visible with this transaction. Their
+    /// entries are not listed as changes; read them from a snapshot.
     pub loaded: *const braid_slice,
-    /// How many they are.
+    /// Number of loaded tables.
     pub loaded_count: usize,
 }
 
-/// What a handle of a reader stands for.
+/// Object of a reader's handle.
 pub(crate) struct Reader {
     changes: Changes,
-    /// What the caller looks at.
+    /// The set that the caller is reading.
     set: Option<ChangeSet>,
     views: Vec<braid_change>,
     loaded: Vec<braid_slice>,
 }
 
-// SAFETY: what keeps it from being sent are the pointers in `views` and `loaded`, which point into `set`, beside them,
-// and are followed by the caller alone.
+// SAFETY: only the pointers in `views` and `loaded` make the type not `Send`. They point into
+// `set`, which moves with them, and only the caller dereferences them.
 unsafe impl Send for Reader {}
 
 pub(crate) static CHANGES: Exclusive<braid_changes, Reader> = Exclusive::new();
@@ -130,10 +131,11 @@ impl Reader {
     }
 }
 
-/// Where a function that gives a position gets it from.
+/// Sets `position` to a position of the database.
 ///
 /// # Safety
-/// `position` is NULL or points to where one fits.
+///
+/// `position` is NULL or points to writable memory for one.
 unsafe fn tell_position(
     db: *mut braid_db,
     position: *mut braid_position,
@@ -145,11 +147,11 @@ unsafe fn tell_position(
     Ok(BRAID_OK)
 }
 
-/// Sets `position` to the one behind all that is durable now.
+/// Sets `position` to the position after all transactions that are durable now.
 ///
 /// # Safety
 ///
-/// `position` is NULL or points to where one fits.
+/// `position` is NULL or points to writable memory for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_position(
     db: *mut braid_db,
@@ -161,12 +163,12 @@ pub unsafe extern "C" fn braid_db_position(
     })
 }
 
-/// Sets `position` to the oldest one from which changes can be read: with no feeds, the beginning of the newest
-/// checkpoint.
+/// Sets `position` to the oldest position from which changes can be read. Without feeds, this is
+/// the beginning of the newest checkpoint.
 ///
 /// # Safety
 ///
-/// That of `braid_db_position`.
+/// As for `braid_db_position`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_oldest_position(
     db: *mut braid_db,
@@ -178,11 +180,12 @@ pub unsafe extern "C" fn braid_db_oldest_position(
     })
 }
 
-/// Sets `position` to the one behind the transaction of a number, for who kept only that.
+/// Sets `position` to the position after the transaction with a sequence number, for programs that
+/// stored only the number.
 ///
 /// # Safety
 ///
-/// That of `braid_db_position`.
+/// As for `braid_db_position`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_position_behind(
     db: *mut braid_db,
@@ -195,14 +198,16 @@ pub unsafe extern "C" fn braid_db_position_behind(
     })
 }
 
-/// Opens a reader of the committed, durable transactions behind a position, in their order. While it is open, the log
-/// that it has not read is kept, up to `BRAID_OPTION_FEED_LOG_BYTES`. `BRAID_POSITION_LOST` if that behind the position
-/// is not kept any more, `BRAID_FOREIGN_POSITION` if it is none of this database. It is freed with
-/// `braid_changes_free`.
+/// Opens a reader of the committed, durable transactions after a position, in the order of sequence
+/// numbers. While the reader is open, Braid keeps the log that it has not read, up to
+/// `BRAID_OPTION_FEED_LOG_BYTES`. Returns `BRAID_POSITION_LOST` if the log after the position is
+/// gone, and `BRAID_FOREIGN_POSITION` if the position belongs to another database. Free the reader
+/// with `braid_changes_free`.
 ///
 /// # Safety
 ///
-/// `from` is NULL or points to a position; `changes` is NULL or points to where a handle fits.
+/// `from` is NULL or points to a position; `changes` is NULL or points to writable memory for a
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_changes(
     db: *mut braid_db,
@@ -220,14 +225,15 @@ pub unsafe extern "C" fn braid_db_changes(
     })
 }
 
-/// Gives the next transaction; if there is none, waits for one, but not for longer than `timeout_us` microseconds.
-/// `BRAID_END` if there is none for now: it can be asked again. What `set` points to lasts until the next call with
-/// this reader. `BRAID_POSITION_LOST` if the reader was left behind by more log than is kept for it.
+/// Returns the next transaction. If there is none, the function waits for one, for at most
+/// `timeout_us` microseconds, and then returns `BRAID_END`; a later call may return a transaction.
+/// The pointers in `set` are valid until the next call with this reader. Returns
+/// `BRAID_POSITION_LOST` if the reader fell behind by more log than Braid keeps for it.
 ///
 /// # Safety
 ///
-/// `set` is NULL or points to where one fits. No other thread uses the reader, or frees it, as long as what was given is
-/// looked at.
+/// `set` is NULL or points to writable memory for one. No other thread uses the reader, or frees
+/// it, while the caller reads the set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_changes_next(
     changes: *mut braid_changes,
@@ -250,11 +256,12 @@ pub unsafe extern "C" fn braid_changes_next(
     })
 }
 
-/// Sets `position` to the one behind what the reader gave so far, and behind transactions that had nothing to show.
+/// Sets `position` to the position after all transactions that the reader has returned, and after
+/// the transactions without changes that it has skipped.
 ///
 /// # Safety
 ///
-/// `position` is NULL or points to where one fits.
+/// `position` is NULL or points to writable memory for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_changes_position(
     changes: *mut braid_changes,
@@ -270,7 +277,7 @@ pub unsafe extern "C" fn braid_changes_position(
     })
 }
 
-/// Frees a reader. NULL is allowed, and does nothing.
+/// Frees a reader. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_changes_free(changes: *mut braid_changes) -> braid_status {
     call(|| {

@@ -1,4 +1,4 @@
-//! Cursors: ranges of keys, from both ends.
+//! Cursors: ranges of keys, read from both ends.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -18,15 +18,15 @@ use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
 use crate::table::{BytesTable, table};
 use crate::transaction::TRANSACTIONS;
 
-/// How a range is bounded at one end.
+/// Kind of bound at one end of a range.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_bound_kind {
-    /// By nothing; the key is not looked at.
+    /// No bound; the key is ignored.
     BRAID_UNBOUNDED = 0,
-    /// By a key that belongs to it.
+    /// The range includes the key.
     BRAID_INCLUDED = 1,
-    /// By a key that does not belong to it.
+    /// The range excludes the key.
     BRAID_EXCLUDED = 2,
 }
 
@@ -40,13 +40,13 @@ pub struct braid_bound {
     pub key: braid_slice,
 }
 
-/// A range of keys. All zeros: all keys.
+/// A range of keys. With all fields zero, it contains all keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_range {
-    /// Where it begins.
+    /// Lower end.
     pub lower: braid_bound,
-    /// Where it ends.
+    /// Upper end.
     pub upper: braid_bound,
 }
 
@@ -60,13 +60,13 @@ pub struct braid_entry {
     pub value: braid_slice,
 }
 
-/// Which end of its range a cursor reads from.
+/// End of the range from which a cursor reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_direction {
-    /// From the smallest key upwards.
+    /// From the smallest key upward.
     BRAID_FORWARD = 0,
-    /// From the largest key downwards.
+    /// From the largest key downward.
     BRAID_REVERSE = 1,
 }
 
@@ -80,7 +80,8 @@ type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 impl braid_bound {
     /// # Safety
-    /// The key, if it is looked at, is that of [`bytes`].
+    ///
+    /// If the bound has a key, as for [`bytes`].
     unsafe fn parse(&self, name: &'static str) -> Outcome<Bound<Vec<u8>>> {
         use braid_bound_kind::*;
         // SAFETY: this function's contract.
@@ -102,7 +103,8 @@ impl braid_bound {
 }
 
 /// # Safety
-/// `range` is NULL or points to a range whose keys are those of [`braid_bound::parse`].
+///
+/// `range` is NULL or points to a range whose keys meet the contract of [`bytes`].
 pub(crate) unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
     // SAFETY: this function's contract.
     let Some(range) = (unsafe { optional(range) }) else {
@@ -112,31 +114,32 @@ pub(crate) unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
     Ok(unsafe { (range.lower.parse("lower")?, range.upper.parse("upper")?) })
 }
 
-/// What a cursor reads.
+/// What a cursor reads from.
 enum Source {
-    /// By its handle's number: if the transaction ended, using it is an error.
+    /// A transaction, by the number of its handle: after the transaction has ended, using the
+    /// cursor is an error.
     Transaction(usize),
     Snapshot(SnapshotScan),
 }
 
-/// Entries that the caller looks at.
+/// Entries that the caller is reading.
 type Given = Vec<(Bytes, Bytes)>;
 
-/// What a cursor's handle stands for.
+/// Object of a cursor's handle.
 pub(crate) struct Cursor {
     source: Source,
     table: BytesTable,
     bounds: Bounds,
-    /// What was last given from either end: there the range is opened again if it had to go.
+    /// The entries last returned from each end: if the range was closed, it is reopened there.
     front: Given,
     back: Given,
-    /// There is no more, or reading failed. It stays so.
+    /// The end was reached, or reading failed; the result is final.
     over: Option<Result<(), Error>>,
 }
 
 pub(crate) static CURSORS: Exclusive<braid_cursor, Cursor> = Exclusive::new();
 
-/// What is left of a range.
+/// Returns the bounds of the remaining range.
 fn rest<'a>(
     bounds: &'a Bounds,
     front: &'a Given,
@@ -161,8 +164,8 @@ impl Cursor {
         }
     }
 
-    /// Shows the next entry where it lies, if the cursor is over a snapshot: a range over a transaction goes when that
-    /// is written to, and what was given of it must not.
+    /// Returns the next entry without copying, if the cursor reads a snapshot. A write to a
+    /// transaction closes its ranges, but must not invalidate returned entries.
     #[inline]
     fn show(&mut self, direction: Direction) -> Option<Outcome<Option<braid_entry>>> {
         let Source::Snapshot(scan) = &mut self.source else {
@@ -191,7 +194,7 @@ impl Cursor {
         }
     }
 
-    /// Reads up to `max` entries; none if there are none left.
+    /// Reads up to `max` entries; returns an empty slice at the end.
     #[inline]
     fn read(&mut self, id: u64, direction: Direction, max: usize) -> Outcome<&[(Bytes, Bytes)]> {
         if self.over.is_none() {
@@ -224,7 +227,7 @@ impl Cursor {
     }
 }
 
-/// A range that is open.
+/// An open range.
 enum Place<'a> {
     Snapshot(&'a mut SnapshotScan),
     Transaction(Locked<'static, braid_tx, Tx>, usize),
@@ -234,7 +237,7 @@ fn transaction(handle: usize) -> Outcome<Locked<'static, braid_tx, Tx>> {
     TRANSACTIONS.lock(std::ptr::without_provenance_mut(handle))
 }
 
-/// Puts entries in the place of those that were given before. Says how the range ended, if it did.
+/// Replaces the previous entries. Returns how the range ended, if it did.
 #[inline]
 fn fill(
     range: &mut BytesRange<'_>,
@@ -250,7 +253,7 @@ fn fill(
             Direction::Reverse => range.next_back(),
         };
         match next {
-            // One goes when another comes: all at once would take the allocator's slow paths.
+            // Free one entry for each new one: freeing all at once takes the allocator's slow path.
             Some(Ok(entry)) => match given.get_mut(count) {
                 Some(place) => *place = entry,
                 None => given.push(entry),
@@ -279,7 +282,7 @@ fn over_transaction(
     let mut tx = TRANSACTIONS.lock(tx)?;
     let table = self::table(table)?.table.clone();
     let cursor = CURSORS.insert(Cursor::new(source, table, bounds), tx.owner())?;
-    // What is wrong with the table is told here, not by the first entry.
+    // Report errors of the table here rather than with the first entry.
     let locked = CURSORS.lock(cursor)?;
     let rest = rest(&locked.bounds, &locked.front, &locked.back);
     if let Err(error) = tx.open_range(number(cursor), |tx| tx.range(&locked.table, rest)) {
@@ -303,17 +306,18 @@ fn over_snapshot(
     CURSORS.insert(cursor, snapshot.owner())
 }
 
-/// Opens a cursor over a range of a table as a transaction sees it, its own writes included. `range` may be
-/// NULL, for all keys. The cursor is freed with `braid_cursor_free`.
+/// Opens a cursor over a range of a table as a transaction sees it, including its own writes. If
+/// `range` is NULL, the cursor covers all keys. Free it with `braid_cursor_free`.
 ///
-/// The transaction may be written to while the cursor is open: the cursor goes on behind the last entry that
-/// it gave, and sees what was written there. Once the transaction is over, using the cursor is
-/// `BRAID_STALE_HANDLE`. A call with the cursor is a call with the transaction, too: one thread at a time.
+/// The transaction may write while the cursor is open. The cursor continues after the last entry
+/// that it returned, and shows writes there. After the transaction has ended, using the cursor
+/// returns `BRAID_STALE_HANDLE`. A call with the cursor also counts as a call with the transaction:
+/// one thread at a time.
 ///
 /// # Safety
 ///
-/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
-/// are none; `cursor` is NULL or points to where a handle fits.
+/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL
+/// if its length is 0; `cursor` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_range(
     tx: *mut braid_tx,
@@ -329,12 +333,12 @@ pub unsafe extern "C" fn braid_tx_range(
     })
 }
 
-/// Opens a cursor over the keys that begin with a prefix, as `braid_tx_range` does.
+/// Opens a cursor over the keys that begin with a prefix, as `braid_tx_range` does for a range.
 ///
 /// # Safety
 ///
-/// `prefix` points to `prefix_len` bytes, or is NULL if there are none; `cursor` is NULL or points to where a
-/// handle fits.
+/// `prefix` points to `prefix_len` bytes, or is NULL if its length is 0; `cursor` is NULL or points
+/// to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_prefix(
     tx: *mut braid_tx,
@@ -353,12 +357,13 @@ pub unsafe extern "C" fn braid_tx_prefix(
     })
 }
 
-/// Opens a cursor over a range of a table as a snapshot sees it. `range` may be NULL, for all keys. The cursor
-/// is freed with `braid_cursor_free`; it keeps what the snapshot sees until then.
+/// Opens a cursor over a range of a table as a snapshot sees it. If `range` is NULL, the cursor
+/// covers all keys. Until the cursor is freed with `braid_cursor_free`, it keeps the state of the
+/// snapshot.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_range`.
+/// As for `braid_tx_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_range(
     snapshot: *mut braid_snapshot,
@@ -374,11 +379,12 @@ pub unsafe extern "C" fn braid_snapshot_range(
     })
 }
 
-/// Opens a cursor over the keys that begin with a prefix, as `braid_snapshot_range` does.
+/// Opens a cursor over the keys that begin with a prefix, as `braid_snapshot_range` does for a
+/// range.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_prefix`.
+/// As for `braid_tx_prefix`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_prefix(
     snapshot: *mut braid_snapshot,
@@ -405,7 +411,7 @@ fn entry_of(key: &[u8], value: &[u8]) -> braid_entry {
     }
 }
 
-/// Gives as many entries as there is room for; says how many there are.
+/// Returns as many entries as fit, and their number.
 #[inline]
 fn give(
     cursor: *mut braid_cursor,
@@ -420,7 +426,7 @@ fn give(
     Ok(read.len())
 }
 
-/// Gives one entry, or says that there is none left.
+/// Returns one entry, or that none is left.
 #[inline]
 fn give_one(cursor: *mut braid_cursor, direction: Direction, mut out: Out<braid_entry>) -> Outcome {
     let mut locked = CURSORS.lock(cursor)?;
@@ -445,14 +451,14 @@ fn end_if_none(count: usize) -> braid_status {
     }
 }
 
-/// Gives the entry with the smallest key of those that are left; `BRAID_END` if there is none left. What
-/// `entry` points to lasts until the next call with this cursor. After an error, which is told again each
-/// time, there is nothing more to be had.
+/// Returns the remaining entry with the smallest key, or `BRAID_END` if none is left. The pointers
+/// in `entry` are valid until the next call with this cursor. After an error, every further call
+/// returns the same error.
 ///
 /// # Safety
 ///
-/// `entry` is NULL or points to where an entry fits. No other thread uses the cursor, or frees it, as long as
-/// the entry is looked at.
+/// `entry` is NULL or points to writable memory for an entry. No other thread uses the cursor, or
+/// frees it, while the caller reads the entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_cursor_next(
     cursor: *mut braid_cursor,
@@ -465,12 +471,12 @@ pub unsafe extern "C" fn braid_cursor_next(
     })
 }
 
-/// Gives the entry with the largest key of those that are left, as `braid_cursor_next` does. Both can be mixed;
-/// each entry comes once.
+/// Returns the remaining entry with the largest key, otherwise as `braid_cursor_next`. Calls of
+/// both functions can be mixed; the cursor returns each entry once.
 ///
 /// # Safety
 ///
-/// That of `braid_cursor_next`.
+/// As for `braid_cursor_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_cursor_next_back(
     cursor: *mut braid_cursor,
@@ -483,15 +489,16 @@ pub unsafe extern "C" fn braid_cursor_next_back(
     })
 }
 
-/// Gives up to `capacity` entries at once, which costs less than one after the other. `direction` is a
-/// `braid_direction`. `count` is set to how many there are; `BRAID_END`, and 0, if there is none left. What they
-/// point to lasts until the next call with this cursor. To a serializable transaction all of them count as
-/// read.
+/// Returns up to `capacity` entries at once, which costs less than a call per entry. `direction` is
+/// a `braid_direction`. `count` is set to the number of entries. If none is left, it is set to 0,
+/// and the function returns `BRAID_END`. The pointers in the entries are valid until the next call
+/// with this cursor. A serializable transaction validates all returned entries as read.
 ///
 /// # Safety
 ///
-/// `entries` is NULL or points to where `capacity` entries fit; `count` is NULL or points to where a number
-/// fits. No other thread uses the cursor, or frees it, as long as the entries are looked at.
+/// `entries` is NULL or points to writable memory for `capacity` entries; `count` is NULL or points
+/// to writable memory for a number. No other thread uses the cursor, or frees it, while the
+/// caller reads the entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_cursor_fetch(
     cursor: *mut braid_cursor,
@@ -526,7 +533,7 @@ pub unsafe extern "C" fn braid_cursor_fetch(
     })
 }
 
-/// Frees a cursor. NULL is allowed, and does nothing.
+/// Frees a cursor. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_cursor_free(cursor: *mut braid_cursor) -> braid_status {
     call(|| {

@@ -1,4 +1,4 @@
-//! Opening, closing, and what concerns a database as a whole.
+//! Opening and closing databases, and operations on whole databases.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;
@@ -22,16 +22,16 @@ use crate::status::braid_status::{self, BRAID_CONFLICT, BRAID_OK};
 use crate::table::TABLES;
 use crate::transaction::TRANSACTIONS;
 
-/// What a database's handle stands for.
+/// Object of a database's handle.
 #[derive(Clone)]
 pub(crate) enum OpenDatabase {
     /// Open for writing.
     Writer(Database),
-    /// Only read: the newest state that was asked for.
+    /// Opened read-only: the newest state that the caller requested.
     Reader(Arc<RwLock<Database>>),
 }
 
-/// A database, in the state that new reads show.
+/// A database in the state that new reads see.
 pub(crate) enum Current<'a> {
     Writer(&'a Database),
     State(Database),
@@ -70,7 +70,7 @@ impl OpenDatabase {
         let Self::Reader(newest) = self else {
             return Ok(false);
         };
-        // Readers go on with the state before meanwhile.
+        // Meanwhile, readers continue with the previous state.
         let mut database = state(newest);
         if !database.refresh()? {
             return Ok(false);
@@ -104,14 +104,15 @@ pub(crate) fn database(handle: *mut braid_db) -> Outcome<Pinned<'static, braid_d
     DATABASES.pin(handle)
 }
 
-/// Opens the database in a directory, and creates it if need be.
+/// Opens the database in a directory, and creates it if it is missing.
 ///
-/// `options` may be NULL: then all are at their defaults. With `BRAID_DEVICE_MEMORY` the database is in
-/// memory, and `path` is not looked at. The handle is closed with `braid_db_close`.
+/// If `options` is NULL, all options have their defaults. With `BRAID_DEVICE_MEMORY` the database
+/// is in memory, and `path` is ignored. Close the handle with `braid_db_close`.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string that ends with a NUL; `db` is NULL or points to where a handle fits.
+/// `path` is NULL or a string that ends with a NUL; `db` is NULL or points to writable memory for a
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_open(
     path: *const c_char,
@@ -143,15 +144,17 @@ pub unsafe extern "C" fn braid_db_open(
     })
 }
 
-/// Closes a database: waits for what is committed, writes a last checkpoint, stops the threads, unlocks the
-/// directory. The handle is good for nothing afterwards, whatever is returned.
+/// Closes a database: waits for committed transactions, writes a last checkpoint, stops the
+/// threads, and unlocks the directory. The handle is invalid afterwards, whatever the function
+/// returns.
 ///
-/// What is still open of the database ends with it: transactions are aborted, and tables, snapshots, cursors,
-/// loaders, feeds and readers of changes are freed. What another thread is using at this moment stays until that thread frees it, and
-/// answers `BRAID_CLOSED`. Tickets stay: what they tell is still true.
+/// Closing aborts open transactions, and frees the database's tables, snapshots, cursors, loaders,
+/// feeds and readers of changes. An object that another thread is using at this time stays until
+/// that thread frees it; calls with it return `BRAID_CLOSED`. Tickets stay valid, and their results
+/// remain true.
 ///
-/// A failure (`BRAID_POISONED`, or what a checkpoint can fail with) says that the last checkpoint was not
-/// written; what was acknowledged is safe even so.
+/// A failure (`BRAID_POISONED`, or any failure of a checkpoint) means that the last checkpoint was
+/// not written. No acknowledged transaction is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
     call(|| {
@@ -171,16 +174,20 @@ pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
     })
 }
 
-/// Moves a database that was opened with `BRAID_OPTION_READ_ONLY` to the newest durable state: tables, and
-/// snapshots and transactions from then on, show it; what is open keeps its state. While another process
-/// writes, the new state has every transaction that was acknowledged before the call, and nothing that a
-/// crash could take back. `newer`, which may be NULL, is set to whether the state is newer than the one
-/// before. For a database that is open for writing, this does nothing. After an error (those of
-/// `braid_db_open`) the state is the one before.
+/// Moves a database that was opened with `BRAID_OPTION_READ_ONLY` to the newest durable state.
+/// Tables, and snapshots and transactions that begin later, show the new state; open snapshots,
+/// transactions and cursors keep theirs. A table's handle is valid in every state; in a state in
+/// which the table does not exist, its use returns `BRAID_TABLE_DROPPED`. While another process
+/// writes, the new state contains every transaction that was acknowledged before the call, and
+/// nothing that a crash could take back. `newer`, which may be NULL, is set to whether the new
+/// state is newer than the previous one. For a database that is open for writing, this function
+/// does nothing. After an error, the database keeps the previous state. A table's handle keeps the
+/// state in which it was opened in memory; a program that refreshes often should open its tables
+/// again from time to time.
 ///
 /// # Safety
 ///
-/// `newer` is NULL or points to room for a `bool`.
+/// `newer` is NULL or points to writable memory for a `bool`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_refresh(db: *mut braid_db, newer: *mut bool) -> braid_status {
     call(|| {
@@ -192,7 +199,7 @@ pub unsafe extern "C" fn braid_db_refresh(db: *mut braid_db, newer: *mut bool) -
     })
 }
 
-/// Waits until everything committed so far is durable, whatever its durability.
+/// Waits until everything committed so far is durable, whatever durability each transaction has.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
     call(|| {
@@ -201,8 +208,9 @@ pub extern "C" fn braid_db_sync(db: *mut braid_db) -> braid_status {
     })
 }
 
-/// Waits until the transaction of a number (`braid_db_submit`, `braid_tx_submit`), and all before it, are durable.
-/// `BRAID_POISONED` if the log failed before; `BRAID_INVALID_ARGUMENT` if no transaction has the number yet.
+/// Waits until the transaction with a sequence number (from `braid_db_submit` or
+/// `braid_tx_submit`), and all transactions before it, are durable. `braid_db_durable_seqno` checks
+/// without waiting.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_wait(db: *mut braid_db, seqno: u64) -> braid_status {
     call(|| {
@@ -211,8 +219,9 @@ pub extern "C" fn braid_db_wait(db: *mut braid_db, seqno: u64) -> braid_status {
     })
 }
 
-/// Writes a checkpoint now: the log before it is no longer needed, and its space is reused. If it fails
-/// (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`), the checkpoint before stays good.
+/// Writes a checkpoint now. Recovery then no longer needs the log before the checkpoint, and Braid
+/// reuses its space. If the checkpoint fails (`BRAID_OUT_OF_SPACE`, `BRAID_IO`, `BRAID_POISONED`),
+/// the previous one stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_checkpoint(db: *mut braid_db) -> braid_status {
     call(|| {
@@ -221,11 +230,11 @@ pub extern "C" fn braid_db_checkpoint(db: *mut braid_db) -> braid_status {
     })
 }
 
-/// Sets `seqno` to the number up to which all transactions are durable.
+/// Sets `seqno` to the durable sequence number: all transactions up to it are durable.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_durable_seqno(
     db: *mut braid_db,
@@ -239,11 +248,11 @@ pub unsafe extern "C" fn braid_db_durable_seqno(
     })
 }
 
-/// Counts since the database was opened, and present sizes.
+/// Gets counters, which start at zero when the database is opened, and current sizes.
 ///
 /// # Safety
 ///
-/// `stats` is NULL or points to where they fit.
+/// `stats` is NULL or points to writable memory for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_stats(
     db: *mut braid_db,
@@ -257,11 +266,11 @@ pub unsafe extern "C" fn braid_db_stats(
     })
 }
 
-/// What opening the database had to recover.
+/// Reports what was recovered when the database was opened.
 ///
 /// # Safety
 ///
-/// `report` is NULL or points to where it fits.
+/// `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_recovery(
     db: *mut braid_db,
@@ -277,21 +286,24 @@ pub unsafe extern "C" fn braid_db_recovery(
     })
 }
 
-/// The body of a transaction that `braid_db_transact` runs. It returns 0 to have it committed, and anything
-/// else to have it aborted; the status of a call that failed is passed on. It must not end the transaction.
+/// Body of a transaction for `braid_db_transact`. It returns 0 to commit the transaction, and any
+/// other number to abort it; return the status of a failed call unchanged. The body must not end
+/// the transaction.
 pub type braid_body = Option<unsafe extern "C" fn(data: *mut c_void, tx: *mut braid_tx) -> c_int>;
 
-/// Runs `body` in a serializable transaction and commits it, again and again while the body returns, or the
-/// commit fails with, `BRAID_CONFLICT`, with growing pauses, at most 1,000 times.
+/// Runs `body` in a serializable transaction and commits it. If the body returns `BRAID_CONFLICT`,
+/// or the commit fails with it, the function runs both again after a pause that grows each time, up
+/// to 1,000 times.
 ///
-/// Returns `BRAID_OK` once it is durable; what the body returned if that was neither 0 nor `BRAID_CONFLICT`;
-/// otherwise the status of what failed. `seqno`, which may be NULL, is set to the transaction's
-/// place in the serial order.
+/// Returns `BRAID_OK` once the transaction is durable. If the body returns neither 0 nor
+/// `BRAID_CONFLICT`, the function returns that value; otherwise it returns the status of the failed
+/// step. `seqno`, which may be NULL, is set to the transaction's sequence number, its place in the
+/// serial order.
 ///
 /// # Safety
 ///
-/// `body` may be called with `data`, several times. It must not unwind or jump out. `seqno` is NULL
-/// or points to where the number fits.
+/// `body` may be called with `data`, several times. It must not unwind or call `longjmp`. `seqno`
+/// is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_transact(
     db: *mut braid_db,
@@ -319,7 +331,8 @@ pub unsafe extern "C" fn braid_db_transact(
             };
             match returned {
                 0 => tx.into_transaction().commit().map(Attempt::Committed),
-                // In a serializable transaction nothing else conflicts before the commit.
+                // In a serializable transaction, only a deadlock causes a conflict before the
+                // commit.
                 CONFLICT => Err(Error::Conflict(ConflictKind::Deadlock)),
                 other => Ok(Attempt::Returned(other)),
             }
@@ -338,8 +351,8 @@ const CONFLICT: c_int = BRAID_CONFLICT as c_int;
 
 enum Attempt {
     Committed(Commit),
-    /// By the body.
+    /// The body returned this number.
     Returned(c_int),
-    /// The transaction's handle.
+    /// A call or the commit failed.
     Failed(Failure),
 }

@@ -1,4 +1,4 @@
-//! Named consumers of changes.
+//! Feeds: positions of change consumers, stored under names.
 
 use std::ffi::{c_char, c_void};
 
@@ -18,14 +18,15 @@ impl Process for braid_feed {
 
 pub(crate) static FEEDS: Shared<braid_feed, Feed> = Shared::new();
 
-/// Opens the feed of a name, which is created, durably, if there is none: it then begins behind what is durable now.
-/// The database remembers how far a feed has come, and keeps the log behind that for it, up to
-/// `BRAID_OPTION_FEED_LOG_BYTES`. The handle is freed with `braid_feed_free`; the feed stays until
+/// Opens the feed of a name. If there is none, the function creates it, durably, at the current
+/// durable position. The database remembers the position of a feed, and keeps the log after it, up
+/// to `BRAID_OPTION_FEED_LOG_BYTES`. Free the handle with `braid_feed_free`; the feed exists until
 /// `braid_feed_drop`.
 ///
 /// # Safety
 ///
-/// `name` is NULL or a string that ends with a NUL; `feed` is NULL or points to where a handle fits.
+/// `name` is NULL or a string that ends with a NUL; `feed` is NULL or points to writable memory for
+/// a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_feed_open(
     db: *mut braid_db,
@@ -43,11 +44,12 @@ pub unsafe extern "C" fn braid_feed_open(
     })
 }
 
-/// Sets `position` to that up to which the feed was acknowledged; `BRAID_FEED_MISSING` if it was dropped.
+/// Sets `position` to the position up to which the feed was acknowledged. Returns
+/// `BRAID_FEED_MISSING` if the feed was dropped.
 ///
 /// # Safety
 ///
-/// `position` is NULL or points to where one fits.
+/// `position` is NULL or points to writable memory for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_feed_position(
     feed: *mut braid_feed,
@@ -61,11 +63,12 @@ pub unsafe extern "C" fn braid_feed_position(
     })
 }
 
-/// Opens a reader of the transactions that were not acknowledged yet, as `braid_db_changes` does from a position.
+/// Opens a reader of the transactions that were not acknowledged yet, as `braid_db_changes` does
+/// from a position.
 ///
 /// # Safety
 ///
-/// `changes` is NULL or points to where a handle fits.
+/// `changes` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_feed_changes(
     feed: *mut braid_feed,
@@ -81,8 +84,9 @@ pub unsafe extern "C" fn braid_feed_changes(
     })
 }
 
-/// Notes, durably, that everything up to `position` was taken over, so that it is not needed any more. An older
-/// position than the one noted changes nothing. This is a transaction of its own.
+/// Records, durably, that the consumer has processed everything up to `position`, so the feed no
+/// longer needs it. A position older than the recorded one has no effect. The call is a transaction
+/// of its own.
 ///
 /// # Safety
 ///
@@ -100,7 +104,7 @@ pub unsafe extern "C" fn braid_feed_acknowledge(
     })
 }
 
-/// Frees a feed's handle, not the feed. NULL is allowed, and does nothing.
+/// Frees a feed's handle, not the feed. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_feed_free(feed: *mut braid_feed) -> braid_status {
     call(|| {
@@ -111,7 +115,8 @@ pub extern "C" fn braid_feed_free(feed: *mut braid_feed) -> braid_status {
     })
 }
 
-/// Removes a feed, durably: the log is not kept for it any more. `BRAID_NOT_FOUND` if there is none of this name.
+/// Removes a feed, durably, so that Braid no longer keeps log for it. Returns `BRAID_NOT_FOUND` if
+/// there is no feed of this name.
 ///
 /// # Safety
 ///
@@ -128,11 +133,12 @@ pub unsafe extern "C" fn braid_feed_drop(db: *mut braid_db, name: *const c_char)
     })
 }
 
-/// Calls `callback` with the name of each feed of the database, in their order, on this thread.
+/// Calls `callback` with the name of each feed of the database, in the order of names, on this
+/// thread.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data`. It must not unwind or jump out.
+/// `callback` may be called with `data`. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_feed_names(
     db: *mut braid_db,

@@ -1,4 +1,4 @@
-//! Whether a database works, asked for or told.
+//! Health of a database, by request and by callback.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -13,7 +13,7 @@ use crate::status::braid_status::{
     self, BRAID_ARCHIVE_FAILING, BRAID_CHECKPOINT_FAILING, BRAID_OK, BRAID_OUT_OF_SPACE,
 };
 
-/// What a state of health is to C.
+/// Converts a state of health to an outcome for C.
 fn outcome(health: &Health) -> Result<(), Failure> {
     Err(match health {
         Health::Good => return Ok(()),
@@ -43,11 +43,18 @@ fn outcome(health: &Health) -> Result<(), Failure> {
     })
 }
 
-/// Whether the database can be written to. `BRAID_OK`: everything works. Otherwise `braid_error_message`
-/// tells why: `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed, commits go on while there is log space.
-/// `BRAID_OUT_OF_SPACE`: the last commit found no room; others that need less may succeed.
-/// `BRAID_ARCHIVE_FAILING`: the archive can't be written, commits go on while the log has room.
-/// `BRAID_POISONED`: a write or sync failed, reads go on, writes fail until the database is opened again.
+/// Returns whether the database can be written. `BRAID_OK` means that everything works. For any
+/// other status, `braid_error_message` gives the reason:
+///
+/// - `BRAID_CHECKPOINT_FAILING`: the last checkpoint failed. Commits continue while the log has
+///   space.
+/// - `BRAID_OUT_OF_SPACE`: the last commit found no space. Commits that need less may succeed.
+/// - `BRAID_ARCHIVE_FAILING`: the archive cannot be written. Commits continue while the log has
+///   space.
+/// - `BRAID_POISONED`: a write or sync failed. Reads continue; writes fail until the database is
+///   opened again.
+///
+/// `braid_options_set_health_callback` reports changes without polling.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_db_health(db: *mut braid_db) -> braid_status {
     call(|| {
@@ -56,19 +63,21 @@ pub extern "C" fn braid_db_health(db: *mut braid_db) -> braid_status {
     })
 }
 
-/// Is told what `braid_db_health` would return now; `message`, which lasts for the call and is NULL with `BRAID_OK`,
-/// says why.
+/// Receives the status that `braid_db_health` would return now. `message` gives the reason; it is
+/// valid during the call, and NULL with `BRAID_OK`.
 pub type braid_health_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, status: braid_status, message: *const c_char)>;
 
-/// Sets what databases that are opened with these options call when their health becomes another: when a failure
-/// poisons one, when a commit or a checkpoint finds no space, when that is over, and when it is closed
-/// (`BRAID_CLOSED`). It is called on the thread that notices, within 50 ms, and must be short.
+/// Sets a function that a database opened with these options calls whenever its health changes:
+/// when a failure poisons it, when a commit or a checkpoint finds no space, when such a state ends,
+/// and when it is closed (`BRAID_CLOSED`). The thread that notices the change makes the call within
+/// 50 ms, so the function must return quickly. It receives the status that `braid_db_health` would
+/// return, and a message that is valid during the call, or NULL with `BRAID_OK`.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data` from any thread until every database that was opened with these options is
-/// closed. It must not unwind or jump out.
+/// `callback` may be called with `data` from any thread until every database that was opened with
+/// these options is closed. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_options_set_health_callback(
     options: *mut braid_options,

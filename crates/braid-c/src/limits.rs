@@ -1,10 +1,10 @@
-//! The limits, as the header has them.
+//! Limits, as declared in the header.
 
-/// The most bytes that a key can have. Each KiB above the first takes another descent.
+/// Maximum length of a key, in bytes. Each KiB after the first takes one more descent of the tree.
 pub const BRAID_MAX_KEY_LEN: usize = 8192;
-/// The most bytes that a value can have.
+/// Maximum length of a value, in bytes.
 pub const BRAID_MAX_VALUE_LEN: usize = 134217728;
-/// The most bytes that a table's name can have.
+/// Maximum length of a table's name, in bytes.
 pub const BRAID_MAX_TABLE_NAME_LEN: usize = 255;
 
 const _: () = assert!(BRAID_MAX_KEY_LEN == braid::MAX_KEY_LEN);

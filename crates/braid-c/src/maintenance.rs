@@ -1,4 +1,4 @@
-//! A long data file, an old format, a damaged database.
+//! Compaction, format upgrades, and salvage of damaged databases.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -10,25 +10,25 @@ use crate::handles::braid_db;
 use crate::memory::{self, Optional};
 use crate::status::braid_status::{self, BRAID_OK};
 
-/// What `braid_db_compact` did.
+/// Result of `braid_db_compact`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_compact_report {
-    /// The data file's length before, in bytes.
+    /// Length of the data file before the compaction, in bytes.
     pub bytes_before: u64,
-    /// Its length now.
+    /// Length of the data file after the compaction, in bytes.
     pub bytes_after: u64,
-    /// How many checkpoints that took.
+    /// Number of checkpoints that the compaction wrote.
     pub checkpoints: u32,
 }
 
-/// Moves the pages at the end of the data file into free space before them, and cuts the file. Transactions go on
-/// meanwhile; a crash at any moment loses nothing. `report` may be NULL. If it fails, as a checkpoint can, the
-/// checkpoint before stays good.
+/// Moves the pages at the end of the data file into free space before them, and truncates the file.
+/// Transactions continue meanwhile, and a crash at any moment loses nothing. `report` may be NULL.
+/// The function can fail as a checkpoint can; the previous checkpoint then stays valid.
 ///
 /// # Safety
 ///
-/// `report` is NULL or points to where it fits.
+/// `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_compact(
     db: *mut braid_db,
@@ -47,23 +47,24 @@ pub unsafe extern "C" fn braid_db_compact(
     })
 }
 
-/// What `braid_upgrade` did.
+/// Result of `braid_upgrade`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_upgrade_report {
-    /// The format that the data file had.
+    /// Format of the data file before the upgrade.
     pub from: u64,
-    /// The format that it has now, the present one.
+    /// Format of the data file now: that of this version.
     pub to: u64,
 }
 
-/// Brings a database that nobody has open to the format of this version. One that has it already is read, its log
-/// too, and left as it is. `report` may be NULL. `BRAID_INCOMPATIBLE` if the format is newer than this version's, or
-/// too old to be converted.
+/// Converts a database that no process has open to the format of this version. If the database
+/// already has this format, the function reads it, including its log, and leaves it unchanged.
+/// `report` may be NULL.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to where it fits.
+/// `path` is NULL or a string that ends with a NUL; `report` is NULL or points to writable memory
+/// for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_upgrade(
     path: *const c_char,
@@ -81,37 +82,36 @@ pub unsafe extern "C" fn braid_upgrade(
     })
 }
 
-/// What `braid_salvage` saved.
+/// Result of `braid_salvage`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_salvage_report {
-    /// Tables in the new database.
+    /// Number of tables in the new database.
     pub tables: u64,
-    /// Entries found in the pages of the newest checkpoint.
+    /// Number of entries found in the pages of the newest checkpoint.
     pub entries: u64,
-    /// Transactions replayed from the log.
+    /// Number of transactions replayed from the log.
     pub transactions: u64,
-    /// How many findings say that something is lost.
+    /// Number of findings that report a loss.
     pub losses: u64,
 }
 
-/// Is told of something that `braid_salvage` came upon: damaged, but found or made good otherwise, or `is_lost`.
-/// `what` lasts for the call.
+/// Receives a finding of `braid_salvage`: damage that was repaired from other data, or, with
+/// `is_lost`, a loss. `what` is valid during the call.
 pub type braid_finding_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, is_lost: bool, what: *const c_char)>;
 
-/// Saves what can be read of a damaged database that nobody has open into a new one in the directory `into`, which is
-/// made. Writes nothing to the damaged one. Each damage and each loss goes to `callback`, which may be NULL, on this
-/// thread, with the table and the range of keys, or the numbers of the transactions, that it concerns. Entries of
-/// which it is not known to which table they belong go to tables named `salvaged-…`. `report` may be NULL.
-///
-/// `BRAID_OK` also if something is lost: `report` says how much. `BRAID_NOT_A_DATABASE` also if there is something
-/// in `into`; `BRAID_CORRUPTED` if there is nothing to begin with.
+/// Saves all readable data of a damaged database that no process has open in a new database in the
+/// directory `into`, which it creates. It writes nothing to the damaged database. It passes each
+/// damage and each loss to `callback`, which may be NULL, on this thread, with the table and the
+/// range of keys, or the sequence numbers, that it concerns. Entries whose table cannot be
+/// determined go to tables named `salvaged-…`. Returns `BRAID_OK` even if data is lost; `report`,
+/// which may be NULL, says how much.
 ///
 /// # Safety
 ///
-/// `path` and `into` are NULL or strings that end with a NUL; `callback` may be called with `data` and must not unwind
-/// or jump out; `report` is NULL or points to where it fits.
+/// `path` and `into` are NULL or strings that end with a NUL; `callback` may be called with `data`
+/// and must not unwind or call `longjmp`; `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_salvage(
     path: *const c_char,

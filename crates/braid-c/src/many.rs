@@ -14,10 +14,11 @@ use crate::table::{BytesTable, table};
 use crate::transaction::TRANSACTIONS;
 use crate::value::{Value, braid_value};
 
-/// The caller's keys.
+/// Returns the caller's keys.
 ///
 /// # Safety
-/// `keys` is NULL or points to `count` slices, each with the contract of [`bytes`].
+///
+/// `keys` is NULL or points to `count` slices that meet the contract of [`bytes`].
 unsafe fn keys_of<'a>(keys: *const braid_slice, count: usize) -> Outcome<Vec<&'a [u8]>> {
     // SAFETY: this function's contract.
     let keys = unsafe { elements(keys, count, "keys") }?;
@@ -38,7 +39,8 @@ impl<'a> Batch<'a> {
     /// them after any error.
     ///
     /// # Safety
-    /// That of [`keys_of`]; `values` is NULL or has room for `count` values.
+    ///
+    /// As for [`keys_of`]; `values` is NULL or has room for `count` values.
     unsafe fn new(
         keys: *const braid_slice,
         count: usize,
@@ -68,16 +70,16 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Reads several keys of a table from one snapshot of the durable state. The reads of the keys' pages
-/// overlap, so one call takes less time than a call per key.
-///
-/// `values[i]` is set to the value of `keys[i]`; its `data` is NULL if the key does not exist. Free each
-/// value with `braid_value_free`. After an error no element is a value.
+/// Reads `count` keys from one snapshot of the durable state. The reads of the keys' pages overlap,
+/// so one call takes less time than a call per key. `values` has room for `count` values:
+/// `values[i]` is set to the value of `keys[i]`, and its `data` is NULL if the key does not exist.
+/// Free each value with `braid_value_free`. After an error, no element holds a value, and freeing
+/// all of them is safe.
 ///
 /// # Safety
 ///
-/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
-/// `len` is 0; `values` is NULL or points to room for `count` values.
+/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is
+/// NULL if `len` is 0; `values` is NULL or points to writable memory for `count` values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_get_many(
     table: *mut braid_table,
@@ -93,11 +95,11 @@ pub unsafe extern "C" fn braid_table_get_many(
     })
 }
 
-/// Reads several keys of a table in a snapshot, as `braid_table_get_many` does for the durable state.
+/// Reads `count` keys of a snapshot, as `braid_table_get_many` does for the durable state.
 ///
 /// # Safety
 ///
-/// That of `braid_table_get_many`.
+/// As for `braid_table_get_many`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_get_many(
     snapshot: *mut braid_snapshot,
@@ -114,12 +116,11 @@ pub unsafe extern "C" fn braid_snapshot_get_many(
     })
 }
 
-/// Reads several keys of a table in a transaction, including the transaction's own writes, as
-/// `braid_table_get_many` does for the durable state.
+/// Reads `count` keys, including the transaction's own writes, as `braid_table_get_many` does.
 ///
 /// # Safety
 ///
-/// That of `braid_table_get_many`.
+/// As for `braid_table_get_many`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_get_many(
     tx: *mut braid_tx,
@@ -136,13 +137,13 @@ pub unsafe extern "C" fn braid_tx_get_many(
     })
 }
 
-/// Loads the pages that hold these keys into memory, all at once, before the transaction reads or writes
-/// the keys. A hint: it changes nothing and adds nothing to the transaction's read set.
+/// Loads the pages of these keys into memory, all at once, before the transaction reads or writes
+/// the keys. This is a hint: it changes nothing and adds nothing to the transaction's read set.
 ///
 /// # Safety
 ///
-/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is NULL if
-/// `len` is 0.
+/// `keys` is NULL or points to `count` slices, each of whose `data` points to `len` bytes or is
+/// NULL if `len` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_prefetch(
     tx: *mut braid_tx,
@@ -159,11 +160,11 @@ pub unsafe extern "C" fn braid_tx_prefetch(
     })
 }
 
-/// Loads the pages that hold these keys into memory, as `braid_tx_prefetch` does.
+/// Loads the pages of these keys into memory, as `braid_tx_prefetch` does.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_prefetch`.
+/// As for `braid_tx_prefetch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_prefetch(
     snapshot: *mut braid_snapshot,
@@ -180,14 +181,15 @@ pub unsafe extern "C" fn braid_snapshot_prefetch(
     })
 }
 
-/// Estimates the number of entries in a range of keys, and the bytes of their keys and values as stored.
-/// It reads a few pages, whatever the table's size: exact for a small range, usually within ten per cent
-/// for a large one. A `range` of NULL is the whole table. `entries` and `bytes` may be NULL.
+/// Estimates the number of entries in a range of keys, and the bytes of their keys and values as
+/// stored. It reads a few pages, whatever the table's size. The result is exact for a small range,
+/// and usually within ten per cent for a large one. If `range` is NULL, it means the whole table.
+/// `entries` and `bytes` may be NULL.
 ///
 /// # Safety
 ///
-/// `range` is NULL or points to a range whose keys point to as many bytes as they say; `entries` and
-/// `bytes` are NULL or point to room for a number.
+/// `range` is NULL or points to a range whose keys point to as many bytes as they say; `entries`
+/// and `bytes` are NULL or point to room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_estimate(
     table: *mut braid_table,

@@ -1,4 +1,4 @@
-//! C's memory: what is read from it and written to it.
+//! Access to C's memory: arguments and results.
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -7,18 +7,18 @@ use std::path::Path;
 use crate::boundary::{Failure, Outcome};
 use crate::value::braid_value;
 
-/// Bytes in somebody else's memory.
+/// Bytes in memory that belongs to the program or to the library.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_slice {
-    /// The first byte. It may be NULL if `len` is 0.
+    /// First byte. It may be NULL if `len` is 0.
     pub data: *const c_void,
-    /// The number of bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
 impl braid_slice {
-    /// The bytes in Rust's memory, for as long as they are there.
+    /// Returns the address and length of bytes in Rust's memory, which must outlive their use.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self {
             data: bytes.as_ptr().cast(),
@@ -27,7 +27,7 @@ impl braid_slice {
     }
 }
 
-/// Where a result goes. The memory it is in need not be initialized.
+/// Destination of a result. Its memory need not be initialized.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Clone for Out<T> {
@@ -40,7 +40,8 @@ impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
     /// # Safety
-    /// The pointer is NULL, or for the length of this call nobody else's and fit for writing.
+    ///
+    /// The pointer is NULL, or points to memory that is writable and not shared during this call.
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Outcome<Self> {
         if pointer.is_null() {
@@ -61,26 +62,29 @@ impl<T> Out<T> {
 }
 
 impl Out<braid_value> {
-    /// As [`Out::new`], and there is no value to begin with: freeing what a failed call left does nothing.
+    /// As [`Out::new`]; also sets the value to none, so that freeing it after a failed call is
+    /// safe.
     ///
     /// # Safety
-    /// That of [`Out::new`].
+    ///
+    /// As for [`Out::new`].
     #[inline]
     pub(crate) unsafe fn value(pointer: *mut braid_value) -> Outcome<Self> {
         // SAFETY: this function's contract.
         unsafe { Self::named(pointer, "value") }
     }
 
-    /// The same for a value of another name.
+    /// As [`Out::value`], for an argument with another name.
     ///
     /// # Safety
-    /// That of [`Out::new`].
+    ///
+    /// As for [`Out::new`].
     #[inline]
     pub(crate) unsafe fn named(pointer: *mut braid_value, name: &'static str) -> Outcome<Self> {
         // SAFETY: this function's contract.
         let out = unsafe { Self::new(pointer, name) }?;
-        // Data and length alone say that there is none.
-        // SAFETY: the same; no reference is made to what may not be initialized.
+        // Data and length alone mark the absence of a value.
+        // SAFETY: as above; no reference is created to memory that may be uninitialized.
         unsafe {
             (&raw mut (*pointer).data).write(std::ptr::null());
             (&raw mut (*pointer).len).write(0);
@@ -90,10 +94,11 @@ impl Out<braid_value> {
 }
 
 impl<H> Out<*mut H> {
-    /// As [`Out::new`], and the handle is NULL to begin with.
+    /// As [`Out::new`]; also sets the handle to NULL.
     ///
     /// # Safety
-    /// That of [`Out::new`].
+    ///
+    /// As for [`Out::new`].
     #[inline]
     pub(crate) unsafe fn handle(pointer: *mut *mut H, name: &'static str) -> Outcome<Self> {
         // SAFETY: this function's contract.
@@ -103,7 +108,7 @@ impl<H> Out<*mut H> {
     }
 }
 
-/// A result that the caller may do without: NULL if so.
+/// Destination of an optional result; NULL if the caller does not want it.
 pub(crate) struct Optional<T>(Out<T>);
 
 impl<T> Clone for Optional<T> {
@@ -116,7 +121,8 @@ impl<T> Copy for Optional<T> {}
 
 impl<T> Optional<T> {
     /// # Safety
-    /// That of [`Out::new`].
+    ///
+    /// As for [`Out::new`].
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
         Self(Out(pointer))
@@ -136,10 +142,11 @@ impl<T> Optional<T> {
 }
 
 impl<H> Optional<*mut H> {
-    /// As [`Optional::new`], and the handle is NULL to begin with.
+    /// As [`Optional::new`]; also sets the handle to NULL.
     ///
     /// # Safety
-    /// That of [`Out::new`].
+    ///
+    /// As for [`Out::new`].
     #[inline]
     pub(crate) unsafe fn handle(pointer: *mut *mut H) -> Self {
         // SAFETY: this function's contract.
@@ -149,10 +156,12 @@ impl<H> Optional<*mut H> {
     }
 }
 
-/// Where several results go.
+/// Returns the destination of several results.
 ///
 /// # Safety
-/// The pointer is NULL, or for `'a` nobody else's and fit for writing `len` elements.
+///
+/// The pointer is NULL, or points to memory for `len` elements that is writable and not shared
+/// during `'a`.
 pub(crate) unsafe fn array<'a, T>(
     pointer: *mut T,
     len: usize,
@@ -167,7 +176,7 @@ pub(crate) unsafe fn array<'a, T>(
     if len > isize::MAX as usize / size_of::<T>() {
         return Err(too_many(len, name));
     }
-    // SAFETY: this function's contract; nothing is claimed about what is there.
+    // SAFETY: this function's contract; `MaybeUninit` makes no claim about the content.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) })
 }
 
@@ -185,10 +194,11 @@ fn too_many(len: usize, name: &'static str) -> Failure {
     ))
 }
 
-/// Bytes that the caller gives.
+/// Returns the bytes of an argument.
 ///
 /// # Safety
-/// `data` is NULL, or points to `len` bytes that nobody writes to for `'a`.
+///
+/// `data` is NULL, or points to `len` bytes that do not change during `'a`.
 #[inline]
 pub(crate) unsafe fn bytes<'a>(
     data: *const c_void,
@@ -208,10 +218,11 @@ pub(crate) unsafe fn bytes<'a>(
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// A key and a value that the caller gives.
+/// Returns the key and the value of an argument.
 ///
 /// # Safety
-/// That of [`bytes`] for both.
+///
+/// As for [`bytes`] for both.
 #[inline]
 pub(crate) unsafe fn entry<'a>(
     key: (*const c_void, usize),
@@ -226,29 +237,32 @@ pub(crate) unsafe fn entry<'a>(
     })
 }
 
-/// What a pointer points to, or nothing if it is NULL.
+/// Dereferences a pointer; returns `None` if it is NULL.
 ///
 /// # Safety
-/// The pointer is NULL, or points to a `T` that nobody writes to for `'a`.
+///
+/// The pointer is NULL, or points to a `T` that does not change during `'a`.
 #[inline]
 pub(crate) unsafe fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: this function's contract.
     unsafe { pointer.as_ref() }
 }
 
-/// What a pointer points to.
+/// Dereferences a pointer; NULL is an error.
 ///
 /// # Safety
-/// That of [`optional`].
+///
+/// As for [`optional`].
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, name: &'static str) -> Outcome<&'a T> {
     // SAFETY: this function's contract.
     unsafe { optional(pointer) }.ok_or(Failure::null(name))
 }
 
-/// What a pointer to several things points to.
+/// Returns the elements of an array.
 ///
 /// # Safety
-/// The pointer is NULL, or points to `len` elements that nobody writes to for `'a`.
+///
+/// The pointer is NULL, or points to `len` elements that do not change during `'a`.
 #[inline]
 pub(crate) unsafe fn elements<'a, T>(
     pointer: *const T,
@@ -268,10 +282,11 @@ pub(crate) unsafe fn elements<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
-/// The bytes of a slice, or nothing if the pointer to it is NULL.
+/// Returns the bytes of a slice, or `None` if the pointer to it is NULL.
 ///
 /// # Safety
-/// The pointer is NULL, or that of [`optional`], and the slice's that of [`bytes`].
+///
+/// The pointer meets the contract of [`optional`], and the slice that of [`bytes`].
 pub(crate) unsafe fn optional_bytes<'a>(
     slice: *const braid_slice,
     name: &'static str,
@@ -285,7 +300,8 @@ pub(crate) unsafe fn optional_bytes<'a>(
 }
 
 /// # Safety
-/// The pointer is NULL, or points to a string that ends with a NUL and that nobody writes to for `'a`.
+///
+/// The pointer is NULL, or points to a NUL-terminated string that does not change during `'a`.
 unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CStr> {
     if string.is_null() {
         return Err(Failure::null(name));
@@ -294,10 +310,11 @@ unsafe fn c_str<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a CS
     Ok(unsafe { CStr::from_ptr(string) })
 }
 
-/// A name, in UTF-8.
+/// Returns a name, which must be UTF-8.
 ///
 /// # Safety
-/// That of [`c_str`].
+///
+/// As for [`c_str`].
 pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outcome<&'a str> {
     // SAFETY: this function's contract.
     let string = unsafe { c_str(string, name) }?;
@@ -305,10 +322,11 @@ pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outc
     string.to_str().map_err(not_utf8)
 }
 
-/// A path: on Unix whatever bytes it has, elsewhere UTF-8.
+/// Returns a path: arbitrary bytes on Unix, UTF-8 elsewhere.
 ///
 /// # Safety
-/// That of [`c_str`].
+///
+/// As for [`c_str`].
 pub(crate) unsafe fn path<'a>(string: *const c_char) -> Outcome<&'a Path> {
     // SAFETY: this function's contract.
     let string = unsafe { c_str(string, "path") }?;
@@ -325,12 +343,12 @@ pub(crate) unsafe fn path<'a>(string: *const c_char) -> Outcome<&'a Path> {
     Ok(Path::new(name))
 }
 
-/// A pointer of the caller's, handed back to its callback and otherwise let alone.
+/// The caller's pointer, which is passed to its callback and never dereferenced.
 #[derive(Clone, Copy)]
 pub(crate) struct UserData(*mut c_void);
 
-// SAFETY: only the caller's callback does anything with it; that this may be on another thread is in the
-// contract of every function that takes one.
+// SAFETY: only the caller's callback uses the pointer. The contract of every function that takes
+// one permits calls on other threads.
 unsafe impl Send for UserData {}
 // SAFETY: the same.
 unsafe impl Sync for UserData {}

@@ -1,4 +1,4 @@
-//! Removing entries that are found by what they are, not by their key.
+//! Removing entries by range or by predicate.
 
 use std::ffi::c_void;
 
@@ -13,16 +13,18 @@ use crate::table::{BytesTable, table};
 use crate::transaction::TRANSACTIONS;
 use crate::value::{Value, braid_value};
 
-/// Is shown an entry, which lasts for the call, and says whether it is to stay.
+/// Decides whether an entry stays. The entry is valid during the call.
 pub type braid_keep_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, key: braid_slice, value: braid_slice) -> bool>;
 
-/// Removes the entries of a range that `keep` says no to, and sets `count`, which may be NULL, to how many there were.
-/// `keep` is called with all of them, in their order, on this thread. Otherwise as `braid_tx_remove_range`.
+/// Calls `keep` with each entry of a range, in key order, on this thread. Removes the entries for
+/// which `keep` returns `false`, and sets `count`, which may be NULL, to their number. Otherwise it
+/// behaves like `braid_tx_remove_range`.
 ///
 /// # Safety
 ///
-/// `keep` may be called with `data`. It must not unwind or jump out. Otherwise that of `braid_tx_remove_range`.
+/// `keep` may be called with `data`. It must not unwind or call `longjmp`. Otherwise that of
+/// `braid_tx_remove_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_retain(
     tx: *mut braid_tx,
@@ -51,7 +53,8 @@ pub unsafe extern "C" fn braid_tx_retain(
 type Pop = fn(&mut Transaction, &BytesTable) -> Result<Option<(Bytes, Bytes)>>;
 
 /// # Safety
-/// That of [`braid_tx_pop_first`].
+///
+/// As for [`braid_tx_pop_first`].
 unsafe fn pop(
     tx: *mut braid_tx,
     table: *mut braid_table,
@@ -69,9 +72,9 @@ unsafe fn pop(
     Ok(BRAID_OK)
 }
 
-/// Takes the entry with the smallest key out of a table: removes it, and sets `key` and `value` to what it was, each of
-/// which is freed with `braid_value_free`. `BRAID_NOT_FOUND` if the table is empty. Transactions that put an entry
-/// before it meanwhile conflict with this one.
+/// Removes the entry with the smallest key of a table, and sets `key` and `value` to it. Free both
+/// with `braid_value_free`. Returns `BRAID_NOT_FOUND` if the table is empty. Another transaction
+/// that inserts a smaller key meanwhile conflicts with this one.
 ///
 /// # Safety
 ///
@@ -87,11 +90,12 @@ pub unsafe extern "C" fn braid_tx_pop_first(
     call(|| unsafe { pop(tx, table, (key, value), Transaction::pop_first) })
 }
 
-/// Takes the entry with the largest key out of a table, as `braid_tx_pop_first` does that with the smallest.
+/// Removes the entry with the largest key of a table, as `braid_tx_pop_first` does with the
+/// smallest.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_pop_first`.
+/// As for `braid_tx_pop_first`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_pop_last(
     tx: *mut braid_tx,

@@ -11,90 +11,99 @@ use crate::memory::{self, Out, UserData};
 use crate::stats::microseconds;
 use crate::status::braid_status::{self, BRAID_OK};
 
-/// What `braid_options_set` sets, and what its number means. What is not set has its default.
+/// Options for `braid_options_set`, with the meaning of their values. An option that is not set has
+/// its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_option {
-    /// The commit protocol, a `braid_protocol`. Default: `BRAID_PROTOCOL_GLSN` for a new database; an
-    /// existing one keeps its own unless another is set.
+    /// The commit protocol, a `braid_protocol`. Default: `BRAID_PROTOCOL_GLSN` for a new database;
+    /// an existing one keeps its protocol unless this option sets another.
     BRAID_OPTION_PROTOCOL = 1,
     /// How the medium is accessed, a `braid_device`. Default: `BRAID_DEVICE_AUTO`.
     BRAID_OPTION_DEVICE = 2,
-    /// Memory for pages, in bytes, from 1 MiB. Default: 256 MiB.
+    /// Memory for pages, in bytes, at least 1 MiB. Default: 256 MiB.
     BRAID_OPTION_POOL_BYTES = 3,
-    /// Log buffers that committing threads are spread over, 1 to 256, fixed when the database is created.
-    /// Default: the number of processors, at most 16.
+    /// Number of log buffers that committing threads are distributed over, from 1 to 256, and at
+    /// least the number of lanes. Default: the number of processors, at most 16, for a new
+    /// database; an existing one keeps its number unless this option sets another.
     BRAID_OPTION_STRANDS = 4,
-    /// Files that the log is written to at a time, from 1 to the number of strands, fixed when the database
-    /// is created. Default: 1.
+    /// Number of log files that are written at the same time, from 1 to 32 and at most the number
+    /// of strands, fixed when the database is created. Default: 1.
     BRAID_OPTION_LANES = 5,
-    /// How long an epoch of `BRAID_PROTOCOL_EPOCH` lasts, in microseconds, from 10 to 10,000,000. Default:
-    /// 40,000.
+    /// Length of an epoch of `BRAID_PROTOCOL_EPOCH`, in microseconds, from 10 to 10,000,000.
+    /// Default: 40,000.
     BRAID_OPTION_EPOCH_US = 6,
-    /// The size of a log file, in bytes, from 64 KiB to 1 GiB. Default: 32 MiB.
+    /// Largest size of a log file, in bytes, from 64 KiB to 1 GiB. Default: 32 MiB.
     BRAID_OPTION_SEGMENT_BYTES = 7,
-    /// A checkpoint begins when this much log was written since the last, in bytes, from 64 KiB. Default:
-    /// 256 MiB.
+    /// Amount of log since the last checkpoint, in bytes, at which a checkpoint begins; at least 64
+    /// KiB. Default: 256 MiB.
     BRAID_OPTION_CHECKPOINT_LOG_BYTES = 8,
-    /// The most that the log may occupy, in bytes: 0 for no limit (the default), or at least twice
-    /// `BRAID_OPTION_CHECKPOINT_LOG_BYTES`. Commits beyond it fail with `BRAID_OUT_OF_SPACE` until a
-    /// checkpoint made room.
+    /// Maximum size of the log, in bytes: 0 for no limit (the default), or at least twice
+    /// `BRAID_OPTION_CHECKPOINT_LOG_BYTES`. Commits beyond the limit fail with `BRAID_OUT_OF_SPACE`
+    /// until a checkpoint has freed space.
     BRAID_OPTION_MAX_LOG_BYTES = 9,
-    /// The most that one transaction may write, in bytes, from 1 KiB to 1 GiB. Default: 256 MiB.
+    /// Maximum size of the writes of one transaction, in bytes, from 1 KiB to 1 GiB. Default: 256
+    /// MiB.
     BRAID_OPTION_TRANSACTION_BYTES_MAX = 10,
-    /// Log flushes of a lane that may be in flight at once, from 1 to 16.
+    /// Maximum number of log flushes of a lane in flight at the same time, from 1 to 16.
     BRAID_OPTION_FLUSHES_IN_FLIGHT = 11,
-    /// How many asynchronous commits of a thread go to the device together; 0 (the default): a flush begins
-    /// when none is under way.
+    /// Number of asynchronous commits of a thread that are flushed together. With 0 (the default),
+    /// a flush begins when none is in flight.
     BRAID_OPTION_GROUP_SIZE = 12,
-    /// Whether a missing database is created: 1 (the default) or 0.
+    /// Whether opening creates a missing database: 1 (the default) or 0.
     BRAID_OPTION_CREATE_IF_MISSING = 13,
-    /// Whether threads of the database's own flush and make checkpoints: 1 (the default) or 0. Without them
-    /// the callers' threads do all work: waiting for a ticket flushes, polling it does not, and checkpoints
-    /// are made only by `braid_db_checkpoint`.
+    /// Whether the database has threads of its own for flushes and checkpoints: 1 (the default) or
+    /// 0. Without them, the threads that call the library do this work: waiting for a ticket
+    /// flushes, polling it does not, and only `braid_db_checkpoint` writes checkpoints.
     BRAID_OPTION_BACKGROUND_THREADS = 14,
-    /// Whether the space of log that is no longer needed is given back to the medium at once: 1 or 0 (the
-    /// default: it is kept for reuse).
+    /// Whether Braid returns the space of log that is no longer needed to the medium at once: 1, or
+    /// 0 (the default: it keeps the space for reuse).
     BRAID_OPTION_DISCARD = 15,
-    /// Whether the database is only read: 1 or 0 (the default). It must exist; nothing is written to its
-    /// directory, and writes are `BRAID_OPENED_READ_ONLY`.
+    /// Whether the database is opened only for reading: 1 or 0 (the default). With 1, the database
+    /// must exist, Braid writes nothing to its directory, and writes return
+    /// `BRAID_OPENED_READ_ONLY`.
     BRAID_OPTION_READ_ONLY = 16,
-    /// The most log that is kept for feeds and readers of changes beyond what recovery needs, in bytes.
-    /// Default: 1 GiB.
+    /// Maximum amount of log that Braid keeps for feeds and readers of changes beyond what recovery
+    /// needs, in bytes. Default: 1 GiB.
     BRAID_OPTION_FEED_LOG_BYTES = 17,
-    /// How often the archive is brought up to date, in microseconds, from 1. Default: a second.
+    /// Interval at which Braid brings the archive up to date, in microseconds, at least 1. Default:
+    /// one second.
     BRAID_OPTION_ARCHIVE_INTERVAL_US = 18,
-    /// Whether the file `STATS` in the database's directory has its statistics while it is open, once a second, as
-    /// Prometheus reads them: 1 or 0 (the default).
+    /// Whether the database, while it is open, writes its statistics once a second to the file
+    /// `STATS` in its directory, in the Prometheus text format: 1 or 0 (the default).
     BRAID_OPTION_STATS_FILE = 19,
-    /// Log files that opening makes ahead, and that stay, in bytes: at most `BRAID_OPTION_MAX_LOG_BYTES`, if that is
-    /// set. 0 (the default): each is made, and filled with zeroes, when the one before is used.
+    /// Total size of log files that opening creates in advance, and that are kept, in bytes: at
+    /// most `BRAID_OPTION_MAX_LOG_BYTES`, if that is set. With 0 (the default), Braid creates and
+    /// zeroes each file while it writes the previous one.
     BRAID_OPTION_PREALLOCATED_LOG_BYTES = 20,
-    /// The permissions of files that are created, as for `chmod`, whatever the umask is: the owner reads and
-    /// writes, the group and others may. Directories can be searched by those who read the files. Existing
-    /// files keep theirs. Default: 0600.
+    /// Permissions of new files, as for `chmod`, independent of the umask. The owner can read and
+    /// write (0600, the default); the group and others may have permissions (0640, 0644, …).
+    /// Directories can be searched by everybody who can read the files. Existing files keep their
+    /// permissions.
     BRAID_OPTION_FILE_MODE = 21,
 }
 
-/// Commit protocols: which transactions a commit waits for, and when locks go. All keep the same promises.
+/// Commit protocols: which transactions a commit waits for, and when locks are released. All give
+/// the same guarantees.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_protocol {
     /// Parallel logs with one sequence number for each transaction; the default.
     BRAID_PROTOCOL_GLSN = 1,
-    /// One log; locks are held until the flush.
+    /// One log; locks are held until the flush has ended.
     BRAID_PROTOCOL_SERIAL = 2,
-    /// One log; locks go before the flush.
+    /// One log; locks are released before the flush.
     BRAID_PROTOCOL_AETHER = 3,
     /// Parallel logs; commits are acknowledged by epochs.
     BRAID_PROTOCOL_EPOCH = 4,
     /// Parallel logs; a commit waits for other logs only as far as it depends on them.
     BRAID_PROTOCOL_GSN = 5,
-    /// Parallel logs with a number for each flush; locks are held until it is durable.
+    /// Parallel logs with a number for each flush; locks are held until the flush is durable.
     BRAID_PROTOCOL_GWSN_STRICT = 6,
-    /// Parallel logs with a number for each flush; locks go once the flush has it.
+    /// Parallel logs with a number for each flush; locks are released once the flush has its
+    /// number.
     BRAID_PROTOCOL_GWSN = 7,
-    /// One that this version of the interface has no name for.
+    /// A protocol that this version of the interface has no name for.
     BRAID_PROTOCOL_OTHER = 0,
 }
 
@@ -117,21 +126,21 @@ impl braid_protocol {
     }
 }
 
-/// How a database's medium is accessed.
+/// How the medium of a database is accessed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_device {
-    /// The fastest way that works here.
+    /// The fastest kind of access that works here.
     BRAID_DEVICE_AUTO = 0,
     /// io_uring with direct I/O; Linux only.
     BRAID_DEVICE_URING = 1,
     /// Positioned reads and writes.
     BRAID_DEVICE_FILE = 2,
-    /// The process's memory: nothing outlives the database's handle.
+    /// The memory of the process: all data is lost when the database is closed.
     BRAID_DEVICE_MEMORY = 3,
 }
 
-/// What an options handle stands for.
+/// Object of an options handle.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) builder: Builder,
@@ -238,7 +247,7 @@ fn misfit(option: c_int, value: u64) -> Failure {
 
 pub(crate) static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();
 
-/// The options of a handle; the defaults if it is NULL.
+/// Returns the options of a handle, or the defaults if it is NULL.
 pub(crate) fn options_of(handle: *mut braid_options) -> Outcome<Options> {
     if handle.is_null() {
         return Ok(Options::new());
@@ -246,12 +255,12 @@ pub(crate) fn options_of(handle: *mut braid_options) -> Outcome<Options> {
     Ok(OPTIONS.lock(handle)?.clone())
 }
 
-/// Makes options that are all at their defaults. They can be used for any number of databases, and are
-/// freed with `braid_options_free`.
+/// Creates options with default values. The options can be used to open any number of databases.
+/// Free them with `braid_options_free`.
 ///
 /// # Safety
 ///
-/// `options` is NULL or points to where a handle fits.
+/// `options` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_options_new(options: *mut *mut braid_options) -> braid_status {
     call(|| {
@@ -262,9 +271,10 @@ pub unsafe extern "C" fn braid_options_new(options: *mut *mut braid_options) -> 
     })
 }
 
-/// Sets an option. `option` is a `braid_option`, which says what `value` means; whether it fits is found out
-/// when a database is opened, with `BRAID_OPTIONS`. `BRAID_INVALID_ARGUMENT`, with nothing changed, for an
-/// option that there is not or a value that it never has.
+/// Sets an option. `option` is a `braid_option`, which defines the meaning of `value`. Opening a
+/// database checks the range of the value, and fails with `BRAID_OPTIONS`. For an unknown option,
+/// or a value that the option can never have, this function returns `BRAID_INVALID_ARGUMENT` and
+/// changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_options_set(
     options: *mut braid_options,
@@ -278,7 +288,7 @@ pub extern "C" fn braid_options_set(
     })
 }
 
-/// How recovery gets on, as a callback is told.
+/// Progress of recovery.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_recovery_progress {
@@ -286,22 +296,24 @@ pub struct braid_recovery_progress {
     pub scanned_bytes: u64,
     /// Bytes of log to scan, at most.
     pub total_bytes: u64,
-    /// Transactions replayed so far; the scan comes first.
+    /// Number of transactions replayed so far. The replay begins after the scan.
     pub transactions: u64,
-    /// Microseconds since opening began.
+    /// Time since opening began, in microseconds.
     pub elapsed_us: u64,
 }
 
-/// Is told how recovery gets on. `data` is what came with the callback; `progress` lasts for the call.
+/// Receives the progress of recovery. `data` is the pointer that was set with the callback;
+/// `progress` is valid during the call.
 pub type braid_progress_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, progress: *const braid_recovery_progress)>;
 
-/// Sets what `braid_db_open` calls while it recovers, now and then, from several threads at once.
+/// Sets a function that `braid_db_open` calls from time to time during recovery, from several
+/// threads at once.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data` from any thread while a database is opened with these options. It
-/// must not unwind or jump out.
+/// `callback` may be called with `data` from any thread while a database is opened with these
+/// options. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_options_set_recovery_progress(
     options: *mut braid_options,
@@ -327,10 +339,11 @@ pub unsafe extern "C" fn braid_options_set_recovery_progress(
     })
 }
 
-/// Sets a directory, created if it is missing, to which every durable transaction is copied while a database is
-/// open with these options, so that a backup can be restored up to any later point (`braid_restore`). It should lie
-/// on another medium. Log that is not archived yet is kept, so if the archive's medium fails, commits go on until
-/// the log is full; `braid_db_health` tells meanwhile.
+/// Sets the archive: a directory, created if it is missing, to which Braid copies every durable
+/// transaction while a database is open with these options. With an archive, `braid_restore` can
+/// restore a backup up to any later point. Put the archive on another medium. Braid keeps log until
+/// it is archived, so if the archive's medium fails, commits continue until the log is full;
+/// meanwhile `braid_db_health` reports the failure.
 ///
 /// # Safety
 ///
@@ -349,7 +362,7 @@ pub unsafe extern "C" fn braid_options_set_archive(
     })
 }
 
-/// Frees options. NULL is allowed, and does nothing.
+/// Frees options. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_options_free(options: *mut braid_options) -> braid_status {
     call(|| {

@@ -17,16 +17,16 @@ impl Process for braid_snapshot {
     type Object = Arc<Snapshot>;
 }
 
-/// A cursor over a snapshot keeps it.
+/// A cursor over a snapshot keeps the snapshot alive.
 pub(crate) static SNAPSHOTS: Shared<braid_snapshot, Arc<Snapshot>> = Shared::new();
 
-/// Takes a read-only view of what is durable now. It never blocks a writer, is never blocked by one, and
-/// never conflicts. While it is there, values that are overwritten stay in memory for it. It is freed with
-/// `braid_snapshot_free`.
+/// Takes a read-only view of the durable state. A snapshot never blocks a writer, never waits for
+/// one, and never conflicts. While it is open, overwritten values stay in memory for it. Free it
+/// with `braid_snapshot_free`.
 ///
 /// # Safety
 ///
-/// `snapshot` is NULL or points to where a handle fits.
+/// `snapshot` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_open(
     db: *mut braid_db,
@@ -41,13 +41,15 @@ pub unsafe extern "C" fn braid_snapshot_open(
     })
 }
 
-/// Takes a snapshot, as `braid_snapshot_open` does, and keeps it under a name until `braid_snapshot_drop`, so that
-/// other threads find it. It does not outlive the open database: what it sees of the past is in memory.
-/// `snapshot`, which may be NULL, is set to a handle of it. `BRAID_SNAPSHOT_EXISTS` if the name is taken.
+/// Takes a snapshot, as `braid_snapshot_open` does, and keeps it under a name until
+/// `braid_snapshot_drop`, so that other threads can find it. It exists only while the database is
+/// open, because the old versions that it needs are in memory. `snapshot`, which may be NULL, is
+/// set to a handle of the snapshot. Returns `BRAID_SNAPSHOT_EXISTS` if the name is taken.
 ///
 /// # Safety
 ///
-/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to writable memory
+/// for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_create(
     db: *mut braid_db,
@@ -65,12 +67,14 @@ pub unsafe extern "C" fn braid_snapshot_create(
     })
 }
 
-/// Opens the snapshot of a name, as it was when it was created; `BRAID_SNAPSHOT_MISSING` if there is none, also
-/// after the database was opened anew. It is freed with `braid_snapshot_free`.
+/// Opens the snapshot of a name; it shows the state in which it was created. Returns
+/// `BRAID_SNAPSHOT_MISSING` if there is none, for example because the database was closed and
+/// opened again. Free it with `braid_snapshot_free`.
 ///
 /// # Safety
 ///
-/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to where a handle fits.
+/// `name` is NULL or a string that ends with a NUL; `snapshot` is NULL or points to writable memory
+/// for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_open_named(
     db: *mut braid_db,
@@ -88,7 +92,8 @@ pub unsafe extern "C" fn braid_snapshot_open_named(
     })
 }
 
-/// Takes a snapshot's name away; `BRAID_NOT_FOUND` if there is none of this name. Those that have it open keep it.
+/// Removes a snapshot's name. Returns `BRAID_NOT_FOUND` if there is no snapshot of this name. Open
+/// handles of the snapshot stay valid.
 ///
 /// # Safety
 ///
@@ -108,11 +113,11 @@ pub unsafe extern "C" fn braid_snapshot_drop(
     })
 }
 
-/// Calls `callback` with the name of each named snapshot, in their order, on this thread.
+/// Calls `callback` with the name of each named snapshot, in the order of names, on this thread.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data`. It must not unwind or jump out.
+/// `callback` may be called with `data`. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_names(
     db: *mut braid_db,
@@ -126,7 +131,8 @@ pub unsafe extern "C" fn braid_snapshot_names(
     })
 }
 
-/// Frees a snapshot; cursors over it go on until they are freed. NULL is allowed, and does nothing.
+/// Frees a snapshot. Its cursors stay valid until they are freed. NULL is allowed and has no
+/// effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_snapshot_free(snapshot: *mut braid_snapshot) -> braid_status {
     call(|| {
@@ -137,11 +143,11 @@ pub extern "C" fn braid_snapshot_free(snapshot: *mut braid_snapshot) -> braid_st
     })
 }
 
-/// Sets `seqno` to the number of the newest transaction that the snapshot sees.
+/// Sets `seqno` to the sequence number of the newest transaction that the snapshot shows.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_seqno(
     snapshot: *mut braid_snapshot,
@@ -155,12 +161,13 @@ pub unsafe extern "C" fn braid_snapshot_seqno(
     })
 }
 
-/// The value of a key; `BRAID_NOT_FOUND` if it is not there. A value is freed with `braid_value_free`.
+/// Reads a key. Returns `BRAID_NOT_FOUND` if the key does not exist. Free the value with
+/// `braid_value_free`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
-/// fits.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0; `value` is NULL or points to
+/// writable memory for a value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_get(
     snapshot: *mut braid_snapshot,
@@ -173,10 +180,11 @@ pub unsafe extern "C" fn braid_snapshot_get(
     call(move || unsafe { get(snapshot, table, key, key_len, value) }.map(Found::status))
 }
 
-/// The body of [`braid_snapshot_get`], which takes and returns what it does in registers.
+/// Body of [`braid_snapshot_get`], with arguments and result in registers.
 ///
 /// # Safety
-/// That of [`braid_snapshot_get`].
+///
+/// As for [`braid_snapshot_get`].
 #[inline(never)]
 unsafe fn get(
     snapshot: *mut braid_snapshot,
@@ -194,11 +202,11 @@ unsafe fn get(
     found_in(out, found)
 }
 
-/// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
+/// Checks whether a key exists: returns `BRAID_OK` or `BRAID_NOT_FOUND`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_contains(
     snapshot: *mut braid_snapshot,
@@ -219,11 +227,12 @@ pub unsafe extern "C" fn braid_snapshot_contains(
     })
 }
 
-/// Sets `len` to how many entries a table has. They are counted one by one, which takes as long as reading all of them.
+/// Sets `len` to the number of entries of a table. The function counts them one by one, which takes
+/// as long as reading all of them.
 ///
 /// # Safety
 ///
-/// `len` is NULL or points to where a number fits.
+/// `len` is NULL or points to writable memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_snapshot_len(
     snapshot: *mut braid_snapshot,

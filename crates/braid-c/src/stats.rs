@@ -1,4 +1,4 @@
-//! What a database tells about itself.
+//! Statistics of a database.
 
 use std::time::Duration;
 
@@ -10,93 +10,95 @@ pub(crate) fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Counts since the database was opened, and present sizes.
+/// Counters since the database was opened, and current sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_stats {
     /// The commit protocol in use.
     pub protocol: braid_protocol,
-    /// Committed transactions, those without writes included.
+    /// Number of committed transactions, including those without writes.
     pub commits: u64,
-    /// Transactions that failed with a conflict.
+    /// Number of transactions that failed with a conflict.
     pub conflicts: u64,
-    /// Published checkpoints.
+    /// Number of completed checkpoints.
     pub checkpoints: u64,
-    /// Open snapshots.
+    /// Number of open snapshots.
     pub snapshots: u64,
-    /// The number of the oldest open snapshot; 0 if none is open.
+    /// Sequence number of the oldest open snapshot; 0 if none is open.
     pub oldest_snapshot: u64,
-    /// Old versions and removed keys that wait to be collected.
+    /// Number of old versions and removed keys that wait to be collected.
     pub old_versions: u64,
-    /// Entries removed because their time to live was over.
+    /// Number of expired entries that were removed.
     pub expired: u64,
-    /// The number up to which all transactions are durable.
+    /// Durable sequence number: all transactions up to it are durable.
     pub durable_seqno: u64,
-    /// Bytes of log behind the newest checkpoint, which a recovery would read.
+    /// Bytes of log after the newest checkpoint, which a recovery would read.
     pub log_bytes_to_recover: u64,
     /// Whether the last checkpoint failed; `braid_db_health` says why.
     pub checkpoint_failing: bool,
-    /// Whether nothing can be written any more because a write or sync failed.
+    /// Whether the database is poisoned: after a failed write or sync, it is read-only.
     pub poisoned: bool,
     /// Whether the log is archived, see `braid_options_set_archive`.
     pub has_archive: bool,
-    /// The number up to which it is.
+    /// Sequence number up to which the log is archived.
     pub archived: u64,
-    /// The number behind which all changes can still be read.
+    /// Sequence number after which all changes can still be read.
     pub changes_kept_from: u64,
 
-    /// Bytes of log written to the device, with headers and padding.
+    /// Bytes of log written to the device, including headers and padding.
     pub log_written_bytes: u64,
-    /// Of these, without padding.
+    /// Part of `log_written_bytes` without padding.
     pub log_chunk_bytes: u64,
-    /// Of these, what transactions wrote.
+    /// Part of `log_written_bytes` that transactions wrote.
     pub log_payload_bytes: u64,
-    /// Flushes of the log: durable writes.
+    /// Number of log flushes (durable writes).
     pub log_flushes: u64,
-    /// Chunks of log written; a flush writes one for each strand that has something.
+    /// Number of log chunks written; a flush writes one for each strand with unwritten records.
     pub log_chunks: u64,
-    /// Log records written; a transaction is one, or several if it is large.
+    /// Number of log records written: one for each transaction, several for a large one.
     pub log_records: u64,
-    /// Log records that were appended together with others (`BRAID_PROTOCOL_AETHER`).
+    /// Number of log records that were appended together with others (`BRAID_PROTOCOL_AETHER`).
     pub log_consolidated_records: u64,
-    /// Files of the log that exist.
+    /// Number of existing log files.
     pub log_segments: u64,
-    /// Of these, ready for use.
+    /// Number of log files that are ready for use.
     pub log_segments_ready: u64,
-    /// Files of the log that were used again.
+    /// Number of log files that were reused.
     pub log_segments_recycled: u64,
-    /// Times a commit had to wait for buffer space.
+    /// Number of times that a commit waited for log buffer space.
     pub log_buffer_waits: u64,
-    /// Sum over flushes, in microseconds: from the first bytes in a buffer to its sealing.
+    /// Time from the first bytes in a log buffer to its sealing, in microseconds, summed over
+    /// flushes.
     pub log_queue_us: u64,
-    /// Sum over flushes, in microseconds: the durable write.
+    /// Time of the durable writes, in microseconds, summed over flushes.
     pub log_write_us: u64,
-    /// Sum over flushes, in microseconds: from the write's end until all who waited are told.
+    /// Time from the end of a write until all waiting threads are notified, in microseconds, summed
+    /// over flushes.
     pub log_notify_us: u64,
 
-    /// The size of a page, in bytes.
+    /// Size of a page, in bytes.
     pub page_size: u64,
-    /// Pages that the pool can hold.
+    /// Number of pages that fit in the buffer pool.
     pub pool_pages: u64,
-    /// Pages in memory.
+    /// Number of pages in memory.
     pub resident_pages: u64,
-    /// Pages that exist.
+    /// Number of existing pages.
     pub pages: u64,
-    /// Pages read from the medium.
+    /// Number of pages read from the medium.
     pub page_loads: u64,
-    /// Of these, those that were read along with a neighbour before anybody asked for them.
+    /// Part of `page_loads` that were read ahead, together with a neighbour.
     pub pages_read_ahead: u64,
-    /// Pages put out of memory.
+    /// Number of evicted pages.
     pub evictions: u64,
-    /// Of these, those that had to be written.
+    /// Number of evicted pages that had to be written.
     pub eviction_writes: u64,
-    /// Pages copied because a checkpoint still needed their image.
+    /// Number of pages copied because a checkpoint still needed their image.
     pub checkpoint_copies: u64,
-    /// The data file's length, in bytes.
+    /// Length of the data file, in bytes.
     pub file_bytes: u64,
-    /// Of these, free, in bytes.
+    /// Free space in the data file, in bytes.
     pub file_free_bytes: u64,
-    /// The newest checkpoint's sequence number.
+    /// Number of the newest checkpoint.
     pub checkpoint_sequence: u64,
 }
 
@@ -149,20 +151,20 @@ impl braid_stats {
     }
 }
 
-/// What opening a database had to recover.
+/// Work of the recovery when the database was opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_recovery_report {
     /// Bytes of log read.
     pub log_bytes: u64,
-    /// Transactions replayed.
+    /// Number of transactions replayed.
     pub transactions: u64,
-    /// Whole transactions that were on the log but came after a gap, so that none of them can have been
+    /// Number of complete transactions in the log that follow a gap. None of them can have been
     /// acknowledged.
     pub discarded: u64,
-    /// Microseconds that reading the log and finding its end took.
+    /// Time to read the log and find its end, in microseconds.
     pub scan_us: u64,
-    /// Microseconds that opening took, all in all.
+    /// Total time to open the database, in microseconds.
     pub duration_us: u64,
 }
 
@@ -182,7 +184,7 @@ impl braid_recovery_report {
 mod tests {
     use super::*;
 
-    /// The names of a struct's fields, by what it prints.
+    /// Returns the names of a struct's fields, from its debug output.
     fn fields(debug: &str) -> Vec<String> {
         let names = debug
             .lines()

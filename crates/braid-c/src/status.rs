@@ -53,7 +53,7 @@ pub enum braid_status {
     BRAID_NOT_A_DATABASE = -16,
     /// The file system does not allow writes.
     BRAID_READ_ONLY = -17,
-    /// The key is longer than `BRAID_MAX_KEY_LEN`.
+    /// The key is longer than `BRAID_MAX_KEY_LEN` (8 KiB).
     BRAID_KEY_TOO_LONG = -18,
     /// The value is longer than `BRAID_MAX_VALUE_LEN`.
     BRAID_VALUE_TOO_LONG = -19,
@@ -168,7 +168,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_FORKED, c"BRAID_FORKED"),
 ];
 
-/// The status of an engine's error.
+/// Returns the status for an error of the engine.
 pub(crate) fn of_error(error: &Error) -> braid_status {
     match error {
         Error::Conflict(_) => BRAID_CONFLICT,
@@ -208,8 +208,8 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
     }
 }
 
-/// Returns the name of a status, such as `"BRAID_CONFLICT"`; `"unknown"` for a number that is not a
-/// status. The string is static.
+/// Returns the name of a status, such as `"BRAID_CONFLICT"`, or `"unknown"` for a number that is
+/// not a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_status_name(status: c_int) -> *const c_char {
     let found = ALL.iter().find(|(known, _)| *known as c_int == status);

@@ -1,4 +1,4 @@
-//! Streams of the caller's: functions that take or give bytes.
+//! Streams: functions of the caller that accept or supply bytes.
 
 use std::ffi::c_void;
 use std::{fmt, io};
@@ -6,27 +6,27 @@ use std::{fmt, io};
 use crate::boundary::{Failure, Outcome};
 use crate::memory::UserData;
 
-/// Takes bytes, which last for the call; says whether it took all of them. If not, the call that gave them fails with
-/// `BRAID_IO`.
+/// Receives bytes, which are valid during the call. Returns whether it accepted all of them;
+/// otherwise the call that passed them fails with `BRAID_IO`.
 pub type braid_write_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, bytes: *const c_void, len: usize) -> bool>;
 
-/// Gives up to `capacity` bytes; returns how many, 0 at the end, and -1 if it can't, which makes the call that asked
-/// fail with `BRAID_IO`.
+/// Supplies up to `capacity` bytes. Returns their number, 0 at the end, or -1 on an error, which
+/// makes the calling function fail with `BRAID_IO`.
 pub type braid_read_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, bytes: *mut c_void, capacity: usize) -> i64>;
 
-/// Where a stream of bytes comes from.
+/// Source of a stream of bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_source {
-    /// Gives the bytes; NULL: this is no stream.
+    /// Supplies the bytes; NULL if this element is not a stream.
     pub read: braid_read_callback,
-    /// Goes to `read`.
+    /// Passed to `read`.
     pub data: *mut c_void,
 }
 
-/// Writes to a function of the caller's.
+/// Writer that passes bytes to the caller's function.
 pub(crate) struct Sink {
     write: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> bool,
     data: UserData,
@@ -34,7 +34,8 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// # Safety
-    /// `write` may be called with `data` on this thread as long as the sink is there.
+    ///
+    /// `write` may be called with `data` on this thread for the life of the sink.
     pub(crate) unsafe fn new(write: braid_write_callback, data: *mut c_void) -> Outcome<Self> {
         let write = write.ok_or(Failure::null("write"))?;
         let data = UserData::new(data);
@@ -69,7 +70,7 @@ impl fmt::Write for Sink {
     }
 }
 
-/// Reads from a function of the caller's.
+/// Reader that gets bytes from the caller's function.
 pub(crate) struct Source {
     read: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> i64,
     data: UserData,
@@ -77,8 +78,9 @@ pub(crate) struct Source {
 
 impl braid_source {
     /// # Safety
-    /// `read` may be called with `data` on this thread as long as what this returns is there, and writes no more than
-    /// it is asked for.
+    ///
+    /// `read` may be called with `data` on this thread for the life of the returned reader, and
+    /// writes no more than the requested number of bytes.
     pub(crate) unsafe fn open(&self) -> Option<Source> {
         let (read, data) = (self.read?, UserData::new(self.data));
         Some(Source { read, data })

@@ -14,7 +14,7 @@ use crate::value::{Found, braid_value, found_in};
 
 pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
 
-/// What a table's handle stands for.
+/// Object of a table's handle.
 pub(crate) struct OpenTable {
     pub(crate) table: BytesTable,
     database: OpenDatabase,
@@ -42,14 +42,16 @@ pub(crate) fn table(handle: *mut braid_table) -> Outcome<Pinned<'static, braid_t
     TABLES.pin(handle)
 }
 
-/// Opens a table of byte strings by byte strings, and creates it, durably, if there is none of this name.
+/// Opens a table whose keys and values are byte strings, and creates it, durably, if there is no
+/// table of this name.
 ///
-/// The handle can be used in any transaction and snapshot of the database, from any thread. It is freed
-/// with `braid_table_free`.
+/// Any thread can use the handle, in any transaction and snapshot of the database. Free it with
+/// `braid_table_free`.
 ///
 /// # Safety
 ///
-/// `name` is NULL or a string that ends with a NUL; `table` is NULL or points to where a handle fits.
+/// `name` is NULL or a string that ends with a NUL; `table` is NULL or points to writable memory
+/// for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_open(
     db: *mut braid_db,
@@ -68,13 +70,13 @@ pub unsafe extern "C" fn braid_table_open(
     })
 }
 
-/// Opens a table as `braid_table_open` does, with options: a table that is created gets them, one that is there must
-/// have been created with the same, otherwise it is `BRAID_TABLE_OPTIONS`. `options` may be NULL, which is the same as
-/// all zeros.
+/// Opens a table as `braid_table_open` does, with options. If the table does not exist, it is
+/// created with these options. If it exists and was created with other options, the function
+/// returns `BRAID_TABLE_OPTIONS`. If `options` is NULL, all options are zero.
 ///
 /// # Safety
 ///
-/// That of `braid_table_open`; `options` is NULL or points to options.
+/// As for `braid_table_open`; `options` is NULL or points to options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_open_with(
     db: *mut braid_db,
@@ -95,11 +97,11 @@ pub unsafe extern "C" fn braid_table_open_with(
     })
 }
 
-/// Sets `options` to what the table was created with.
+/// Sets `options` to the options that the table was created with.
 ///
 /// # Safety
 ///
-/// `options` is NULL or points to where they fit.
+/// `options` is NULL or points to writable memory for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_get_options(
     table: *mut braid_table,
@@ -113,11 +115,12 @@ pub unsafe extern "C" fn braid_table_get_options(
     })
 }
 
-/// Opens a table as `braid_table_open` does, if there is one of this name; `BRAID_NOT_FOUND` if not.
+/// Opens a table as `braid_table_open` does, but does not create it: if there is no table of this
+/// name, it returns `BRAID_NOT_FOUND`.
 ///
 /// # Safety
 ///
-/// That of `braid_table_open`.
+/// As for `braid_table_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_open_existing(
     db: *mut braid_db,
@@ -138,7 +141,7 @@ pub unsafe extern "C" fn braid_table_open_existing(
     })
 }
 
-/// Frees a table's handle, not the table. NULL is allowed, and does nothing.
+/// Frees a table's handle, not the table. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_table_free(table: *mut braid_table) -> braid_status {
     call(|| {
@@ -149,13 +152,13 @@ pub extern "C" fn braid_table_free(table: *mut braid_table) -> braid_status {
     })
 }
 
-/// Reads one key of what is durable now, as a snapshot of its own would, at less cost. `BRAID_NOT_FOUND` if
-/// the key is not there. A value is freed with `braid_value_free`.
+/// Reads one key from the durable state, like a snapshot but at less cost. Returns
+/// `BRAID_NOT_FOUND` if the key does not exist. Free the value with `braid_value_free`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
-/// fits.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0; `value` is NULL or points to
+/// writable memory for a value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_get(
     table: *mut braid_table,
@@ -167,10 +170,11 @@ pub unsafe extern "C" fn braid_table_get(
     call(move || unsafe { get(table, key, key_len, value) }.map(Found::status))
 }
 
-/// The body of [`braid_table_get`], which takes and returns what it does in registers.
+/// Body of [`braid_table_get`], with arguments and result in registers.
 ///
 /// # Safety
-/// That of [`braid_table_get`].
+///
+/// As for [`braid_table_get`].
 #[inline(never)]
 unsafe fn get(
     table: *mut braid_table,
@@ -187,8 +191,9 @@ unsafe fn get(
     found_in(out, found)
 }
 
-/// Removes a table with all it holds, durably; `BRAID_NOT_FOUND` if there is none of this name. Its space is
-/// free once all its handles are, after the next checkpoint.
+/// Removes a table with all its entries, durably. Returns `BRAID_NOT_FOUND` if there is no table of
+/// this name. The table's space is free after all its handles are freed and the next checkpoint is
+/// written.
 ///
 /// # Safety
 ///
@@ -205,8 +210,8 @@ pub unsafe extern "C" fn braid_table_drop(db: *mut braid_db, name: *const c_char
     })
 }
 
-/// Gives a table another name, durably. `BRAID_TABLE_MISSING` if there is none of the old name,
-/// `BRAID_TABLE_EXISTS` if there is one of the new.
+/// Renames a table, durably. Returns `BRAID_TABLE_MISSING` if there is no table with the old name,
+/// and `BRAID_TABLE_EXISTS` if there is one with the new name.
 ///
 /// # Safety
 ///
@@ -225,16 +230,17 @@ pub unsafe extern "C" fn braid_table_rename(
     })
 }
 
-/// Is given a name, in UTF-8 and without a NUL at its end; it lasts for the call. Returning `false`
-/// ends the listing.
+/// Receives a name, in UTF-8 without a terminating NUL, which is valid during the call. Returns
+/// `false` to end the listing.
 pub type braid_name_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, name: braid_slice) -> bool>;
 
-/// Calls `callback` with the name of each table of the database, in their order, on this thread.
+/// Calls `callback` with the name of each table of the database, in the order of names, on this
+/// thread.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data`. It must not unwind or jump out.
+/// `callback` may be called with `data`. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_table_names(
     db: *mut braid_db,
@@ -248,9 +254,10 @@ pub unsafe extern "C" fn braid_table_names(
     })
 }
 
-/// Calls `callback` with each name until it has enough.
+/// Calls `callback` with each name until it returns `false`.
 ///
 /// # Safety
+///
 /// `callback` may be called with `data`.
 pub(crate) unsafe fn tell_names(
     names: &[String],

@@ -1,4 +1,4 @@
-//! What is particular about a table.
+//! Options of a table.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -11,28 +11,30 @@ use crate::handles::braid_db;
 use crate::memory::Optional;
 use crate::status::braid_status::{self, BRAID_OK};
 
-/// How a table's values are compressed. Keys are not.
+/// Compression of a table's values. Keys are not compressed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_compression {
-    /// Not at all.
+    /// No compression.
     BRAID_COMPRESSION_NONE = 0,
-    /// Each value for itself as an LZ4 block, if that makes it smaller.
+    /// Each value is stored as an LZ4 block of its own, if that makes it smaller.
     BRAID_COMPRESSION_LZ4 = 1,
-    /// In a way that this version of the interface has no name for.
+    /// A compression that this version of the interface has no name for.
     BRAID_COMPRESSION_OTHER = -1,
 }
 
 use braid_compression::*;
 
-/// What is particular about a table, given when it is created and stored with it. All zeros: nothing.
+/// Options of a table, set when it is created and stored with it. With all fields zero, they are
+/// the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_table_options {
     /// A `braid_compression`.
     pub compression: c_int,
-    /// How long an entry lives after it was written last, in milliseconds; 0 for ever. After that it is not there
-    /// for reads and scans, and is removed sometime by the maintenance thread or by `braid_db_remove_expired`.
+    /// Time to live of an entry after its last write, in milliseconds; 0 for no limit. Reads and
+    /// scans skip an expired entry; the maintenance thread or `braid_db_remove_expired` removes it
+    /// later.
     pub time_to_live_ms: u64,
 }
 
@@ -73,12 +75,12 @@ impl braid_table_options {
     }
 }
 
-/// Removes all entries whose time to live is over, from all tables; sets `count`, which may be NULL, to how many.
-/// Keys that a transaction has locked are left alone.
+/// Removes all expired entries from all tables, and sets `count`, which may be NULL, to their
+/// number. It skips keys that a transaction has locked.
 ///
 /// # Safety
 ///
-/// `count` is NULL or points to where a number fits.
+/// `count` is NULL or points to writable memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_remove_expired(
     db: *mut braid_db,

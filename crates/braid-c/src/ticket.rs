@@ -14,7 +14,7 @@ use crate::status::{
 
 pub(crate) static TICKETS: Exclusive<braid_ticket, Ticket> = Exclusive::new();
 
-/// Gives a ticket away, if it is wanted.
+/// Returns a ticket, if the caller wants it.
 #[inline(always)]
 pub(crate) fn give_ticket(mut out: Optional<*mut braid_ticket>, ticket: Ticket) -> Outcome<()> {
     if out.is_wanted() {
@@ -23,11 +23,11 @@ pub(crate) fn give_ticket(mut out: Optional<*mut braid_ticket>, ticket: Ticket) 
     Ok(())
 }
 
-/// Sets `seqno` to the transaction's place in the serial order.
+/// Sets `seqno` to the transaction's sequence number, its place in the serial order.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_ticket_seqno(
     ticket: *mut braid_ticket,
@@ -41,8 +41,8 @@ pub unsafe extern "C" fn braid_ticket_seqno(
     })
 }
 
-/// Asks, without waiting, whether the transaction is durable: `BRAID_OK` if it is, `BRAID_PENDING` if that is
-/// not known yet, `BRAID_POISONED` if the log failed before.
+/// Returns, without waiting, whether the transaction is durable: `BRAID_OK` if it is,
+/// `BRAID_PENDING` if the outcome is not known yet, `BRAID_POISONED` if the log failed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_ticket_poll(ticket: *mut braid_ticket) -> braid_status {
     call(|| match TICKETS.lock(ticket)?.try_wait() {
@@ -51,8 +51,8 @@ pub extern "C" fn braid_ticket_poll(ticket: *mut braid_ticket) -> braid_status {
     })
 }
 
-/// Waits until the transaction is durable. `BRAID_POISONED` if the log failed before. The ticket stays, and
-/// tells the same again.
+/// Waits until the transaction is durable. Returns `BRAID_POISONED` if the log failed before. The
+/// ticket stays valid, and further calls return the same result.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_ticket_wait(ticket: *mut braid_ticket) -> braid_status {
     call(|| {
@@ -61,8 +61,8 @@ pub extern "C" fn braid_ticket_wait(ticket: *mut braid_ticket) -> braid_status {
     })
 }
 
-/// Is told what became of a commit: `BRAID_OK`: the transaction `seqno` is durable; otherwise
-/// `message`, which lasts for the call and is NULL with `BRAID_OK`, says what went wrong.
+/// Receives the outcome of a commit: with `BRAID_OK`, the transaction `seqno` is durable. Otherwise
+/// `message`, which is valid during the call and NULL with `BRAID_OK`, gives the reason.
 pub type braid_durable_callback = Option<
     unsafe extern "C" fn(
         data: *mut c_void,
@@ -72,14 +72,15 @@ pub type braid_durable_callback = Option<
     ),
 >;
 
-/// Exchanges a ticket for a callback: the ticket is freed, and `callback` is called once, when the outcome is
-/// known: at once on this thread if it is, otherwise on the thread that completes the flush. It must be
-/// short, since others wait behind it, and must not wait for a commit, a sync or a checkpoint of the
-/// database, nor close it.
+/// Exchanges a ticket for a callback: the function frees the ticket, and calls `callback` once,
+/// when the outcome is known. If it is known already, it makes the call at once, on this thread;
+/// otherwise the thread that completes the flush makes it. The callback must return quickly,
+/// because others wait for that thread. It must not wait for a commit, a sync or a checkpoint of
+/// the database, and must not close the database.
 ///
 /// # Safety
 ///
-/// `callback` may be called with `data` from any thread. It must not unwind or jump out.
+/// `callback` may be called with `data` from any thread. It must not unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_ticket_on_durable(
     ticket: *mut braid_ticket,
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn braid_ticket_on_durable(
     })
 }
 
-/// Frees a ticket. The transaction becomes durable all the same. NULL is allowed, and does nothing.
+/// Frees a ticket. The transaction becomes durable all the same. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_ticket_free(ticket: *mut braid_ticket) -> braid_status {
     call(|| {

@@ -18,14 +18,16 @@ use crate::value::{Found, Value, braid_value, found_in, give};
 
 pub(crate) static TRANSACTIONS: Exclusive<braid_tx, Tx> = Exclusive::new();
 
-/// What concurrent transactions see of each other.
+/// Isolation of concurrent transactions from each other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_isolation {
-    /// As if the transactions ran one after the other. Reads see the newest state and are validated at
-    /// commit; until then two reads may disagree, and then the commit fails with `BRAID_CONFLICT`.
+    /// As if the transactions ran one after the other. Reads see the newest state and are validated
+    /// at commit. Before the commit, two reads may be inconsistent with each other; then the commit
+    /// fails with `BRAID_CONFLICT`.
     BRAID_SERIALIZABLE = 0,
-    /// Reads see the state at the beginning; the first of two writers of a key wins. Allows write skew.
+    /// Reads see the state when the transaction began; the first of two writers of a key wins.
+    /// Allows write skew.
     BRAID_SNAPSHOT_ISOLATION = 1,
 }
 
@@ -33,16 +35,19 @@ pub enum braid_isolation {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_durability {
-    /// Before the commit returns, or its ticket tells so.
+    /// The transaction is durable before the commit returns, or before its ticket says so.
     BRAID_DURABLE = 0,
-    /// Within a time after the commit returns. A crash may lose it, but never a part of it, and nothing that
-    /// a later durable transaction builds on.
+    /// The transaction becomes durable within a given time after the commit returns. A crash before
+    /// that may lose it, but never a part of it, and never a transaction on which a later durable
+    /// one depends.
     BRAID_BUFFERED = 1,
-    /// With the next durable transaction or checkpoint, whenever that is; otherwise like `BRAID_BUFFERED`.
+    /// The transaction becomes durable with the next durable transaction or checkpoint, without a
+    /// time limit; otherwise like `BRAID_BUFFERED`.
     BRAID_NOT_DURABLE = 2,
 }
 
-/// How a transaction behaves. All zeros: serializable, and durable when its commit returns.
+/// Options of a transaction. With all fields zero, it is serializable, and durable when its commit
+/// returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_tx_options {
@@ -50,7 +55,7 @@ pub struct braid_tx_options {
     pub isolation: c_int,
     /// A `braid_durability`.
     pub durability: c_int,
-    /// With `BRAID_BUFFERED`: within how many microseconds.
+    /// With `BRAID_BUFFERED`: time until the transaction is durable, in microseconds.
     pub buffered_us: u64,
 }
 
@@ -88,14 +93,14 @@ impl braid_tx_options {
     }
 }
 
-/// Begins a transaction. `options` may be NULL, which is the same as all zeros.
+/// Begins a transaction. If `options` is NULL, all options are zero.
 ///
-/// The handle ends with `braid_tx_commit`, `braid_tx_commit_async`, `braid_tx_submit` or `braid_tx_abort`. Any thread may use
-/// it, but one at a time.
+/// `braid_tx_commit`, `braid_tx_commit_async`, `braid_tx_submit` or `braid_tx_abort` ends the
+/// transaction and its handle. Any thread may use it, but only one at a time.
 ///
 /// # Safety
 ///
-/// `options` is NULL or points to options; `tx` is NULL or points to where a handle fits.
+/// `options` is NULL or points to options; `tx` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_begin(
     db: *mut braid_db,
@@ -115,7 +120,7 @@ pub unsafe extern "C" fn braid_tx_begin(
     })
 }
 
-/// Sets when the commit is safe: `durability` is a `braid_durability`.
+/// Sets the durability of the commit. `durability` is a `braid_durability`.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_tx_set_durability(
     tx: *mut braid_tx,
@@ -129,12 +134,12 @@ pub extern "C" fn braid_tx_set_durability(
     })
 }
 
-/// Notes where the transaction is, so that `braid_tx_rollback_to` can take back what it writes from here on.
-/// `savepoint` is set to a number that stands for this point of this transaction; it needs no freeing.
+/// Marks a savepoint, so that `braid_tx_rollback_to` can undo later writes. `savepoint` is set to a
+/// number that identifies this point of this transaction. It needs no freeing.
 ///
 /// # Safety
 ///
-/// `savepoint` is NULL or points to where the number fits.
+/// `savepoint` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_savepoint(
     tx: *mut braid_tx,
@@ -148,9 +153,10 @@ pub unsafe extern "C" fn braid_tx_savepoint(
     })
 }
 
-/// Takes back all writes made since a savepoint, and forgets the savepoints made since; the savepoint itself
-/// stands. What was read since stays read, and locks stay held. `BRAID_SAVEPOINT_GONE`, with nothing changed, if it
-/// is another transaction's, or the transaction returned to a point before it.
+/// Undoes all writes made since a savepoint, and discards the savepoints set since then; the
+/// savepoint itself stays valid. Reads made since then are still validated, and locks stay held.
+/// Returns `BRAID_SAVEPOINT_GONE`, and changes nothing, if the savepoint belongs to another
+/// transaction, or the transaction rolled back to an earlier point.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_tx_rollback_to(tx: *mut braid_tx, savepoint: u64) -> braid_status {
     call(|| {
@@ -160,17 +166,17 @@ pub extern "C" fn braid_tx_rollback_to(tx: *mut braid_tx, savepoint: u64) -> bra
     })
 }
 
-/// Makes the writes visible and durable, together or not at all. `BRAID_OK` says that they are on the device,
-/// or, with a durability of less, that they are visible.
+/// Makes the writes visible and durable, all or none. `BRAID_OK` means that they are durable, or,
+/// with a weaker durability, that they are visible.
 ///
-/// The transaction is over afterwards, whatever is returned, unless the handle itself was wrong or busy. After
-/// `BRAID_CONFLICT` or `BRAID_OUT_OF_SPACE` nothing of it remains; after `BRAID_POISONED` only opening the
-/// database again tells whether it survives. `seqno`, which may be NULL, is set to its place in the
-/// serial order.
+/// The transaction ends, whatever the function returns, unless the handle itself was invalid or
+/// busy. After `BRAID_CONFLICT` or `BRAID_OUT_OF_SPACE` it leaves no trace. After `BRAID_POISONED`,
+/// only opening the database again shows whether it survived. `seqno`, which may be NULL, is set to
+/// the transaction's sequence number, its place in the serial order.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where the number fits.
+/// `seqno` is NULL or points to writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, seqno: *mut u64) -> braid_status {
     call(|| {
@@ -183,13 +189,13 @@ pub unsafe extern "C" fn braid_tx_commit(tx: *mut braid_tx, seqno: *mut u64) -> 
     })
 }
 
-/// Makes the writes visible, and gives a ticket that tells when they are durable. The transaction is over
-/// afterwards as with `braid_tx_commit`. `ticket` may be NULL: then nobody is told, and the transaction
-/// becomes durable all the same. The ticket is freed with `braid_ticket_free`.
+/// Makes the writes visible, and returns a ticket that reports when they are durable. The
+/// transaction ends as with `braid_tx_commit`. If `ticket` is NULL, there is no report, but the
+/// transaction becomes durable all the same. Free the ticket with `braid_ticket_free`.
 ///
 /// # Safety
 ///
-/// `ticket` is NULL or points to where a handle fits.
+/// `ticket` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_commit_async(
     tx: *mut braid_tx,
@@ -205,13 +211,13 @@ pub unsafe extern "C" fn braid_tx_commit_async(
     })
 }
 
-/// Makes the writes visible, as `braid_tx_commit_async` does, and sets `seqno` to the transaction's
-/// place in the serial order instead of giving a ticket: `braid_db_wait` waits for it, and there is
+/// Makes the writes visible, as `braid_tx_commit_async` does. Instead of returning a ticket, it
+/// sets `seqno` to the transaction's sequence number: wait for it with `braid_db_wait`. There is
 /// nothing to free.
 ///
 /// # Safety
 ///
-/// `seqno` is NULL or points to where it fits.
+/// `seqno` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_submit(tx: *mut braid_tx, seqno: *mut u64) -> braid_status {
     call(|| {
@@ -224,7 +230,7 @@ pub unsafe extern "C" fn braid_tx_submit(tx: *mut braid_tx, seqno: *mut u64) -> 
     })
 }
 
-/// Ends a transaction without a trace. NULL is allowed, and does nothing.
+/// Ends a transaction and discards its writes. NULL is allowed and has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_tx_abort(tx: *mut braid_tx) -> braid_status {
     call(|| {
@@ -236,13 +242,13 @@ pub extern "C" fn braid_tx_abort(tx: *mut braid_tx) -> braid_status {
     })
 }
 
-/// The value of a key, the transaction's own writes included; `BRAID_NOT_FOUND` if it is not there. A value is
-/// freed with `braid_value_free`.
+/// Reads a key, including the transaction's own writes. Returns `BRAID_NOT_FOUND` if the key does
+/// not exist. Free the value with `braid_value_free`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none; `value` is NULL or points to where a value
-/// fits.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0; `value` is NULL or points to
+/// writable memory for a value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_get(
     tx: *mut braid_tx,
@@ -255,10 +261,11 @@ pub unsafe extern "C" fn braid_tx_get(
     call(move || unsafe { get(tx, table, key, key_len, value) }.map(Found::status))
 }
 
-/// The body of [`braid_tx_get`], which takes and returns what it does in registers.
+/// Body of [`braid_tx_get`], with arguments and result in registers.
 ///
 /// # Safety
-/// That of [`braid_tx_get`].
+///
+/// As for [`braid_tx_get`].
 #[inline(never)]
 unsafe fn get(
     tx: *mut braid_tx,
@@ -276,12 +283,13 @@ unsafe fn get(
     found_in(out, found)
 }
 
-/// The value of a key, as `braid_tx_get`, locked against other writers until the transaction ends: for a value
-/// that is about to be written, so that hot keys queue instead of conflicting. `BRAID_CONFLICT` on a deadlock.
+/// Reads a key as `braid_tx_get` does, and locks it against other writers until the transaction
+/// ends. Use it for a value that the transaction is going to write, so that transactions queue for
+/// a hot key instead of conflicting. Returns `BRAID_CONFLICT` on a deadlock.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_get`.
+/// As for `braid_tx_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_get_for_update(
     tx: *mut braid_tx,
@@ -301,11 +309,11 @@ pub unsafe extern "C" fn braid_tx_get_for_update(
     })
 }
 
-/// Whether a key is there: `BRAID_OK` or `BRAID_NOT_FOUND`.
+/// Checks whether a key exists: returns `BRAID_OK` or `BRAID_NOT_FOUND`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_contains(
     tx: *mut braid_tx,
@@ -326,12 +334,13 @@ pub unsafe extern "C" fn braid_tx_contains(
     })
 }
 
-/// Sets `len` to how many entries a table has, the transaction's own writes included. They are counted one by one, and
-/// all of them count as read: the transaction conflicts with everybody who adds or removes one.
+/// Sets `len` to the number of entries of a table, including the transaction's own writes. The
+/// function counts the entries one by one, and all of them belong to the transaction's read set, so
+/// the transaction conflicts with every transaction that adds or removes an entry.
 ///
 /// # Safety
 ///
-/// `len` is NULL or points to where a number fits.
+/// `len` is NULL or points to writable memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_len(
     tx: *mut braid_tx,
@@ -347,12 +356,13 @@ pub unsafe extern "C" fn braid_tx_len(
     })
 }
 
-/// Sets the value of a key, whether it was there or not. `BRAID_CONFLICT` on a deadlock; then, as after any
-/// error, the transaction goes on until it is aborted or committed.
+/// Sets the value of a key, whether or not the key exists. Returns `BRAID_CONFLICT` on a deadlock.
+/// As after any error, the transaction stays open until it is aborted or committed.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if there are none.
+/// `key` points to `key_len` bytes and `value` to `value_len`, or they are NULL if their length is
+/// 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_insert(
     tx: *mut braid_tx,
@@ -371,11 +381,11 @@ pub unsafe extern "C" fn braid_tx_insert(
     })
 }
 
-/// Sets the value of a key that is not there; `BRAID_EXISTS` if it is.
+/// Sets the value of a key if the key does not exist; otherwise returns `BRAID_EXISTS`.
 ///
 /// # Safety
 ///
-/// That of `braid_tx_insert`.
+/// As for `braid_tx_insert`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_insert_if_absent(
     tx: *mut braid_tx,
@@ -399,13 +409,13 @@ pub unsafe extern "C" fn braid_tx_insert_if_absent(
     })
 }
 
-/// Sets the value of a key to `desired` (NULL: removes it) if it is `expected` (NULL: if it is not there);
-/// `BRAID_MISMATCH` if not.
+/// If the value of a key equals `expected` (NULL: if the key does not exist), sets it to `desired`
+/// (NULL: removes the key). Otherwise returns `BRAID_MISMATCH`.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none; `expected` and `desired` are NULL or point
-/// to slices whose `data` points to `len` bytes, or is NULL if there are none.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0; `expected` and `desired` are
+/// NULL or point to slices whose `data` points to `len` bytes, or is NULL if its length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_compare_and_set(
     tx: *mut braid_tx,
@@ -437,11 +447,11 @@ pub unsafe extern "C" fn braid_tx_compare_and_set(
     })
 }
 
-/// Removes a key; `BRAID_NOT_FOUND` if it is not there.
+/// Removes a key. Returns `BRAID_NOT_FOUND` if the key does not exist.
 ///
 /// # Safety
 ///
-/// `key` points to `key_len` bytes, or is NULL if there are none.
+/// `key` points to `key_len` bytes, or is NULL if its length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_remove(
     tx: *mut braid_tx,
@@ -460,14 +470,15 @@ pub unsafe extern "C" fn braid_tx_remove(
     })
 }
 
-/// Removes all keys of a range, and sets `count`, which may be NULL, to how many there were. `range` may be NULL, for all
-/// keys. Other transactions that put a key into the range meanwhile conflict with this one. The keys are gathered in
-/// memory; for a whole table, `braid_table_drop` costs less.
+/// Removes all keys of a range, and sets `count`, which may be NULL, to their number. If `range` is
+/// NULL, it removes all keys. Another transaction that inserts a key into the range meanwhile
+/// conflicts with this one. The function collects the keys in memory; to remove a whole table,
+/// `braid_table_drop` costs less.
 ///
 /// # Safety
 ///
-/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL if there
-/// are none; `count` is NULL or points to where a number fits.
+/// `range` is NULL or points to a range, the `data` of whose keys points to `len` bytes, or is NULL
+/// if its length is 0; `count` is NULL or points to writable memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_tx_remove_range(
     tx: *mut braid_tx,

@@ -1,4 +1,4 @@
-//! Values on their way out, which are C's until it frees them.
+//! Values that the library returns, which belong to C until C frees them.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -10,31 +10,32 @@ use crate::boundary::Outcome;
 use crate::memory::Out;
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 
-/// A value that was read. Its bytes are the caller's until it calls `braid_value_free`, whatever happens to
-/// the transaction, the snapshot or the database. It may be moved and copied like any struct; one of the
-/// copies is to be freed.
+/// A value that was read. Its bytes belong to the caller until it calls `braid_value_free`, even
+/// after the transaction, the snapshot or the database has ended. It may be moved and copied like
+/// any struct, but only one of the copies may be freed.
 #[repr(C)]
 #[derive(Debug)]
 pub struct braid_value {
-    /// The first byte; never NULL if there is a value, also if that is empty; NULL if there is none.
+    /// First byte; NULL only if there is no value, so not for an empty value.
     pub data: *const c_void,
-    /// The number of bytes.
+    /// Number of bytes.
     pub len: usize,
-    /// The library's.
+    /// Reserved for the library.
     pub reserved: *mut c_void,
 }
 
-/// A value above this length that others refer to, too, is not copied.
+/// Values above this length that have other references are not copied.
 const COPIED_MAX: usize = 4096;
 
-/// The lowest bit of `reserved`, if what is above it is the capacity of a vector; if not, it points to [`Bytes`].
+/// Set in `reserved` if the other bits are the capacity of a vector; otherwise `reserved` points to
+/// [`Bytes`].
 const VECTOR: usize = 1;
 
-/// A value that nobody has taken yet.
+/// A value that has not been returned to the caller yet.
 pub(crate) struct Value(braid_value);
 
 impl Value {
-    /// A copy of a value of the engine's, or one more reference to it.
+    /// Copies a value of the engine, or adds a reference to it.
     #[inline(always)]
     pub(crate) fn of_stored(value: ValueRef<'_>) -> Self {
         match value.shared() {
@@ -69,20 +70,21 @@ impl Value {
 impl Drop for Value {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: they are those of the value, and nobody has taken it.
+        // SAFETY: they belong to the value, which was not returned to the caller.
         unsafe { free(self.0.data, self.0.reserved) }
     }
 }
 
-/// Frees what a [`Value`] has.
+/// Frees the memory of a [`Value`].
 ///
 /// # Safety
-/// They are the members of one, which nobody uses or frees afterwards.
+///
+/// They are the fields of a value, which is not used or freed afterwards.
 #[inline(always)]
 unsafe fn free(data: *const c_void, reserved: *mut c_void) {
     if reserved.addr() & VECTOR != 0 {
         let capacity = reserved.addr() >> 1;
-        // SAFETY: `of_vec` let go of a vector with this buffer and capacity. Its bytes need no dropping.
+        // SAFETY: `of_vec` forgot a vector with this buffer and capacity. Bytes need no drop.
         drop(unsafe { Vec::<u8>::from_raw_parts(data.cast_mut().cast(), 0, capacity) });
     } else {
         // SAFETY: this function's contract.
@@ -91,7 +93,8 @@ unsafe fn free(data: *const c_void, reserved: *mut c_void) {
 }
 
 /// # Safety
-/// `bytes` came from `of_bytes`, and nobody uses them afterwards.
+///
+/// `bytes` came from `of_bytes`, and is not used afterwards.
 #[cold]
 #[inline(never)]
 unsafe fn release(bytes: *mut c_void) {
@@ -100,17 +103,17 @@ unsafe fn release(bytes: *mut c_void) {
 }
 
 impl Out<braid_value> {
-    /// Puts a copy of a value of the engine's there, in the place of one that was put there before.
+    /// Stores a copy of a value of the engine, in place of a previously stored value.
     #[inline(always)]
     pub(crate) fn put(&mut self, value: ValueRef<'_>) {
         self.clear();
         self.set_value(Value::of_stored(value));
     }
 
-    /// Takes back what was put there.
+    /// Frees the stored value.
     #[inline(always)]
     fn clear(&mut self) {
-        // SAFETY: this is what `Out::value` and `set_value` left there.
+        // SAFETY: `Out::value` and `set_value` initialized these fields.
         unsafe {
             if !(&raw const (*self.as_ptr()).data).read().is_null() {
                 braid_value_free(self.as_ptr());
@@ -121,12 +124,12 @@ impl Out<braid_value> {
     #[inline(always)]
     pub(crate) fn set_value(&mut self, value: Value) {
         let value = ManuallyDrop::new(value);
-        // SAFETY: it is read once, and then the caller's.
+        // SAFETY: the value is read once, and then belongs to the caller.
         self.set(unsafe { ptr::read(&value.0) });
     }
 }
 
-/// Puts a value that was found where the caller wants it.
+/// Returns a value that was found to the caller.
 #[inline]
 pub(crate) fn give(mut out: Out<braid_value>, found: Option<Value>) -> braid_status {
     match found {
@@ -138,8 +141,8 @@ pub(crate) fn give(mut out: Out<braid_value>, found: Option<Value>) -> braid_sta
     }
 }
 
-/// Whether a value was found. It is as large as a pointer, so that a function returns it, or a failure, in
-/// registers.
+/// Whether a value was found. It has the size of a pointer, so that a function returns it, or a
+/// failure, in registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Found(usize);
 
@@ -153,7 +156,7 @@ impl Found {
     }
 }
 
-/// What becomes of a read that put what it found where the caller wants it, maybe before it was sure.
+/// Result of a read that may have stored a value before it was known to be valid.
 #[inline(always)]
 pub(crate) fn found_in(
     mut out: Out<braid_value>,
@@ -172,23 +175,25 @@ pub(crate) fn found_in(
     }
 }
 
-/// Frees a value and sets it to no value, so that freeing it again does nothing; nor does freeing NULL.
+/// Frees a value and clears it, so that freeing it again has no effect. NULL is allowed and has no
+/// effect.
 ///
 /// # Safety
 ///
-/// `value` is NULL, or points to a value that a function of this library has set or that is all zeros, and
-/// of which no copy was freed.
+/// `value` is NULL, or points to a value that a function of this library has set or that is all
+/// zeros, and of which no copy was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_value_free(value: *mut braid_value) {
     if value.is_null() {
         return;
     }
-    // SAFETY: this function's contract. No reference is made: where there is no value the rest may not be initialized.
+    // SAFETY: this function's contract. No reference is created, because without a value the other
+    // fields may be uninitialized.
     let data = unsafe { (&raw const (*value).data).read() };
     if data.is_null() {
         return;
     }
-    // SAFETY: this function's contract: a value that is not none was made here, and not freed before.
+    // SAFETY: this function's contract: an existing value was made here, and was not freed before.
     unsafe {
         let reserved = (&raw const (*value).reserved).read();
         (&raw mut (*value).data).write(ptr::null());

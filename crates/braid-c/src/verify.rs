@@ -1,4 +1,4 @@
-//! Looking at a database that is not open.
+//! Verification and dump of closed databases.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -7,39 +7,40 @@ use crate::memory::{self, Optional};
 use crate::status::braid_status::{self, BRAID_CORRUPTED, BRAID_OK};
 use crate::stream::{Sink, braid_write_callback};
 
-/// What `braid_verify` looked at, and how much it found wrong.
+/// Result of `braid_verify`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct braid_verify_report {
-    /// Pages of the data file.
+    /// Number of pages of the data file.
     pub pages: u64,
-    /// Records in them, those of removed keys included.
+    /// Number of records in the pages, including those of removed keys.
     pub records: u64,
-    /// Tables, the catalog included.
+    /// Number of tables, including the catalog.
     pub tables: u64,
-    /// Bytes of log behind the newest checkpoint.
+    /// Bytes of log after the newest checkpoint.
     pub log_bytes: u64,
-    /// Transactions in it.
+    /// Number of transactions in that log.
     pub log_transactions: u64,
-    /// Findings.
+    /// Number of findings.
     pub damages: u64,
 }
 
-/// Is told of one damage; `what` lasts for the call.
+/// Receives one finding. `what` is valid during the call.
 pub type braid_damage_callback =
     Option<unsafe extern "C" fn(data: *mut c_void, what: *const c_char)>;
 
-/// Checks a database that nobody has open: every checksum, the order of the trees, the accounting of space,
-/// the chains of the log. Writes nothing. Each finding goes to `callback`, which may be NULL, on this
-/// thread, and the counts to `report`, which may be NULL.
+/// Checks a database: every checksum, the order of the trees, the accounting of space, and the
+/// chains of the log. It writes nothing. It passes each finding to `callback` on this thread, and
+/// the counts to `report`; both may be NULL. While another process writes the database, the
+/// function checks the newest checkpoint and the log up to the durable sequence number.
 ///
-/// `BRAID_OK` if nothing is wrong, `BRAID_CORRUPTED` if something is; both with a report. Otherwise what kept
-/// it from looking: `BRAID_NOT_A_DATABASE`, `BRAID_LOCKED`, `BRAID_INCOMPATIBLE`, `BRAID_IO`.
+/// Returns `BRAID_OK` if there is no damage, and `BRAID_CORRUPTED` if there is some, both with a
+/// report. Any other status says why the check was not possible.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string that ends with a NUL; `callback` may be called with `data` and must not unwind
-/// or jump out; `report` is NULL or points to where it fits.
+/// `path` is NULL or a string that ends with a NUL; `callback` may be called with `data` and must
+/// not unwind or call `longjmp`; `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_verify(
     path: *const c_char,
@@ -78,12 +79,13 @@ pub unsafe extern "C" fn braid_verify(
     })
 }
 
-/// Prints a database that nobody has open, for people to read: its properties, its pages, and the transactions of its
-/// log. The text, in UTF-8, goes to `write` piece by piece, on this thread.
+/// Prints a database for people to read: its properties, its pages, and the transactions of its
+/// log. It passes the text, in UTF-8, to `write` in parts, on this thread.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string that ends with a NUL; `write` may be called with `data` and must not unwind or jump out.
+/// `path` is NULL or a string that ends with a NUL; `write` may be called with `data` and must not
+/// unwind or call `longjmp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_dump(
     path: *const c_char,

@@ -1,4 +1,4 @@
-//! Several writes, or one, and their commit in one call.
+//! Transactions of one or several writes in a single call.
 
 use std::ffi::c_int;
 
@@ -12,13 +12,13 @@ use crate::status::braid_status::{self, BRAID_OK};
 use crate::table::{OpenTable, TABLES, table};
 use crate::ticket::give_ticket;
 
-/// What a write does.
+/// Operation of a write.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_operation {
-    /// Sets the value of the key, whether it was there or not.
+    /// Sets the value of the key, whether or not the key exists.
     BRAID_PUT = 0,
-    /// Removes the key, if it is there; the value is not looked at.
+    /// Removes the key, if it exists; the value is ignored.
     BRAID_REMOVE = 1,
 }
 
@@ -38,7 +38,8 @@ pub struct braid_write {
 
 impl braid_write {
     /// # Safety
-    /// Key and value, where it is looked at, are those of [`bytes`].
+    ///
+    /// Key and value, if used, meet the contract of [`bytes`].
     #[inline(always)]
     unsafe fn apply(&self, tx: &mut Transaction, table: &OpenTable) -> Outcome<()> {
         // SAFETY: this function's contract.
@@ -64,7 +65,8 @@ fn no_operation(operation: c_int) -> Failure {
 }
 
 /// # Safety
-/// The writes are those of [`braid_write::apply`].
+///
+/// The writes meet the contract of [`braid_write::apply`].
 #[cold]
 #[inline(never)]
 unsafe fn apply_rest(
@@ -74,7 +76,7 @@ unsafe fn apply_rest(
 ) -> Outcome<()> {
     let mut at = (first, table(first)?);
     for write in writes {
-        // Mostly they are of one table.
+        // Usually, all writes are to the same table.
         if write.table != at.0 {
             at = (write.table, table(write.table)?);
         }
@@ -85,7 +87,8 @@ unsafe fn apply_rest(
 }
 
 /// # Safety
-/// The writes are those of [`braid_write::apply`]; the first one is to this table.
+///
+/// The writes meet the contract of [`braid_write::apply`]; the first one is to this table.
 #[inline(always)]
 unsafe fn apply(writes: &[braid_write], tx: &mut Transaction, first: &OpenTable) -> Outcome<()> {
     let [one, rest @ ..] = writes else {
@@ -100,10 +103,11 @@ unsafe fn apply(writes: &[braid_write], tx: &mut Transaction, first: &OpenTable)
     Ok(())
 }
 
-/// Runs the writes in a transaction, which `commit` commits, again and again while it loses a conflict.
+/// Runs the writes in a transaction, which `commit` commits, and retries after a conflict.
 ///
 /// # Safety
-/// That of [`braid_db_write`].
+///
+/// As for [`braid_db_write`].
 #[inline(always)]
 unsafe fn run(
     db: *mut braid_db,
@@ -113,7 +117,7 @@ unsafe fn run(
 ) -> Outcome {
     // SAFETY: this function's contract.
     let writes = unsafe { elements(writes, count, "writes") }?;
-    // A table knows its database: mostly one handle is all that is looked for.
+    // A table knows its database, so usually only one handle is looked up.
     if let [first, ..] = writes
         && let Some(table) = TABLES.pin_if_there(first.table)
         && table.owner() == number(db)
@@ -131,16 +135,17 @@ unsafe fn run(
             Err(failure) => return Err(failure),
         }
     }
-    // Of a copy, so that the one above need not be in memory.
+    // A copy, so that the original can stay in registers.
     let again = commit;
     // SAFETY: the same.
     unsafe { run_again(db, writes, &again) }
 }
 
-/// The same, whatever is wrong with it.
+/// As [`run`], when the fast path does not apply.
 ///
 /// # Safety
-/// The writes are those of [`braid_write::apply`].
+///
+/// The writes meet the contract of [`braid_write::apply`].
 #[cold]
 #[inline(never)]
 unsafe fn run_again(
@@ -162,16 +167,20 @@ unsafe fn run_again(
     })?
 }
 
-/// Makes several writes as one transaction and commits it: all of them are durable when this returns `BRAID_OK`, and
-/// none was made if it returns anything else. They are made in their order, and again if another transaction is in
-/// the way (`BRAID_CONFLICT`), at most 1,000 times. `seqno`, which may be NULL, is set to the
-/// transaction's place in the serial order. After `BRAID_POISONED` only opening the database again
-/// tells whether they survive.
+/// Makes several writes in one transaction and commits it. `BRAID_OK` means that all writes are
+/// durable. After any other status none was made, except after `BRAID_POISONED`: then only opening
+/// the database again shows whether the writes survived. The writes are made in the given order.
+/// After a conflict with another transaction, the function retries up to 1,000 times before it
+/// returns `BRAID_CONFLICT`. `seqno`, which may be NULL, is set to the transaction's sequence
+/// number.
+///
+/// A write consists of a table, an operation (`BRAID_PUT` is 0), a key, and a value.
 ///
 /// # Safety
 ///
-/// `writes` points to `count` writes, or is NULL if there are none; the `data` of their keys and values points to `len`
-/// bytes, or is NULL if there are none; `seqno` is NULL or points to where the number fits.
+/// `writes` points to `count` writes, or is NULL if `count` is 0; the `data` of their keys and
+/// values points to `len` bytes, or is NULL if its length is 0; `seqno` is NULL or points to
+/// writable memory for the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_write(
     db: *mut braid_db,
@@ -192,13 +201,14 @@ pub unsafe extern "C" fn braid_db_write(
     })
 }
 
-/// Makes several writes as one transaction, as `braid_db_write` does, and does not wait until they are durable: they
-/// are visible to other transactions, and the ticket tells when they are. `ticket` may be NULL: then nobody is told,
-/// and they become durable all the same. The ticket is freed with `braid_ticket_free`.
+/// Makes several writes in one transaction, as `braid_db_write` does, but does not wait until they
+/// are durable. The writes are visible to other transactions, and the ticket reports when they are
+/// durable. If `ticket` is NULL, there is no report, but the writes become durable all the same.
+/// Free the ticket with `braid_ticket_free`.
 ///
 /// # Safety
 ///
-/// That of `braid_db_write`; `ticket` is NULL or points to where a handle fits.
+/// As for `braid_db_write`; `ticket` is NULL or points to writable memory for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_write_async(
     db: *mut braid_db,
@@ -215,13 +225,13 @@ pub unsafe extern "C" fn braid_db_write_async(
     })
 }
 
-/// Makes several writes as one transaction, as `braid_db_write_async` does, and sets `seqno` to the
-/// transaction's place in the serial order instead of giving a ticket: `braid_db_wait` waits for
-/// it, and there is nothing to free. It costs a little less.
+/// Makes several writes in one transaction, as `braid_db_write_async` does. Instead of returning a
+/// ticket, it sets `seqno` to the transaction's sequence number: wait for it with `braid_db_wait`.
+/// There is nothing to free. This is the cheapest way to keep many writes in flight.
 ///
 /// # Safety
 ///
-/// That of `braid_db_write`; `seqno` is NULL or points to where it fits.
+/// As for `braid_db_write`; `seqno` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_submit(
     db: *mut braid_db,

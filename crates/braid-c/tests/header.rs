@@ -1,4 +1,4 @@
-//! `include/braid.h` is what the sources say, and `docs/c-api.md` describes all of it.
+//! `include/braid.h` agrees with the sources, and `docs/c-api.md` with both.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn the_header_is_made_from_the_sources() {
     assert_eq!(committed, generated);
 }
 
-/// The names of the functions that a header declares.
+/// Returns the names of the functions that a header declares.
 fn declared(header: &str) -> BTreeSet<String> {
     let code: String = header
         .lines()
@@ -65,7 +65,7 @@ fn declared(header: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The names of the functions that Rust exports.
+/// Returns the names of the functions that Rust exports.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(crate_dir().join("src")).unwrap() {
@@ -91,7 +91,7 @@ fn the_header_has_every_function() {
     assert_eq!(declared(&header), exported);
 }
 
-/// Without line breaks and indentation.
+/// Returns a text without line breaks and indentation.
 fn joined(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace("( ", "(")
@@ -137,10 +137,79 @@ fn the_manual_describes_every_function() {
     }
 }
 
-/// Nothing may unwind into C: what does more than look something up runs in `call`.
+/// Returns a function's description in the manual, without code blocks and links.
+fn description(section: &str) -> String {
+    let text = section.split("*Returns:*").next().unwrap();
+    let prose: String = text.split("```").step_by(2).collect();
+    let mut plain = String::new();
+    let mut rest = prose.as_str();
+    while let Some((before, after)) = rest.split_once("](") {
+        let (before, label) = before.rsplit_once('[').unwrap();
+        plain.extend([before, label]);
+        rest = after.split_once(')').unwrap().1;
+    }
+    let paragraphs: Vec<String> = [&plain, rest].concat().split("\n\n").map(joined).collect();
+    let mut description = String::new();
+    for (n, paragraph) in paragraphs.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
+        let introduces_list = paragraphs.get(n + 1).is_some_and(|p| p.starts_with("- "));
+        // A sentence that introduces a code block in the manual stands alone in the header.
+        match paragraph.strip_suffix(':') {
+            Some(sentence) if !introduces_list => description.extend([sentence, "."]),
+            _ => description += paragraph,
+        }
+        description.push(' ');
+    }
+    description.trim_end().to_owned()
+}
+
+/// Returns the comment above the line that begins with `item`, up to the section on safety.
+fn comment_above(header: &str, item: &str) -> String {
+    let lines: Vec<&str> = header.lines().map(str::trim_start).collect();
+    let at = lines.iter().position(|line| line.starts_with(item));
+    let at = at.unwrap_or_else(|| panic!("{item} is not in the header"));
+    let first = lines[..at].iter().rposition(|line| !line.starts_with("//"));
+    let comment = lines[first.map_or(0, |n| n + 1)..at].iter();
+    let text: Vec<&str> = comment
+        .map(|line| line.trim_start_matches('/').trim_start())
+        .take_while(|line| *line != "# Safety")
+        .collect();
+    joined(&text.join("\n"))
+}
+
+#[test]
+fn the_header_describes_as_the_manual_does() {
+    let manual = std::fs::read_to_string(crate_dir().join("../../docs/c-api.md")).unwrap();
+    let header = std::fs::read_to_string(header_path()).unwrap();
+    for section in manual.split("\n### `").skip(1) {
+        let (name, text) = section.split_once('`').unwrap();
+        let text = text.split("\n## ").next().unwrap();
+        let declaration = ["braid_status ", "const char *", "bool ", "int ", "void "]
+            .map(|returned| format!("{returned}{name}("))
+            .into_iter()
+            .find(|declaration| header.contains(&format!("\n{declaration}")));
+        let declaration = declaration.unwrap_or_else(|| panic!("{name} is not in the header"));
+        assert_eq!(
+            comment_above(&header, &declaration),
+            description(text),
+            "{name}"
+        );
+    }
+    for row in manual.lines().filter(|line| line.starts_with("| `BRAID_")) {
+        let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
+        let name = cells[0].trim_matches('`');
+        let meaning = *cells.last().unwrap();
+        assert_eq!(
+            comment_above(&header, &format!("{name} = ")),
+            meaning,
+            "{name}"
+        );
+    }
+}
+
+/// Nothing may unwind into C: every function that can panic runs its body in `call`.
 #[test]
 fn every_function_catches_panics() {
-    // These call nothing that panics, and two of them are how an error is read.
+    // These call nothing that panics, and two of them return the error itself.
     let harmless = [
         "braid_error_message",
         "braid_status_is_retryable",

@@ -1,7 +1,7 @@
-//! Handles: what C holds of the library's objects.
+//! Handles: C's references to the library's objects.
 //!
-//! To C a handle is a pointer to a type it knows nothing of, so that its compiler tells a table from a
-//! transaction. What the pointer holds is a number, which is never followed:
+//! To C, a handle is a pointer to an incomplete type, so its compiler distinguishes a table from a
+//! transaction. The value of the pointer is a number, which is never dereferenced:
 //!
 //! ```text
 //! bits 63..31   generation   counted up when the slot's object ends
@@ -10,14 +10,15 @@
 //! bit  0        1            no object that C itself points to has an odd address, NULL is even
 //! ```
 //!
-//! A slot is used again and again, each time with another generation; one that has used them all up is
-//! never used again. So a handle names one object for ever. While the object is there the slot says which handle it
-//! goes by, so a use of a handle after the object's end, or of what is none, is found out by comparing two numbers.
+//! A slot is reused with another generation each time, and retired once it has used all
+//! generations. So a handle names one object forever. While an object exists, its slot contains the
+//! object's handle. A use of a handle after the object's end, or of a number that was never a
+//! handle, is detected by comparing two numbers.
 //!
-//! There are two kinds of table. In [`exclusive`] are the objects that one thread at a time works with
-//! (transactions, cursors, tickets, options, loaders, readers of changes): a second one is told that the
-//! object is busy. In [`shared`] are those that many work with at once (databases, tables, snapshots, feeds):
-//! they end when the last of them lets go.
+//! There are two kinds of table. [`exclusive`] contains the objects for one thread at a time
+//! (transactions, cursors, tickets, options, loaders, readers of changes): a second thread gets
+//! `BRAID_BUSY`. [`shared`] contains the objects for many threads at once (databases, tables,
+//! snapshots, feeds): they are dropped after their last use.
 
 mod barrier;
 mod exclusive;
@@ -43,7 +44,7 @@ const INDEX_BITS: u32 = 26;
 const GENERATION_SHIFT: u32 = INDEX_SHIFT + INDEX_BITS;
 const GENERATION_MAX: u64 = u64::MAX >> GENERATION_SHIFT;
 
-/// What a handle stands for.
+/// Kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Database = 1,
@@ -115,25 +116,25 @@ pub struct braid_table {
     _private: (),
 }
 
-/// A running read-write transaction.
+/// A running transaction.
 #[derive(Debug)]
 pub struct braid_tx {
     _private: (),
 }
 
-/// A read-only view of what was durable at one moment.
+/// A read-only view of the durable state at one moment.
 #[derive(Debug)]
 pub struct braid_snapshot {
     _private: (),
 }
 
-/// A way through a range of keys, from both ends.
+/// A cursor over a range of keys, readable from both ends.
 #[derive(Debug)]
 pub struct braid_cursor {
     _private: (),
 }
 
-/// The promise that a commit becomes durable.
+/// Reports when an asynchronous commit is durable.
 #[derive(Debug)]
 pub struct braid_ticket {
     _private: (),
@@ -145,19 +146,19 @@ pub struct braid_options {
     _private: (),
 }
 
-/// A table that is being loaded.
+/// A bulk load of a new table.
 #[derive(Debug)]
 pub struct braid_loader {
     _private: (),
 }
 
-/// A named consumer of changes.
+/// A named position of a consumer of changes, stored in the database.
 #[derive(Debug)]
 pub struct braid_feed {
     _private: (),
 }
 
-/// A reader of committed transactions, in their order.
+/// A reader of committed transactions, in the order of sequence numbers.
 #[derive(Debug)]
 pub struct braid_changes {
     _private: (),
@@ -176,10 +177,10 @@ opaque! {
     braid_changes: Changes;
 }
 
-/// The database that an object belongs to, as its handle's number; 0 for none.
+/// The database that an object belongs to, as the number of its handle; 0 for none.
 pub(crate) type Owner = u64;
 
-/// What became of a handle's object.
+/// How a handle's object ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Freed = 1,
@@ -221,7 +222,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Why a handle can't be used.
+/// Why a handle cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleError {
     Null(Kind),
@@ -232,7 +233,7 @@ pub(crate) enum HandleError {
     },
     Stale(Kind, Option<Ended>),
     Busy(Kind),
-    /// There are as many objects as handles can name.
+    /// No handle is free for another object of this kind.
     Full(Kind),
 }
 
@@ -277,24 +278,24 @@ impl fmt::Display for HandleError {
     }
 }
 
-/// The bit that every handle has.
+/// Set in every handle.
 const HANDLE: u64 = 1;
-/// The bits that say what a handle is.
+/// Bits of the kind, and the bit of every handle.
 const KIND_AND_HANDLE: u64 = (1 << INDEX_SHIFT) - 1;
 
-/// These bits of the handles of a kind.
+/// Returns the value of these bits for a kind.
 #[inline(always)]
 const fn bits_of(kind: Kind) -> u64 {
     (kind as u64) << KIND_SHIFT | HANDLE
 }
 
-/// The slot that a handle names.
+/// Returns the slot that a handle names.
 #[inline(always)]
 const fn index_of(number: u64) -> u32 {
     (number >> INDEX_SHIFT & ((1 << INDEX_BITS) - 1)) as u32
 }
 
-/// What is wrong with a handle that can't be one of this kind.
+/// Returns why a number cannot be a handle of the requested kind, if it cannot.
 fn misfit(number: u64, asked: Kind) -> Option<HandleError> {
     if number == 0 {
         return Some(HandleError::Null(asked));
@@ -308,13 +309,13 @@ fn misfit(number: u64, asked: Kind) -> Option<HandleError> {
     }
 }
 
-/// A handle's number.
+/// Returns a handle's number.
 #[inline(always)]
 pub(crate) fn number<H: Opaque>(handle: *mut H) -> u64 {
     handle.addr() as u64
 }
 
-/// The handle of a number.
+/// Returns the handle with a number.
 #[inline(always)]
 fn handle_of<H: Opaque>(number: u64) -> *mut H {
     std::ptr::without_provenance_mut(braid_rt::to_usize(number))
