@@ -3,10 +3,10 @@
 //! Behind a checksum a fuzzer finds nothing, since it never guesses one. So a target edits a log and then
 //! makes the checksums and links fit again.
 
-use crate::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
-use crate::log_record::LogRecords;
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
+use crate::format::log_record::LogRecords;
+use crate::format::segment::SegmentHeader;
 use crate::options::{BLOCK, LogOptions};
-use crate::segment::SegmentHeader;
 
 /// The unit in which segments are written.
 pub const BLOCK_BYTES: usize = BLOCK;
@@ -51,7 +51,7 @@ pub fn seal_header(segment: &mut [u8]) {
     if segment.len() < BLOCK || get_u32(segment, 80) as usize > LogOptions::MAX_LANES {
         return;
     }
-    let crc = crate::segment::checksum(segment, get_u32(segment, 80) as usize);
+    let crc = crate::format::segment::checksum(segment, get_u32(segment, 80) as usize);
     segment[84..88].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -67,7 +67,7 @@ pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
         }
         let end = CHUNK_HEADER + get_u32(chunk, 48) as usize;
         if padded(end) <= chunk.len() {
-            let crc = crate::chunk::checksum(chunk, end);
+            let crc = crate::format::chunk::checksum(chunk, end);
             chunk[CHUNK_HEADER - 4..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         }
         link = Some(get_u32(chunk, CHUNK_HEADER - 4));

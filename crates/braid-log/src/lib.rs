@@ -111,50 +111,32 @@
     )
 )]
 
-mod background;
-mod begin;
-mod callbacks;
-mod checkpoint_position;
-mod chunk;
-mod commit_slots;
-mod consolidation;
-mod core;
+mod base;
+mod buffer;
+mod commit;
 mod error;
-mod event;
 mod flush;
+mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod hardening;
-mod lane;
 mod log;
-mod log_record;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod options;
-mod ownership;
-mod pending_commit;
-mod pool;
 mod protocol;
-mod reader;
-mod recover;
-mod scan;
-mod segment;
-mod shared_buffer;
-mod space;
+mod recovery;
+mod segments;
 mod stats;
-mod strand;
-mod sync;
 mod tail;
-mod ticket;
 
-pub use checkpoint_position::{CheckpointPosition, LanePosition};
+pub use commit::pending::PendingCommit;
+pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
+pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use log::Log;
 pub use options::{FlushMode, LockRelease, LogOptions, ProtocolKind};
-pub use ownership::is_file_of;
-pub use pending_commit::PendingCommit;
-pub use recover::{LogRecord, Recovered, ScanProgress};
+pub use recovery::recovered::{LogRecord, Recovered, ScanProgress};
+pub use segments::ownership::is_file_of;
 pub use stats::LogStats;
 pub use tail::TailReader;
-pub use ticket::{Ticket, UnlockPoint};

@@ -10,23 +10,23 @@ use braid_rt::thread::JoinHandle;
 use braid_rt::{Mutex, narrow};
 
 use crate::LogError;
-use crate::background;
-use crate::begin::{preallocate, prepare_first};
-use crate::callbacks::Action;
-use crate::checkpoint_position::{CheckpointPosition, LanePosition};
-use crate::commit_slots::backoff;
-use crate::core::{Core, CoreParts, DEPENDENCIES_MAX, WaitTarget};
-use crate::flush::FlushOrder;
-use crate::hardening::Hardening;
-use crate::lane::{Lane, LaneEnd};
+use crate::base::callbacks::Action;
+use crate::buffer::commit_slots::backoff;
+use crate::commit::pending::PendingCommit;
+use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
+use crate::flush::begin::{preallocate, prepare_first};
+use crate::flush::core::{Core, CoreParts, DEPENDENCIES_MAX, WaitTarget};
+use crate::flush::lane::{Lane, LaneEnd};
+use crate::flush::leader::FlushOrder;
+use crate::flush::threads;
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
+use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
 use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
-use crate::pending_commit::PendingCommit;
-use crate::pool::{PoolFiles, Quota, SegmentPool};
+use crate::protocol::hardening::Hardening;
 use crate::protocol::{Dependence, Kept};
-use crate::recover::{Recovered, ScanProgress};
-use crate::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
+use crate::recovery::recovered::{Recovered, ScanProgress};
+use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
 use crate::stats::LogStats;
-use crate::ticket::{StrandHandle, Ticket, UnlockPoint};
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -93,7 +93,7 @@ impl Log {
         seqno: u64,
         identity: u128,
     ) -> Result<Log, LogError> {
-        if seqno >= crate::chunk::NUMBERS_MAX / 2 {
+        if seqno >= crate::format::chunk::NUMBERS_MAX / 2 {
             return Err(LogError::Incompatible {
                 what: format!(
                     "cannot create a log that continues from sequence number {seqno}: the number is out of range"
@@ -209,7 +209,7 @@ impl Log {
         });
         let strand_handles = strand_handles.collect();
         let threads = match core.options.flush_mode {
-            FlushMode::Background => background::start(&core)
+            FlushMode::Background => threads::start(&core)
                 .map_err(|error| LogError::io("cannot start the log's threads", error))?,
             FlushMode::Callers => Vec::new(),
         };
@@ -280,7 +280,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Incompatible`] if there is no log, [`LogError::Io`].
     pub fn recovery_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
-        crate::recover::oldest_position(device)
+        crate::recovery::recovered::oldest_position(device)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -656,7 +656,7 @@ impl LogInner {
             return;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
-        background::stop(&self.core, threads);
+        threads::stop(&self.core, threads);
     }
 }
 

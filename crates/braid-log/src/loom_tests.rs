@@ -15,19 +15,19 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use braid_io::MemoryDevice;
 use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
-use crate::background::flush_loop;
-use crate::callbacks::{Action, Callbacks};
-use crate::commit_slots::CommitSlots;
-use crate::consolidation::Consolidation;
-use crate::event::{Event, GroupWords};
-use crate::flush::FlushOrder;
-use crate::hardening::Hardening;
-use crate::lane::FlushGroup;
+use crate::base::callbacks::{Action, Callbacks};
+use crate::base::event::{Event, GroupWords};
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
+use crate::buffer::commit_slots::CommitSlots;
+use crate::buffer::consolidation::Consolidation;
+use crate::commit::pending::PendingCommit;
+use crate::commit::ticket::Ticket;
+use crate::flush::lane::FlushGroup;
+use crate::flush::leader::FlushOrder;
+use crate::flush::threads::flush_loop;
 use crate::log::Log;
 use crate::options::{FlushMode, LogOptions, ProtocolKind, SLOTS_PER_STRAND};
-use crate::pending_commit::PendingCommit;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
-use crate::ticket::Ticket;
+use crate::protocol::hardening::Hardening;
 
 /// Nobody computes a frontier at or above a pending commit that is not finished, and what the
 /// commits below it did is visible.

@@ -237,7 +237,7 @@ impl LogOptions {
         (slots * buffers.slot_bytes) as u64
     }
 
-    /// What of the buffers is used while the lane is small; see [`crate::space`].
+    /// What of the buffers is used while the lane is small; see [`crate::flush::reservation`].
     pub(crate) fn small_buffers(&self) -> BufferLimits {
         let is_closed = crate::protocol::of(self.protocol).has_closed_flushes();
         let blocks = match is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
@@ -370,7 +370,7 @@ impl LogOptions {
                 ),
             );
         }
-        let least = crate::space::SpaceState::least_log_bytes(&self);
+        let least = crate::flush::reservation::SpaceState::least_log_bytes(&self);
         if self.max_log_bytes != 0 && self.max_log_bytes < least {
             return fail(
                 "max_log_bytes",

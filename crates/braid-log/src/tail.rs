@@ -16,16 +16,16 @@ use std::sync::Arc;
 use braid_io::AlignedBuf;
 use braid_rt::{narrow, to_usize};
 
-use crate::checkpoint_position::{CheckpointPosition, LanePosition};
-use crate::chunk::{CHUNK_HEADER, ChunkHeader, padded};
-use crate::core::Core;
-use crate::lane::DurableEnd;
-use crate::log_record::{LogRecordKind, LogRecords};
+use crate::flush::core::Core;
+use crate::flush::lane::DurableEnd;
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, padded};
+use crate::format::log_record::{LogRecordKind, LogRecords};
+use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::options::BLOCK;
 use crate::protocol::{Kept, Protocol};
-use crate::reader::Expected;
-use crate::recover::LogRecord;
-use crate::segment::{Segment, SegmentHeader, segment_name};
+use crate::recovery::reader::Expected;
+use crate::recovery::recovered::LogRecord;
 use crate::{Log, LogError, ProtocolKind};
 
 /// Bytes read at once, at most, beyond what a single chunk takes.

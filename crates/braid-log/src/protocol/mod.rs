@@ -8,9 +8,10 @@ mod epoch;
 mod glsn;
 mod gsn;
 mod gwsn;
+pub(crate) mod hardening;
 mod serial;
 
-use crate::chunk::NUMBERS_MAX;
+use crate::format::chunk::NUMBERS_MAX;
 use crate::{LockRelease, LogError, ProtocolKind};
 
 /// What the durable seqno is computed from. The order of collection matters: `assigned` first,
@@ -149,7 +150,7 @@ pub(crate) trait Protocol: Sync {
         None
     }
 
-    /// Whether threads that meet at a strand's latch append together; see [`crate::consolidation`].
+    /// Whether threads that meet at a strand's latch append together; see [`crate::buffer::consolidation`].
     fn consolidates(&self) -> bool {
         false
     }

@@ -8,19 +8,19 @@ use braid_rt::Process;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
-use crate::background::Ticker;
-use crate::callbacks::{Action, Callbacks};
-use crate::commit_slots::{CommitSlots, backoff};
-use crate::event::Event;
-use crate::flush::FlushOrder;
-use crate::hardening::Hardening;
-use crate::lane::Lane;
+use crate::base::callbacks::{Action, Callbacks};
+use crate::base::event::Event;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
+use crate::buffer::commit_slots::{CommitSlots, backoff};
+use crate::buffer::strand::Strand;
+use crate::flush::lane::Lane;
+use crate::flush::leader::FlushOrder;
+use crate::flush::reservation::SpaceState;
+use crate::flush::threads::Ticker;
 use crate::options::{FlushMode, LogOptions};
-use crate::pool::Quota;
+use crate::protocol::hardening::Hardening;
 use crate::protocol::{Dependence, Frontier, Numbering, Protocol};
-use crate::space::SpaceState;
-use crate::strand::Strand;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, fence};
+use crate::segments::pool::Quota;
 
 /// Dependencies that a log record names; a transaction with more waits for them.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     pub(crate) base: u64,
     /// What counts of the incarnation before, see [`SegmentHeader::kept`].
     ///
-    /// [`SegmentHeader::kept`]: crate::segment::SegmentHeader::kept
+    /// [`SegmentHeader::kept`]: crate::format::segment::SegmentHeader::kept
     pub(crate) kept: Vec<u64>,
     pub(crate) commit_slots: CommitSlots,
     pub(crate) strands: Box<[CachePadded<Strand>]>,
@@ -611,7 +611,7 @@ impl Core {
     #[cold]
     pub(crate) fn wait_for_buffer(&self, strand: usize, retry: &mut dyn FnMut() -> bool) -> bool {
         let lane = &self.lanes[self.strands[strand].lane];
-        crate::lane::LaneCounters::add(&lane.counters.buffer_waits, 1);
+        crate::flush::lane::LaneCounters::add(&lane.counters.buffer_waits, 1);
         loop {
             if self.poison().is_some() {
                 return false;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::commit_slots::CommitSlot;
-use crate::core::{Core, DEPENDENCIES_MAX};
-use crate::log_record::{LogRecordHeader, LogRecordKind};
-use crate::space::Reservation;
-use crate::strand::{AssignedNumbers, Strand};
-use crate::ticket::{StrandHandle, Ticket};
+use crate::buffer::commit_slots::CommitSlot;
+use crate::buffer::strand::{AssignedNumbers, Strand};
+use crate::commit::ticket::{StrandHandle, Ticket};
+use crate::flush::core::{Core, DEPENDENCIES_MAX};
+use crate::flush::reservation::Reservation;
+use crate::format::log_record::{LogRecordHeader, LogRecordKind};
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use braid_rt::to_usize;
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU64, Mutex};
+use crate::base::sync::{AtomicU64, Mutex};
 
 /// See the module's text. The lane of a number is its remainder by the number of lanes.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use braid_io::Device;
 
 use crate::LogError;
-use crate::core::Core;
-use crate::lane::Lane;
+use crate::flush::core::Core;
+use crate::flush::lane::Lane;
+use crate::format::segment::{SegmentHeader, is_unfinished_name};
 use crate::options::LogOptions;
-use crate::pool::{Quota, SegmentPool};
-use crate::segment::{SegmentHeader, is_unfinished_name};
+use crate::segments::pool::{Quota, SegmentPool};
 
 impl Core {
     /// Whether the incarnation has begun: each lane has a segment whose durable header says so.

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
+use crate::base::sync::{AtomicU64, Counter, Mutex};
+use crate::format::segment::{Segment, segment_name, unfinished_name};
 use crate::options::{BLOCK, LogOptions};
-use crate::segment::{Segment, segment_name, unfinished_name};
-use crate::sync::{AtomicU64, Counter, Mutex};
 
 /// Segment files of all lanes and their limit.
 #[derive(Debug, Default)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use braid_io::Device;
 
-use super::Recovered;
-use crate::checkpoint_position::CheckpointPosition;
+use crate::format::checkpoint_position::CheckpointPosition;
+use crate::format::segment::SegmentHeader;
 use crate::options::FlushMode;
 use crate::protocol::Run;
-use crate::scan::ScanMode;
-use crate::segment::SegmentHeader;
+use crate::recovery::recovered::Recovered;
+use crate::recovery::scan::ScanMode;
 use crate::{LogError, LogOptions};
 
 /// What is known of a damaged log before its cut is found.

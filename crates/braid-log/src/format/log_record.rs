@@ -13,7 +13,7 @@
 
 use braid_rt::narrow;
 
-use crate::chunk::NUMBERS_MAX;
+use crate::format::chunk::NUMBERS_MAX;
 
 /// Most bytes that a log record's header takes.
 pub(crate) const RECORD_HEADER_MAX: usize = 32;

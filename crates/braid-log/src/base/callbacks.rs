@@ -6,7 +6,7 @@ use std::task::Waker;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
-use crate::sync::{AtomicU64, Mutex};
+use crate::base::sync::{AtomicU64, Mutex};
 
 /// What to do once a number is durable, or never will be.
 pub(crate) enum Action {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, wait, wake_all, wake_one};
+use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 
 /// A counter that threads sleep on until it moves. Waking costs a system call only if one sleeps.
 ///

@@ -7,13 +7,13 @@ use std::time::Instant;
 use braid_io::Device;
 use braid_rt::narrow;
 
-use crate::callbacks::Action;
-use crate::chunk::{CHUNK_HEADER, padded};
-use crate::consolidation::Consolidation;
-use crate::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
+use crate::base::callbacks::Action;
+use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
+use crate::buffer::consolidation::Consolidation;
+use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
+use crate::format::chunk::{CHUNK_HEADER, padded};
+use crate::format::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
-use crate::shared_buffer::{Reservation, SharedBuffer};
-use crate::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 
 /// How often a thread tries to take a latch before it joins others that wait for it: about as long as one
 /// append takes.

@@ -9,13 +9,13 @@ use braid_io::AlignedBuf;
 use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
-use crate::event::{Event, GroupWords};
+use crate::base::event::{Event, GroupWords};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
+use crate::buffer::strand::Slot;
+use crate::flush::reservation::LaneSpace;
+use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
-use crate::pool::SegmentPool;
-use crate::segment::{Segment, SegmentHeader};
-use crate::space::LaneSpace;
-use crate::strand::Slot;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
+use crate::segments::pool::SegmentPool;
 
 /// Log records in a flush up to which another one may overlap it.
 const FEW_RECORDS: u32 = 2;

@@ -1,7 +1,5 @@
 //! Recovery: scan all lanes, find the cut, replay in parallel, begin a new incarnation.
 
-mod salvage;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -11,18 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use braid_io::{AlignedBuf, Device, OpenMode};
 use braid_rt::{Mutex, to_usize};
 
-use self::salvage::{Damage, Numbers};
-use crate::checkpoint_position::{CheckpointPosition, LanePosition};
-use crate::chunk::INCARNATIONS_MAX;
-use crate::core::CoreParts;
-use crate::lane::{Lane, LaneEnd};
-use crate::log_record::{LogRecordKind, LogRecords};
+use crate::flush::core::CoreParts;
+use crate::flush::lane::{Lane, LaneEnd};
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
+use crate::format::chunk::INCARNATIONS_MAX;
+use crate::format::log_record::{LogRecordKind, LogRecords};
+use crate::format::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
 use crate::options::{BLOCK, FlushMode};
-use crate::pool::{PoolFiles, Quota, SegmentPool};
 use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
-use crate::reader::{Expected, SegmentReader};
-use crate::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
-use crate::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
+use crate::recovery::reader::{Expected, SegmentReader};
+use crate::recovery::salvage::{Damage, Numbers};
+use crate::recovery::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
+use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
 use crate::{Log, LogError, LogOptions, ProtocolKind};
 
 /// How far a scan has come.
@@ -46,7 +44,7 @@ pub struct LogRecord<'a> {
     pub payload: &'a [u8],
 }
 
-type Segments = BTreeMap<u64, Segment>;
+pub(super) type Segments = BTreeMap<u64, Segment>;
 
 /// A scanned log: replay its log records, then go on with [`Recovered::into_log`].
 pub struct Recovered {
@@ -166,7 +164,7 @@ impl Recovered {
         Self::decide(device, options, start.clone(), segments, scans, None, limit)
     }
 
-    fn scan_lanes(
+    pub(super) fn scan_lanes(
         device: &Arc<dyn Device>,
         options: &LogOptions,
         start: &CheckpointPosition,
@@ -215,7 +213,7 @@ impl Recovered {
     /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there. In
     /// one that another process writes, the cut is what that process says is durable (`limit`), and all of
     /// it must be there.
-    fn decide(
+    pub(super) fn decide(
         device: Arc<dyn Device>,
         options: LogOptions,
         start: CheckpointPosition,

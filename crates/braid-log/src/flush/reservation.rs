@@ -16,13 +16,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LogError;
-use crate::chunk::CHUNK_HEADER;
-use crate::commit_slots::MAX_COMMIT_SLOTS;
-use crate::core::Core;
-use crate::lane::Lane;
-use crate::log_record::RECORD_HEADER_MAX;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::buffer::commit_slots::MAX_COMMIT_SLOTS;
+use crate::flush::core::Core;
+use crate::flush::lane::Lane;
+use crate::format::chunk::CHUNK_HEADER;
+use crate::format::log_record::RECORD_HEADER_MAX;
 use crate::options::{BLOCK, BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
-use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
 /// Payload up to which a pending commit is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;

@@ -3,7 +3,7 @@
 use braid_rt::narrow;
 
 use crate::LogError;
-use crate::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
+use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 
 /// The place of the next chunk of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
-use crate::event::Event;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, spin_loop, yield_now};
+use crate::base::event::Event;
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, spin_loop, yield_now};
 
 /// A slot that nobody uses.
 const FREE: u64 = u64::MAX;

@@ -7,14 +7,16 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
-use crate::callbacks::Action;
-use crate::chunk::ChunkHeader;
-use crate::core::Core;
-use crate::lane::{FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos};
+use crate::base::callbacks::Action;
+use crate::base::sync::{AtomicU64, Mutex};
+use crate::buffer::strand::{Slot, Taken};
+use crate::flush::core::Core;
+use crate::flush::lane::{
+    FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
+};
+use crate::format::chunk::ChunkHeader;
+use crate::format::segment::{SegmentHeader, segment_name};
 use crate::options::BLOCK;
-use crate::segment::{SegmentHeader, segment_name};
-use crate::strand::{Slot, Taken};
-use crate::sync::{AtomicU64, Mutex};
 
 impl Core {
     /// Performs one flush of a lane, if there is something to flush and a permit for it.
@@ -185,7 +187,7 @@ impl Core {
             first: slot.first,
             last: slot.last,
             durable_seqno: self.durable_seqno(),
-            payload_len: narrow(slot.buf.len() - crate::chunk::CHUNK_HEADER),
+            payload_len: narrow(slot.buf.len() - crate::format::chunk::CHUNK_HEADER),
             log_records: slot.log_records,
             link: seal.link,
             more: narrow(place.more),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::LogError;
-use crate::callbacks::Action;
-use crate::core::{Core, WaitTarget};
+use crate::base::callbacks::Action;
+use crate::flush::core::{Core, WaitTarget};
 use crate::options::{FlushMode, LockRelease};
 
 /// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of

@@ -6,13 +6,13 @@ use braid_io::Device;
 use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
-use crate::checkpoint_position::LanePosition;
-use crate::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
-use crate::log_record::{LogRecordKind, LogRecords, RawLogRecord};
+use crate::format::checkpoint_position::LanePosition;
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
+use crate::format::log_record::{LogRecordKind, LogRecords, RawLogRecord};
+use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::options::BLOCK;
 use crate::protocol::{Dependent, Run};
-use crate::reader::{Expected, SegmentReader};
-use crate::segment::{Segment, SegmentHeader, segment_name};
+use crate::recovery::reader::{Expected, SegmentReader};
 
 /// Runs kept before those below the durable seqno are folded into a count. Simulated logs are
 /// short.

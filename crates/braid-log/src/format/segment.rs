@@ -36,7 +36,7 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
-use crate::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
+use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
 use crate::options::{BLOCK, LogOptions};
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";

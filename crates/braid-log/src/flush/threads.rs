@@ -9,8 +9,8 @@ use std::time::Duration;
 use braid_rt::thread::{self, JoinHandle};
 use braid_rt::{Condvar, Mutex};
 
-use crate::core::Core;
-use crate::lane::Lane;
+use crate::flush::core::Core;
+use crate::flush::lane::Lane;
 use crate::options::LogOptions;
 
 /// Starts the threads. Not under loom, whose tests run the loops on threads of their own.

@@ -1,0 +1,5 @@
+//! What the other modules stand on: atomics and locks, waiting and waking, callbacks.
+
+pub(crate) mod callbacks;
+pub(crate) mod event;
+pub(crate) mod sync;
