@@ -13,16 +13,16 @@ use braid_rt::thread::JoinHandle;
 use braid_rt::{Mutex, Process};
 
 use crate::SHORT_KEY_MAX;
+use crate::buffer_pool::frames::Frames;
 use crate::error::StoreError;
-use crate::frames::Frames;
 use crate::node::{
     self, FIRST_SLOT, FLAG_OVERFLOW, KEY_MAX, KIND_INNER, KIND_LEAF, Node, inline_max,
     shortest_separator, words_of,
 };
-use crate::overflow;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
 use crate::store::{Store, StoreInner};
 use crate::tree::Tree;
+use crate::tree::overflow;
 
 /// What is not in a page yet has bytes of its own.
 type Entry = node::Entry<Vec<u8>>;

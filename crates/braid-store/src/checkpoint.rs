@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use braid_io::AlignedBuf;
 use braid_rt::to_usize;
 
+use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::copy::PinnedCheckpoint;
+use crate::data_file::room::Lent;
+use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
 use crate::error::StoreError;
-use crate::file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
 use crate::page::{PAGE_SIZE, PageId, low32};
-use crate::pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
-use crate::room::Lent;
 use crate::store::StoreInner;
 
 /// Images written at once, at most: enough to keep the device busy, and few enough that a flush of the log,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device};
 use braid_rt::to_usize;
 
+use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
 use crate::error::StoreError;
-use crate::file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
 use crate::page::PageId;
+use crate::page_table::PAGES_MAX;
 use crate::store::{Store, StoreInner};
-use crate::table::PAGES_MAX;
 
 /// A published checkpoint that stays readable as it is, whatever checkpoints follow, until this is dropped.
 /// Meanwhile the blocks that it refers to are not used again, so the data file may grow.
@@ -164,7 +164,7 @@ impl StoreWriter {
             if *id == 0 || *id >= PAGES_MAX {
                 return Err(StoreError::damaged_page(*id, "invalid page number"));
             }
-            crate::file::check_copied(bytes, *id)
+            crate::data_file::check_copied(bytes, *id)
                 .map_err(|what| StoreError::damaged_page(*id, what))?;
         }
         let blocks = self.file.write_blocks(pages)?;

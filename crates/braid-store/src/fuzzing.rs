@@ -1,6 +1,6 @@
 //! Ways in for the fuzz targets: the decoders of the data file's bytes, and its checksums.
 
-use crate::file::{LEAF_ADDRESSES, Root, address_of, block_of, u64_at};
+use crate::data_file::{LEAF_ADDRESSES, Root, address_of, block_of, u64_at};
 use crate::node::{self, Contents, NewValue, Node};
 use crate::page::{PAGE_SIZE, Page, WORDS, private};
 

@@ -40,48 +40,39 @@
     )
 )]
 
-mod batch_read;
+mod buffer_pool;
 mod bulk;
 mod checkpoint;
 mod copy;
-mod detached;
+mod data_file;
 mod error;
-mod file;
-mod frames;
 #[cfg(any(feature = "fuzzing", all(test, not(loom))))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod latch;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod node;
-mod overflow;
 mod page;
-mod pool;
-mod read_ahead;
-mod room;
+mod page_table;
 mod salvage;
-mod space;
-mod state;
 mod store;
 mod sync;
-mod table;
 mod tree;
 mod verify;
 
 pub use bulk::TreeLoader;
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, PinnedFile, StoreWriter};
-pub use detached::DetachedValue;
+pub use data_file::{
+    DataFileCreation, FORMAT, WriterRoom, creation_of, data_format, layer_entries,
+};
 pub use error::StoreError;
-pub use file::{DataFileCreation, FORMAT, creation_of, data_format};
 pub use page::{PAGE_SIZE, PageId};
-pub use room::{WriterRoom, layer_entries};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, DamagedRange, Direction, Estimate, Found, LeafHint, LeafScan, OldRecord, Position,
-    Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
+    Change, DamagedRange, DetachedValue, Direction, Estimate, Found, LeafHint, LeafScan, OldRecord,
+    Position, Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
 

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use braid_loom::{Mutex, explore, spawn};
 
-use crate::latch;
-use crate::state::{self, NONE};
+use crate::buffer_pool::latch;
+use crate::buffer_pool::state::{self, NONE};
 use crate::sync::AtomicU64;
 
 const LATCH: u64 = 1;

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use braid_io::Device;
 use braid_rt::{Mutex, RwLock};
 
+use crate::buffer_pool::Pool;
 use crate::checkpoint::Checkpoint;
+use crate::data_file::room::{self, WriterRoom};
+use crate::data_file::{DataFile, Root};
 use crate::error::StoreError;
-use crate::file::{DataFile, Root};
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pool::Pool;
-use crate::room::{self, WriterRoom};
 use crate::tree::Tree;
 use crate::tree::layers::{LAYERS, LongKeys};
 

@@ -4,15 +4,15 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::SHORT_KEY_MAX;
+use crate::buffer_pool::{ABSENT, UNWRITTEN};
+use crate::data_file::free_space::FIRST_BLOCK;
+use crate::data_file::{LOST, block_of};
 use crate::error::StoreError;
-use crate::file::{LOST, block_of};
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
-use crate::overflow;
 use crate::page::{Page, PageId, private};
-use crate::pool::{ABSENT, UNWRITTEN};
-use crate::space::FIRST_BLOCK;
 use crate::store::Store;
 use crate::tree::layers::{Entry, FIRST, LAYERS, layer_in};
+use crate::tree::overflow;
 
 /// Something that [`Store::verify`] found wrong.
 #[derive(Clone, Debug)]

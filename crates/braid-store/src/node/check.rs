@@ -10,8 +10,9 @@ use super::{
     FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KEY_MAX, KIND_INNER, KIND_LEAF,
     KIND_OVERFLOW, NO_FENCE, inline_max, words_of,
 };
+use crate::MAX_VALUE_LEN;
 use crate::page::{PAGE_SIZE, WORDS, low8, low16, low32};
-use crate::{MAX_VALUE_LEN, overflow};
+use crate::tree::overflow;
 
 /// The bytes of a page.
 #[derive(Clone, Copy)]

@@ -9,10 +9,10 @@
 use std::cmp::Reverse;
 
 use super::{Fence, Salvage, Words};
-use crate::file::block_of;
+use crate::data_file::block_of;
 use crate::node::{self, Node};
-use crate::overflow;
 use crate::page::{Page, PageId};
+use crate::tree::overflow;
 
 impl Salvage {
     /// The block addresses that a page may have, the newest first.

@@ -8,9 +8,9 @@ use super::layers::{Layers, is_of_layers, owner};
 use super::{Fence, Loss, Salvage, SalvagedEntry};
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
-use crate::overflow;
 use crate::page::{Page, PageId};
 use crate::tree::layers::LAYERS;
+use crate::tree::overflow;
 
 /// A part of a tree whose page can't be read.
 struct Gap {

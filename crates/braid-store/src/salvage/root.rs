@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use crate::data_file::free_space::FIRST_BLOCK;
+use crate::data_file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
 use crate::error::StoreError;
-use crate::file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
 use crate::page::low32;
-use crate::space::FIRST_BLOCK;
 
 /// All blocks.
 #[derive(Default)]

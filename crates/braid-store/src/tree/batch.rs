@@ -5,9 +5,9 @@
 //! prefetching, Chen et al. 2007 §4, here for a tree).
 
 use super::{LEVELS_MAX, LeafHint, SEARCHED, Tree};
+use crate::buffer_pool::ReadPage;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::PageId;
-use crate::pool::ReadPage;
 
 /// Keys that [`Tree::prefetch`] goes for together: about as many lines as a core can wait for at a time.
 pub const TOGETHER: usize = 16;

@@ -1,11 +1,11 @@
 //! Damaged pages: which keys of the tree each of them concerns.
 
+use super::overflow;
 use crate::SHORT_KEY_MAX;
+use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
 use crate::node::{KIND_INNER, Node};
-use crate::overflow;
 use crate::page::PageId;
-use crate::pool::ReadPage;
 
 use super::Tree;
 use super::layers::{Entry, FIRST, Layers, chunks, link, record};

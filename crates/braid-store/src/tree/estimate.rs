@@ -15,10 +15,10 @@ use super::layers::{self, Bounds, Layers};
 use super::position::child_towards;
 use super::scan::Direction;
 use super::{Tree, Way};
+use crate::buffer_pool::{ReadPage, Waits};
 use crate::error::StoreError;
 use crate::node::Node;
 use crate::page::{PageId, WORDS};
-use crate::pool::{ReadPage, Waits};
 
 /// Leaves that are sampled between the two ends of a range.
 const SAMPLES: u32 = 8;

@@ -6,13 +6,13 @@
 
 use bytes::Bytes;
 
+use super::detached::DetachedValue;
+use super::overflow;
 use super::{ToKey, Tree, broken};
-use crate::detached::DetachedValue;
+use crate::buffer_pool::{Pool, Waits, WritePage};
 use crate::error::StoreError;
 use crate::node::{FLAG_OVERFLOW, LeafRecord, NewValue, Node};
-use crate::overflow;
 use crate::page::PageId;
-use crate::pool::{Pool, Waits, WritePage};
 
 #[inline(never)]
 pub(super) fn keep_overflow(

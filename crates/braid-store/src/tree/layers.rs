@@ -36,13 +36,13 @@ use std::sync::{Arc, OnceLock};
 use braid_rt::RwLock;
 use bytes::Bytes;
 
+use super::detached::DetachedValue;
 use super::leaf_hint::Slot;
 use super::{Change, Direction, LeafScan, RecordMeta, Taken, Tree, ValueRef};
-use crate::detached::DetachedValue;
+use crate::buffer_pool::{Pool, WritePage};
 use crate::error::StoreError;
 use crate::node::Node;
 use crate::page::PageId;
-use crate::pool::{Pool, WritePage};
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
 /// The bit that the number of a tree of layers has, and that of no other tree.

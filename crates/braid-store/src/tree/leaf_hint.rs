@@ -7,9 +7,9 @@
 use braid_rt::narrow;
 
 use super::{Stamp, Tree};
+use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::Node;
 use crate::page::{PageId, head8, head8_behind};
-use crate::pool::{ReadPage, WritePage};
 
 /// The place of a longer key is not remembered, only its leaf: to compare it would take the leaf's parts in which the
 /// key is, which may be far from the value and from each other.

@@ -12,10 +12,10 @@ use std::ops::Bound;
 
 use super::scan::Direction;
 use super::{Stamp, Tree};
+use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
 use crate::node::{FIRST_SLOT, Node};
 use crate::page::{LINE_WORDS, Page, PageId, WORDS};
-use crate::pool::ReadPage;
 
 /// Where a scan goes on after a step; see [`Tree::scan_leaf`].
 #[derive(Clone, Copy, Debug)]

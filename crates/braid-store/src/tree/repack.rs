@@ -1,10 +1,10 @@
 //! Filling leaves that are partly empty: the same records in fewer pages.
 
 use super::{Tree, astray};
+use crate::buffer_pool::WritePage;
 use crate::error::StoreError;
 use crate::node::{Contents, Node};
 use crate::page::WORDS;
-use crate::pool::WritePage;
 
 /// A leaf with fewer words than these takes records over from the next one.
 const SPARSE: usize = WORDS * 9 / 10;

@@ -10,10 +10,10 @@ use bytes::Bytes;
 
 use super::position::{Ahead, Position, Reached};
 use super::{RecordMeta, Stamp, Tree, astray, meta_of};
+use crate::buffer_pool::Waits;
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pool::Waits;
 
 /// A step of a scan that has read so many bytes of values from outside of the leaf reads no further ones.
 const LARGE_BYTES_MAX: usize = 1 << 18;

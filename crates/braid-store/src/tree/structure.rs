@@ -5,10 +5,10 @@
 //! leaf and comes here, for a pass of its own from the root down.
 
 use super::{Tree, astray, broken};
+use crate::buffer_pool::WritePage;
 use crate::error::StoreError;
 use crate::node::{Contents, Entry, KIND_INNER, KIND_LEAF, Node};
 use crate::page::{PageId, WORDS};
-use crate::pool::WritePage;
 
 impl Tree {
     /// Latches a node.

@@ -6,13 +6,13 @@ use std::cell::OnceCell;
 
 use bytes::Bytes;
 
+use super::detached::DetachedValue;
 use super::large::keep_overflow;
 use super::{RecordMeta, meta_of};
-use crate::detached::DetachedValue;
+use crate::buffer_pool::Pool;
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
 use crate::page::PageId;
-use crate::pool::Pool;
 
 /// A value where it lies; see [`Tree::read`](super::Tree::read).
 #[derive(Clone, Copy, Debug)]

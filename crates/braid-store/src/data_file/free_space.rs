@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use braid_rt::to_usize;
 
-use crate::file::block_of;
-use crate::room::Room;
+use super::block_of;
+use super::room::Room;
 
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;

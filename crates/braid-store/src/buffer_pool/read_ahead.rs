@@ -15,12 +15,12 @@ use std::sync::atomic::Ordering;
 use braid_io::AlignedBuf;
 use braid_rt::to_usize;
 
-use crate::file::block_of;
-use crate::latch;
+use super::latch;
+use super::state;
+use super::{Pool, check_page};
+use crate::data_file::block_of;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pool::{Pool, check_page};
-use crate::state;
-use crate::table::PAGES_MAX;
+use crate::page_table::PAGES_MAX;
 
 /// Blocks that are read together. They begin at a multiple of this.
 const BLOCKS: u64 = 8;
@@ -73,7 +73,7 @@ impl Pool {
     /// caller has no latch.
     pub(crate) fn adopt(&self, cluster: &Cluster) {
         for (block, bytes) in cluster.blocks() {
-            let id = crate::file::u64_at(bytes, 8);
+            let id = crate::data_file::u64_at(bytes, 8);
             // Others hold something else than a page.
             if (1..PAGES_MAX).contains(&id) && block_of(self.address(id)) == block {
                 self.adopt_page(id, bytes, cluster.sequence);

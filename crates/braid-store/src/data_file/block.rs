@@ -1,6 +1,6 @@
 //! What makes a block: its first sixteen bytes say that it is whole, what it is, and when it was written.
 //!
-//! All that is written is sealed, and who reads it checks it, whatever the block holds. [`crate::file`] has the
+//! All that is written is sealed, and who reads it checks it, whatever the block holds. [`crate::data_file`] has the
 //! layout.
 
 use crate::page::{PageId, low32};

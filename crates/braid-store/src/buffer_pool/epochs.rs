@@ -13,7 +13,7 @@
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
 //! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
-//! of their tree after the epoch switch; see [`crate::detached`].
+//! of their tree after the epoch switch; see [`crate::tree::detached`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering;
 use braid_io::AlignedBuf;
 use braid_rt::to_usize;
 
+use super::latch;
+use super::state::{self, NONE, frame_of};
 use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN, Waits};
 use crate::error::StoreError;
-use crate::latch;
 use crate::page::PageId;
-use crate::state::{self, NONE, frame_of};
 use crate::sync::AtomicU64;
 
 /// What an open checkpoint collects. What is gone through in an order that can be told from outside is ordered: else a

@@ -6,13 +6,13 @@
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
 
-use crate::file::{LOST, check, check_address};
-use crate::latch;
+use super::latch;
+use super::state;
+use super::{ABSENT, Pool, UNWRITTEN, check_page};
+use crate::data_file::{LOST, check, check_address};
 use crate::page::PageId;
-use crate::pool::{ABSENT, Pool, UNWRITTEN, check_page};
-use crate::state;
+use crate::page_table::PAGES_MAX;
 use crate::sync::AtomicU64;
-use crate::table::PAGES_MAX;
 
 /// A page that is going to be read: its latch and its frame are taken.
 struct Wanted<'a> {

@@ -11,7 +11,7 @@ use super::superblock::{FORMAT, FORMAT_OF_ADDRESSES};
 use super::{DataFile, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::table::PAGES_MAX;
+use crate::page_table::PAGES_MAX;
 
 const BLOB_BYTES: usize = PAGE_SIZE - 24;
 

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use braid_io::Device;
 use braid_rt::to_usize;
 
+use super::free_space::{FIRST_BLOCK, Space};
 use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::space::{FIRST_BLOCK, Space};
 
 impl DataFile {
     /// The file, without a look at what is in it.
@@ -130,8 +130,8 @@ mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
-    use crate::file::block::{seal, u64_at};
-    use crate::table::PAGES_MAX;
+    use crate::data_file::block::{seal, u64_at};
+    use crate::page_table::PAGES_MAX;
     use crate::{Store, StoreOptions};
 
     const OPTIONS: StoreOptions = StoreOptions {

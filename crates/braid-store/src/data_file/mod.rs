@@ -16,8 +16,10 @@
 //! What leads to a block knows its checksum: [`map`].
 
 mod block;
+pub(crate) mod free_space;
 mod map;
 mod open;
+pub(crate) mod room;
 mod root;
 mod superblock;
 
@@ -30,16 +32,17 @@ use braid_rt::Mutex;
 
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId, low32};
-use crate::room::Room;
-use crate::space::Space;
-use crate::table::PageTable;
+use crate::page_table::PageTable;
 
 use self::block::seal;
+use self::free_space::Space;
+use self::room::Room;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
 pub(crate) use map::{
     Entry, LEAF_ADDRESSES, LOST, address_of, block_of, change_of, check_address, encode_leaf,
 };
+pub use room::{WriterRoom, layer_entries};
 pub(crate) use root::Root;
 pub(crate) use superblock::is_old;
 pub use superblock::{DataFileCreation, FORMAT, creation_of, data_format};
@@ -246,7 +249,7 @@ impl DataFile {
 
     /// Checks what was read of a page's durable block address since the checkpoint of a sequence
     /// number was the durable one: that it still is, and that nothing was written there meanwhile;
-    /// see [`crate::read_ahead`].
+    /// see [`crate::buffer_pool::read_ahead`].
     pub(crate) fn check_durable(
         &self,
         id: PageId,

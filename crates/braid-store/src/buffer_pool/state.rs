@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::latch;
+use super::latch;
 use crate::sync::AtomicU64;
 
 const LATCH: u64 = 1;

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use braid_rt::narrow;
 
 use super::Pool;
+use super::latch;
+use super::state::{self, NONE};
 use crate::error::StoreError;
-use crate::latch;
 use crate::page::PageId;
-use crate::state::{self, NONE};
 
 impl Pool {
     pub(crate) fn take_frame(&self) -> Result<usize, StoreError> {

@@ -6,9 +6,14 @@
 //! to a frame, all at once. A reader loads it, reads the frame, and loads it again: unchanged means that
 //! what it read is consistent. [`state`] has its steps, [`latch`] the memory order.
 
+mod batch_read;
 mod epochs;
 mod eviction;
+pub(crate) mod frames;
 mod guards;
+pub(crate) mod latch;
+mod read_ahead;
+pub(crate) mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +21,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_rt::{Mutex, narrow};
 
+use crate::data_file::DataFile;
+use crate::data_file::room::Room;
 use crate::error::StoreError;
-use crate::file::DataFile;
-use crate::frames::Frames;
-use crate::latch;
 use crate::node;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::read_ahead::Cluster;
-use crate::room::Room;
-use crate::state::{self, NONE, frame_of};
+use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
-use crate::table::{PAGES_MAX, PageTable};
+
+use self::frames::Frames;
+use self::read_ahead::Cluster;
+use self::state::{NONE, frame_of};
 
 pub(crate) use epochs::OpenCheckpoint;
 pub(crate) use guards::{ReadPage, WritePage};
@@ -34,7 +39,7 @@ pub(crate) use guards::{ReadPage, WritePage};
 /// The place of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
 
-/// Set beside the block address of a page that is detached; see [`crate::detached`].
+/// Set beside the block address of a page that is detached; see [`crate::tree::detached`].
 pub(crate) const DETACHED: u64 = 1 << 63;
 
 /// The place of a page that does not exist.

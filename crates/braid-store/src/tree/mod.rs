@@ -3,11 +3,13 @@
 
 mod batch;
 pub(crate) mod damage;
+mod detached;
 mod estimate;
 mod large;
 pub(crate) mod layers;
 mod leaf_hint;
 mod merged;
+pub(crate) mod overflow;
 mod position;
 mod repack;
 mod scan;
@@ -21,13 +23,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::SHORT_KEY_MAX;
-use crate::detached::DetachedValue;
+use crate::buffer_pool::{Pool, ReadPage, Waits, WritePage};
 use crate::error::StoreError;
 use crate::node::{
     FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord, NewValue, Node, inline_max,
 };
 use crate::page::PageId;
-use crate::pool::{Pool, ReadPage, Waits, WritePage};
 
 use self::layers::LongKeys;
 use self::leaf_hint::Slot;
@@ -35,6 +36,7 @@ use self::value::Place;
 
 pub use batch::TOGETHER;
 pub use damage::DamagedRange;
+pub use detached::DetachedValue;
 pub use estimate::{Estimate, TreeStats};
 pub use leaf_hint::LeafHint;
 pub use position::Position;

@@ -7,11 +7,11 @@
 
 use braid_rt::to_usize;
 
-use crate::detached::DetachedValue;
+use super::detached::DetachedValue;
+use crate::buffer_pool::Pool;
 use crate::error::StoreError;
 use crate::node::KIND_OVERFLOW;
 use crate::page::{PAGE_SIZE, Page, PageId};
-use crate::pool::Pool;
 
 const FIRST_WORD: usize = 5;
 const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use braid_rt::to_usize;
 
+use super::latch;
+use super::state::{self, NONE, frame_of};
 use super::{ABSENT, Pool, UNWRITTEN};
 use crate::error::StoreError;
-use crate::latch;
 use crate::page::{Page, PageId};
-use crate::state::{self, NONE, frame_of};
 use crate::sync::AtomicU64;
 
 /// An optimistic read of a page. What it shows counts only if [`ReadPage::validate`] says so afterwards.

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use braid_io::{Device, OpenMode};
 use braid_rt::to_usize;
 
+use crate::data_file::free_space::FIRST_BLOCK;
+use crate::data_file::{DataFile, FILE_NAME, Root, block_of};
 use crate::error::StoreError;
-use crate::file::{DataFile, FILE_NAME, Root, block_of};
 use crate::node;
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS, private};
-use crate::space::FIRST_BLOCK;
 use crate::sync::AtomicU64;
 
 use self::reader::Reader;

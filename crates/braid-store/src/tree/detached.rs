@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 use braid_rt::to_usize;
 use bytes::Bytes;
 
+use super::overflow;
+use crate::buffer_pool::state::{self, NONE, frame_of};
+use crate::buffer_pool::{ABSENT, DETACHED, OpenCheckpoint, Pool, UNWRITTEN};
 use crate::error::StoreError;
-use crate::overflow;
 use crate::page::PageId;
-use crate::pool::{ABSENT, DETACHED, OpenCheckpoint, Pool, UNWRITTEN};
-use crate::state::{self, NONE, frame_of};
 use crate::store::Store;
 
 /// A large value that was taken out of its tree and can still be read, until it is given to
@@ -148,7 +148,7 @@ impl Pool {
             braid_rt::coverage_point("store: a freed page waits for the checkpoint");
             open.to_free.insert(id);
             drop(checkpoint);
-            crate::latch::release(state, word);
+            crate::buffer_pool::latch::release(state, word);
             return;
         }
         if self.address(id) == UNWRITTEN {
