@@ -317,7 +317,7 @@ pub enum Error {
     )]
     ForeignPosition {
         /// The position.
-        position: crate::changes::Position,
+        position: crate::services::changes::Position,
     },
 
     /// No transaction of this database has this sequence number yet.
@@ -353,7 +353,7 @@ pub enum Error {
 
     /// A backup or an archive cannot be made or used.
     #[error(transparent)]
-    Backup(crate::backup::BackupError),
+    Backup(crate::services::backup::BackupError),
 
     /// The database was closed. A commit that fails with this wrote nothing.
     #[error("the database is closed; open it again")]
@@ -570,7 +570,7 @@ mod tests {
             }
             Error::FeedMissing { .. } => Error::SnapshotMissing { name: name() },
             Error::SnapshotMissing { .. } => Error::OpenedReadOnly,
-            Error::OpenedReadOnly => Error::Backup(crate::backup::BackupError::Nothing),
+            Error::OpenedReadOnly => Error::Backup(crate::services::backup::BackupError::Nothing),
             Error::Backup(_) => Error::Closed,
             Error::Closed => Error::Forked,
             Error::Forked => Error::io("cannot open /db", io::ErrorKind::PermissionDenied.into()),

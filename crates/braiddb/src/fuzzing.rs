@@ -6,10 +6,10 @@ use braid_io::Device;
 
 use crate::database::Database;
 use crate::error::Result;
-use crate::meta::Meta;
+use crate::format::meta::Meta;
+use crate::format::redo;
+use crate::offline::salvage::{Finding, SalvageReport, salvage_device};
 use crate::options::Builder;
-use crate::redo;
-use crate::salvage::{Finding, SalvageReport, salvage_device};
 
 /// How many redo records a log record holds; `None` if it is none.
 pub fn redo_records(log_record: &[u8]) -> Option<usize> {
@@ -36,12 +36,12 @@ pub fn redo_record(table: u32, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
 
 /// Makes the checksums of a backup fit, given what does so for a page; with `rebind` also the identities of its pages.
 pub fn seal_backup(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) {
-    crate::backup::seal(bytes, rebind, seal_page);
+    crate::services::backup::seal(bytes, rebind, seal_page);
 }
 
 /// Makes the checksums of an archive's file fit.
 pub fn seal_archive(bytes: &mut [u8]) {
-    crate::archive::seal(bytes);
+    crate::services::archive::seal(bytes);
 }
 
 /// As [`salvage`](crate::salvage), from a device to a device. Leaves the new database open, when its trees were

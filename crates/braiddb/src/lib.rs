@@ -118,99 +118,63 @@
     )
 )]
 
-mod archive;
-mod backup;
-mod bulk;
-mod catalog;
-mod changes;
-mod commit;
-mod compact;
-mod context;
-mod copies;
-mod creation;
 mod database;
-mod deferred_unlocks;
+mod engine;
 mod error;
-mod estimate;
+mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod gc;
-mod health;
-mod hint_cache;
-mod ingest;
-mod lock_acquisition;
 mod locks;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod maintenance;
-mod meta;
-mod metrics;
-mod modify;
-mod named;
-mod note;
+mod mvcc;
+mod observe;
+mod offline;
 mod options;
-mod publish;
-mod range_reads;
+mod read;
 mod readers;
 mod recovery;
-mod redo;
-mod replay;
-mod retention;
-mod salvage;
-mod savepoint;
-mod scan;
-#[cfg(feature = "serde")]
-mod serialized;
-mod snapshot;
-mod snapshot_registry;
-mod stats;
+mod schema;
+mod services;
 mod sync;
-mod table;
-mod trace;
-mod transaction;
-mod ttl;
-mod tuples;
+mod txn;
 mod types;
-mod upgrade;
-mod value_format;
-mod verify;
-mod versions;
 
-pub use backup::{
-    Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,
-    backup_info, restore,
-};
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
-pub use bulk::BulkLoader;
 pub use bytes::Bytes;
-pub use catalog::MAX_TABLE_NAME_LEN;
-pub use changes::{Change, ChangeSet, Changes, Feed, Position};
-pub use commit::{Commit, Ticket};
-pub use compact::CompactReport;
 pub use database::Database;
+pub use database::estimate::{Estimate, TableStats};
 pub use error::{ConflictKind, Error, Result};
-pub use estimate::{Estimate, TableStats};
+pub use observe::stats::{Health, Stats};
+pub use offline::salvage::{Finding, SalvageReport, salvage};
+pub use offline::upgrade::{UpgradeReport, upgrade};
+pub use offline::verify::{VerifyReport, dump, verify};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
+pub use read::scan::Range;
+pub use read::snapshot::{Readable, Snapshot};
 pub use recovery::{RecoveryProgress, RecoveryReport};
-pub use salvage::{Finding, SalvageReport, salvage};
-pub use savepoint::Savepoint;
-pub use scan::Range;
+pub use schema::catalog::MAX_TABLE_NAME_LEN;
+pub use schema::table::Table;
+pub use schema::value_format::{Compression, TableOptions};
+pub use services::backup::{
+    Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,
+    backup_info, restore,
+};
+pub use services::bulk::BulkLoader;
+pub use services::changes::{Change, ChangeSet, Changes, Feed, Position};
+pub use services::compact::CompactReport;
+pub use txn::commit::{Commit, Ticket};
+pub use txn::savepoint::Savepoint;
+pub use txn::transaction::Transaction;
 #[cfg(feature = "serde")]
-pub use serialized::Serde;
-pub use snapshot::{Readable, Snapshot};
-pub use stats::{Health, Stats};
-pub use table::Table;
-pub use transaction::Transaction;
-pub use tuples::KeyPrefix;
+pub use types::serialized::Serde;
+pub use types::tuples::KeyPrefix;
 pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
-pub use upgrade::{UpgradeReport, upgrade};
-pub use value_format::{Compression, TableOptions};
-pub use verify::{VerifyReport, dump, verify};
 
 /// Derives [`Key`](trait@crate::Key) for a struct: encoded and ordered as the tuple of its fields in their order.
 /// Each field's type must be a [`Key`].
@@ -276,8 +240,8 @@ pub use braiddb_derive::Value;
 #[doc(hidden)]
 pub mod derive {
     #[cfg(feature = "derive")]
-    pub use crate::serialized::{decode, encode};
-    pub use crate::tuples::{put_last, put_part, sum, take_part, tuple_name};
+    pub use crate::types::serialized::{decode, encode};
+    pub use crate::types::tuples::{put_last, put_part, sum, take_part, tuple_name};
 }
 
 /// Compiles the examples of the book.

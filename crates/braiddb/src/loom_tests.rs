@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 
-use crate::locks::LockTable;
-use crate::snapshot_registry::SnapshotRegistry;
+use crate::locks::table::LockTable;
+use crate::mvcc::registry::SnapshotRegistry;
 
 /// A lock is held by one at a time, and who sleeps for it gets it.
 ///

@@ -1,6 +1,7 @@
-//! The database: its handle, and what all handles share.
+//! The database: its handle, and how it is opened.
 
-mod inner;
+pub(crate) mod estimate;
+mod open;
 mod transact;
 
 use std::fmt;
@@ -9,17 +10,18 @@ use std::sync::Arc;
 
 use braid_store::ValueRef;
 
-use crate::archive::Archiver;
+use crate::engine::{Closer, Inner};
 use crate::error::Result;
+use crate::observe::stats::{Health, Stats};
 use crate::options::{Builder, TransactionOptions};
+use crate::read::snapshot::Snapshot;
 use crate::recovery::RecoveryReport;
-use crate::snapshot::Snapshot;
-use crate::stats::{Health, Stats};
-use crate::table::Table;
-use crate::transaction::Transaction;
+use crate::schema::table::Table;
+use crate::services::archive::Archiver;
+use crate::txn::transaction::Transaction;
 use crate::types::{AsKey, Key, Value};
 
-pub(crate) use self::inner::{Closer, Inner, Parts, PooledContext};
+pub(crate) use self::open::check_file_mode;
 
 /// Transactional database of ordered tables.
 ///

@@ -3,10 +3,10 @@
 use std::future::Future;
 
 use super::Database;
-use crate::commit::Ticket;
 use crate::error::Result;
 use crate::options::{Durability, TransactionOptions};
-use crate::transaction::Transaction;
+use crate::txn::commit::Ticket;
+use crate::txn::transaction::Transaction;
 
 /// After this many conflicts in a row [`Database::transact`] gives up.
 const RETRIES_MAX: u32 = 1_000;

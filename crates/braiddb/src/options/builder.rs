@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use braid_io::{CatchingDevice, Device, DeviceChoice};
 use braid_log::{LogOptions, ProtocolKind};
 
-use crate::health::HealthCallback;
+use crate::observe::health::HealthCallback;
+use crate::observe::stats::Health;
 use crate::recovery::RecoveryProgress;
-use crate::stats::Health;
-use crate::value_format::Clock;
+use crate::schema::value_format::Clock;
 
 type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 

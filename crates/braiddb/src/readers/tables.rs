@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::database::Inner;
+use crate::engine::Inner;
 use crate::error::Result;
-use crate::table::TableCore;
+use crate::schema::table::TableCore;
 
 impl Inner {
     /// The table of a handle that belongs to another state, as it is in this one.

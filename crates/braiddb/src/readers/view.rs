@@ -11,10 +11,11 @@ use braid_log::{CheckpointPosition, Recovered};
 use braid_rt::Mutex;
 use braid_store::Store;
 
-use crate::database::{Database, Inner};
+use crate::database::Database;
+use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::options::Builder;
-use crate::table::Identity;
+use crate::schema::table::Identity;
 
 /// How long a reader waits for a writer that is recovering the log.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use braid_rt::Mutex;
 use braid_store::{PinnedCheckpoint, PinnedFile, Store};
 
 use crate::error::{Error, Result};
-use crate::retention::Retention;
+use crate::services::retention::Retention;
 
 /// What a writer knows of readers in other processes.
 #[derive(Debug)]

@@ -1,0 +1,4 @@
+//! Write locks of keys.
+
+pub(crate) mod deferred;
+pub(crate) mod table;

@@ -1,0 +1,318 @@
+//! Statistics as metrics: one list of them, in the text format of Prometheus or through the facade `metrics`.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use crate::observe::stats::Stats;
+
+/// What a metric does over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Only grows, from when the database was opened.
+    Counter,
+    Gauge,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Whole(u64),
+    /// In seconds.
+    Time(Duration),
+}
+
+/// One metric.
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    number: Number,
+    /// Its place in [`Stats`].
+    #[cfg(test)]
+    field: &'static str,
+}
+
+impl From<u64> for Number {
+    fn from(n: u64) -> Self {
+        Number::Whole(n)
+    }
+}
+
+impl From<usize> for Number {
+    fn from(n: usize) -> Self {
+        Number::Whole(n as u64)
+    }
+}
+
+impl From<bool> for Number {
+    fn from(is: bool) -> Self {
+        Number::Whole(is.into())
+    }
+}
+
+impl From<Option<u64>> for Number {
+    fn from(n: Option<u64>) -> Self {
+        Number::Whole(n.unwrap_or(0))
+    }
+}
+
+impl From<Duration> for Number {
+    fn from(time: Duration) -> Self {
+        Number::Time(time)
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Whole(n) => n.fmt(f),
+            Number::Time(time) => write!(f, "{:.9}", time.as_secs_f64()),
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($stats:expr, $($kind:ident $($field:ident).+ => $name:literal, $help:literal;)*) => {
+        [$(Metric {
+            name: $name,
+            help: $help,
+            kind: Kind::$kind,
+            number: Number::from($stats.$($field).+),
+            #[cfg(test)]
+            field: stringify!($($field).+),
+        }),*]
+    };
+}
+
+/// Every number of the statistics. What is no number, the protocol, is a label of `braid_info`.
+fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
+    metrics! { stats,
+        Gauge poisoned => "braid_poisoned",
+            "1 if a write or sync failed and nothing can be written until the database is opened again.";
+        Gauge checkpoint_failing => "braid_checkpoint_failing",
+            "1 if the last checkpoint failed.";
+        Counter commits => "braid_commits_total",
+            "Committed transactions, those without writes included.";
+        Counter conflicts => "braid_conflicts_total",
+            "Transactions that failed with a conflict.";
+        Counter expired => "braid_expired_total",
+            "Entries removed because their time was over.";
+        Gauge archived => "braid_archived_seqno",
+            "The number up to which the archive has every transaction; 0 without an archive.";
+        Gauge changes_kept_from => "braid_changes_kept_from_seqno",
+            "The sequence number after which the log keeps every transaction for readers of changes.";
+        Counter checkpoints => "braid_checkpoints_total",
+            "Published checkpoints.";
+        Gauge snapshots => "braid_snapshots",
+            "Open snapshots.";
+        Gauge oldest_snapshot => "braid_oldest_snapshot_seqno",
+            "The number of the oldest open snapshot; 0 if none is open.";
+        Gauge old_versions => "braid_old_versions",
+            "Old versions and tombstones that wait to be collected.";
+        Gauge durable_seqno => "braid_durable_seqno",
+            "The number up to which all transactions are durable.";
+        Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
+            "Log after the newest checkpoint, which a recovery would read.";
+        Counter log.written_bytes => "braid_log_written_bytes_total",
+            "Bytes written to the log, with headers and padding.";
+        Counter log.chunk_bytes => "braid_log_chunk_bytes_total",
+            "Bytes written to the log without padding.";
+        Counter log.payload_bytes => "braid_log_payload_bytes_total",
+            "Bytes of redo records written to the log.";
+        Counter log.flushes => "braid_log_flushes_total",
+            "Durable writes of the log.";
+        Counter log.chunks => "braid_log_chunks_total",
+            "Chunks written to the log.";
+        Counter log.records => "braid_log_records_total",
+            "Transactions, or parts of large ones, written to the log.";
+        Counter log.consolidated_records => "braid_log_consolidated_records_total",
+            "Log records that were appended together with others.";
+        Gauge log.segments => "braid_log_segments",
+            "Segment files of the log.";
+        Gauge log.segments_ready => "braid_log_segments_ready",
+            "Segment files that are ready for use.";
+        Counter log.segments_recycled => "braid_log_segments_recycled_total",
+            "Segment files that were used again.";
+        Counter log.buffer_waits => "braid_log_buffer_waits_total",
+            "Times that a commit waited for space in a log buffer.";
+        Counter log.queue_time => "braid_log_queue_seconds_total",
+            "Sum over flushes of the time from the first append to the sealing.";
+        Counter log.write_time => "braid_log_write_seconds_total",
+            "Sum over flushes of the time that the durable write took.";
+        Counter log.notify_time => "braid_log_notify_seconds_total",
+            "Sum over flushes of the time until all who waited were told.";
+        Gauge store.page_size => "braid_store_page_bytes",
+            "The size of a page.";
+        Gauge store.pool_pages => "braid_store_pool_pages",
+            "Pages that the buffer pool can hold.";
+        Gauge store.resident_pages => "braid_store_resident_pages",
+            "Pages in memory.";
+        Gauge store.pages => "braid_store_pages",
+            "Pages that exist.";
+        Counter store.page_loads => "braid_store_page_loads_total",
+            "Pages read from the medium.";
+        Counter store.pages_read_ahead => "braid_store_pages_read_ahead_total",
+            "Pages read along with a neighbour, before the pool was full for the first time.";
+        Counter store.evictions => "braid_store_evictions_total",
+            "Pages put out of memory.";
+        Counter store.eviction_writes => "braid_store_eviction_writes_total",
+            "Pages that had to be written to be put out of memory.";
+        Counter store.checkpoint_copies => "braid_store_checkpoint_copies_total",
+            "Pages copied because a checkpoint still needed their image.";
+        Gauge store.file_bytes => "braid_store_file_bytes",
+            "The length of the data file.";
+        Gauge store.file_free_bytes => "braid_store_file_free_bytes",
+            "Free space in the data file.";
+        Gauge store.checkpoint_sequence => "braid_store_checkpoint_number",
+            "The number of the newest checkpoint.";
+    }
+    .into_iter()
+}
+
+impl Stats {
+    /// Formats the statistics in Prometheus' text exposition format: every counter and size as a
+    /// metric whose name begins with `braid_`, and `braid_info` with the protocol and the version
+    /// as labels.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// let text = db.stats().to_prometheus();
+    /// assert!(text.contains("\nbraid_poisoned 0\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_prometheus(&self) -> String {
+        let mut out = format!(
+            "# HELP braid_info What is running.\n# TYPE braid_info gauge\n\
+             braid_info{{protocol=\"{}\",version=\"{}\"}} 1\n",
+            self.protocol,
+            env!("CARGO_PKG_VERSION")
+        );
+        for Metric {
+            name,
+            help,
+            kind,
+            number,
+            ..
+        } in metrics(self)
+        {
+            let kind = match kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+            };
+            // Writing to a string can't fail.
+            let _ = write!(
+                out,
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {number}\n"
+            );
+        }
+        out
+    }
+
+    /// Sets the metrics of the facade `metrics`, with a label `database`. Times are gauges there, whose
+    /// counters are whole numbers.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn publish(&self, database: &str) {
+        let label = || database.to_owned();
+        let protocol = self.protocol.to_string();
+        metrics::gauge!("braid_info", "database" => label(), "protocol" => protocol, "version" => env!("CARGO_PKG_VERSION")).set(1);
+        for metric in metrics(self) {
+            match (metric.kind, metric.number) {
+                (Kind::Counter, Number::Whole(n)) => {
+                    metrics::counter!(metric.name, "database" => label()).absolute(n);
+                }
+                (Kind::Gauge, Number::Whole(n)) => {
+                    metrics::gauge!(metric.name, "database" => label()).set(n as f64);
+                }
+                (_, Number::Time(time)) => {
+                    metrics::gauge!(metric.name, "database" => label()).set(time.as_secs_f64());
+                }
+            }
+        }
+    }
+}
+
+/// Tells the recorder what the metrics are.
+#[cfg(feature = "metrics")]
+pub(crate) fn describe(stats: &Stats) {
+    for metric in metrics(stats) {
+        match (metric.kind, metric.number) {
+            (Kind::Counter, Number::Whole(_)) => {
+                metrics::describe_counter!(metric.name, metric.help)
+            }
+            _ => metrics::describe_gauge!(metric.name, metric.help),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Database, MemoryDevice};
+
+    /// The names of a struct's fields, from what `derive(Debug)` prints of it.
+    fn fields(debug: &str) -> impl Iterator<Item = &str> {
+        debug
+            .lines()
+            .filter_map(|line| line.strip_prefix("    ")?.split_once(": "))
+            .map(|(name, _)| name)
+            .filter(|name| !name.starts_with([' ', '}', ')']))
+    }
+
+    /// Small enough for Miri.
+    fn small() -> Database {
+        let builder = Database::builder().background_threads(false);
+        let builder = builder.pool_bytes(1 << 20).segment_bytes(64 << 10);
+        builder.open_on(Arc::new(MemoryDevice::new())).unwrap()
+    }
+
+    #[test]
+    fn every_statistic_is_a_metric() {
+        let stats = small().stats();
+        let own = format!("{stats:#?}");
+        let (log, store) = (format!("{:#?}", stats.log), format!("{:#?}", stats.store));
+        let own = fields(&own).map(str::to_owned);
+        let own = own.filter(|name| !["protocol", "log", "store"].contains(&name.as_str()));
+        let log = fields(&log).map(|name| format!("log.{name}"));
+        let store = fields(&store).map(|name| format!("store.{name}"));
+        let there: BTreeSet<String> = own.chain(log).chain(store).collect();
+        assert!(there.len() > 30, "{there:?}");
+        let told: BTreeSet<String> = metrics(&stats)
+            .map(|metric| metric.field.replace(' ', ""))
+            .collect();
+        assert_eq!(told, there);
+    }
+
+    /// The rules that `promtool check metrics` has, as far as they concern what is printed here.
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let db = small();
+        let text = db.stats().to_prometheus();
+        assert!(text.ends_with('\n'));
+        let is_name = |name: &str| {
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            name.starts_with("braid_") && name.chars().all(legal)
+        };
+        let mut seen = BTreeSet::new();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len() % 3, 0);
+        for metric in lines.chunks(3) {
+            let help = metric[0].strip_prefix("# HELP ").unwrap();
+            let (name, help) = help.split_once(' ').unwrap();
+            assert!(is_name(name) && seen.insert(name), "{name}");
+            assert!(help.len() > 3 && !help.contains('\\'), "{help}");
+            let kind = metric[1].strip_prefix("# TYPE ").unwrap();
+            let (typed, kind) = kind.split_once(' ').unwrap();
+            assert_eq!(typed, name);
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            assert!(["counter", "gauge"].contains(&kind), "{kind}");
+            let (series, value) = metric[2].rsplit_once(' ').unwrap();
+            let labels = series.strip_prefix(name).unwrap();
+            assert!(labels.is_empty() || labels.starts_with("{protocol=\"glsn\",version=\""));
+            assert!(value.parse::<f64>().unwrap() >= 0.0, "{value}");
+        }
+    }
+}

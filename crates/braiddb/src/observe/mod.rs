@@ -1,0 +1,6 @@
+//! What the database reports about itself: statistics, health, metrics, events.
+
+pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod stats;
+pub(crate) mod trace;

@@ -1,0 +1,323 @@
+//! Saving what is left of a damaged database into a new one.
+//!
+//! The damaged one is only read. What can be found of its newest checkpoint (see [`braid_store::Salvage`]) and of
+//! the log behind it goes, with its numbers, into the trees of a new database, so that replay decides which
+//! version is newer, as recovery does. The new one is marked as unfinished until all of it is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_io::{Device, DirectoryLock, Gate, Held};
+use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered};
+use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
+
+use crate::database::Database;
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+use crate::format::meta::Meta;
+use crate::offline::verify::Offline;
+use crate::options::Builder;
+use crate::recovery;
+use crate::recovery::replay::Replay;
+use crate::schema::catalog::{CATALOG_ID, ID_END};
+
+/// Damage or loss found by [`salvage`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// Damaged data that was recovered from elsewhere.
+    Damaged(String),
+    /// Lost data.
+    Lost(String),
+}
+
+/// Result of [`salvage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// Tables in the new database.
+    pub tables: u64,
+    /// Entries read from the pages of the newest checkpoint.
+    pub entries: u64,
+    /// Transactions replayed from the log.
+    pub transactions: u64,
+    /// Number of findings of the kind [`Finding::Lost`].
+    pub losses: u64,
+}
+
+/// Salvages what can be read of a damaged, closed database into a new one in the directory `into`,
+/// which is created. Writes nothing to the damaged one. Calls `sink` with each damage and each
+/// loss, with the table and the range of keys or the sequence numbers of the log's transactions
+/// that it concerns.
+///
+/// Entries whose table is unknown are put into new tables named `salvaged-…`, as are tables whose
+/// name is lost.
+///
+/// # Errors
+/// [`Error::NotADatabase`] (also if `into` is not empty), [`Error::Locked`],
+/// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found;
+/// [`Error::OutOfSpace`] or [`Error::Io`].
+pub fn salvage(
+    path: impl AsRef<Path>,
+    into: impl AsRef<Path>,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<SalvageReport> {
+    let (_lock, device) = Offline::device(path.as_ref())?;
+    // Small segments: it opens with those of its user's choice, and needs one here.
+    let options = Builder::default()
+        .background_threads(false)
+        .segment_bytes(1 << 20);
+    let into = || {
+        let (lock, device) = new_directory(into.as_ref())?;
+        Ok((Some(Box::new(lock) as Held), device))
+    };
+    let (report, db) = salvage_device(device, into, &options, sink)?;
+    db.close()?;
+    Ok(report)
+}
+
+/// As [`salvage`], given the damaged one's device and what makes the new one's once it is needed. Leaves the new
+/// one open.
+pub(crate) fn salvage_device(
+    device: Arc<dyn Device>,
+    into: impl FnOnce() -> Result<(Option<Held>, Arc<dyn Device>)>,
+    options: &Builder,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<(SalvageReport, Database)> {
+    let mut report = SalvageReport::default();
+    let mut tell = |finding: Finding| {
+        report.losses += u64::from(matches!(finding, Finding::Lost(_)));
+        sink(finding);
+    };
+    let mut source = Salvage::open(device.clone())?;
+    for note in source.notes() {
+        tell(Finding::Damaged(note.clone()));
+    }
+    for loss in source.lost() {
+        tell(Finding::Lost(loss.clone()));
+    }
+    let (meta, start) = Meta::decode(source.meta())?;
+    source.set_newest(start.seqno);
+    let log = salvage_log(device, &meta, &start, &mut tell)?;
+    let (lock, new_device) = into()?;
+    let seqno = log
+        .as_ref()
+        .map_or(start.seqno, |log| log.cut.max(start.seqno));
+    let mut filled = Filled::default();
+    let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), seqno);
+    let gate = Gate::new(lock);
+    let device = gate.device(new_device);
+    let inner = recovery::create(&gate, device, options, meta, seqno, fill)?;
+    let db = Database::from_inner(inner);
+    for note in std::mem::take(&mut filled.made_good) {
+        tell(Finding::Damaged(note));
+    }
+    for loss in filled.named_losses(&db)? {
+        tell(Finding::Lost(loss));
+    }
+    report.tables = db.table_names()?.len() as u64;
+    report.entries = filled.entries;
+    report.transactions = filled.transactions;
+    Ok((report, db))
+}
+
+/// A directory for the new database, locked.
+fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+    let failed = |error| Error::io(format!("cannot create {}", into.display()), error);
+    braid_io::create_directory(into).map_err(failed)?;
+    if std::fs::read_dir(into).map_err(failed)?.next().is_some() {
+        return Err(Error::NotADatabase {
+            path: into.to_owned(),
+            reason: "it is not empty; choose an empty directory for the new database".into(),
+        });
+    }
+    Offline::lock(into)
+}
+
+fn salvage_log(
+    device: Arc<dyn Device>,
+    meta: &Meta,
+    start: &CheckpointPosition,
+    tell: &mut dyn FnMut(Finding),
+) -> Result<Option<Recovered>> {
+    let options = LogOptions {
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        ..LogOptions::default()
+    };
+    match Log::salvage(device, options, start).map_err(Error::from) {
+        Ok((recovered, losses)) => {
+            losses
+                .into_iter()
+                .for_each(|loss| tell(Finding::Lost(format!("log: {loss}"))));
+            Ok(Some(recovered))
+        }
+        Err(error @ Error::Corrupted { .. }) => {
+            tell(Finding::Lost(format!(
+                "log: every transaction after sequence number {}: {error}",
+                start.seqno
+            )));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What went into the new database, and what did not.
+#[derive(Default)]
+struct Filled {
+    entries: u64,
+    transactions: u64,
+    losses: Vec<Loss>,
+    made_good: Vec<String>,
+    /// Entries of one of several tables: how many, and the tree that they went to.
+    ambiguous: BTreeMap<(Vec<u32>, usize), (u64, u32)>,
+    /// Versions that no transaction which counts can have written.
+    too_new: u64,
+}
+
+impl Filled {
+    fn fill(
+        &mut self,
+        inner: &Arc<Inner>,
+        source: &Salvage,
+        log: Option<&Recovered>,
+        seqno: u64,
+    ) -> Result<()> {
+        // The log first: its versions are newer, and it says which numbers of tables are in use.
+        let removals = match log {
+            None => Vec::new(),
+            Some(log) => {
+                let replay = Replay::new(&inner.store);
+                let transactions = std::sync::atomic::AtomicU64::new(0);
+                log.for_each_parallel(1, |log_record: LogRecord<'_>| {
+                    transactions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    replay.add(log_record)
+                })?;
+                self.transactions = transactions.into_inner();
+                replay.finish(1)?.removals
+            }
+        };
+        let used = inner.store.tree_ids().into_iter().chain(source.tree_ids());
+        let last = used.max().unwrap_or(CATALOG_ID);
+        if last >= ID_END {
+            return Err(Error::Corrupted {
+                what: format!("table number {last} is out of range"),
+                location: "the checkpoint or the log".into(),
+            });
+        }
+        let mut next = last + 1;
+        let Self {
+            entries,
+            losses,
+            ambiguous,
+            too_new,
+            ..
+        } = self;
+        let mut entry = |entry: SalvagedEntry<'_>| -> Result<(), StoreError> {
+            if entry.version > seqno {
+                *too_new += 1;
+                return Ok(());
+            }
+            *entries += 1;
+            let tree = match *entry.trees {
+                [tree] => tree,
+                ref trees => {
+                    let place = (trees.to_vec(), entry.chain);
+                    let (count, tree) = ambiguous.entry(place).or_insert_with(|| {
+                        next += 1;
+                        (0, next - 1)
+                    });
+                    *count += 1;
+                    *tree
+                }
+            };
+            inner.store.tree(tree)?.modify(entry.key, |old| {
+                let newer = old.is_some_and(|old| old.meta().version >= entry.version);
+                let change = match newer {
+                    true => Change::Keep,
+                    false => Change::Put {
+                        version: entry.version,
+                        value: entry.value,
+                    },
+                };
+                (change, ())
+            })
+        };
+        self.made_good = source.read(&mut entry, &mut |loss| losses.push(loss))?;
+        for (table, key, version) in removals {
+            inner.store.tree(table)?.modify(&key, |old| match old {
+                Some(old) if old.meta().tombstone && old.meta().version == version => {
+                    (Change::Remove, ())
+                }
+                _ => (Change::Keep, ()),
+            })?;
+        }
+        let of_catalog = |loss: &Loss| match loss {
+            Loss::Range { tree, .. } | Loss::Value { tree, .. } => *tree == CATALOG_ID,
+            _ => false,
+        };
+        let names_lost = self.losses.iter().any(of_catalog)
+            || self
+                .ambiguous
+                .keys()
+                .any(|(trees, _)| trees.contains(&CATALOG_ID));
+        let found: BTreeSet<u32> = self.ambiguous.values().map(|(_, tree)| *tree).collect();
+        inner.adopt_trees(names_lost, &found)
+    }
+
+    /// The losses, by the names that the tables have now.
+    fn named_losses(&self, db: &Database) -> Result<Vec<String>> {
+        let names = db.inner().table_names_by_id()?;
+        let name = |tree: &u32| match (names.get(tree), *tree) {
+            (Some(name), _) => format!("table {name:?}"),
+            (None, CATALOG_ID) => "the catalog, which holds the names of tables".to_owned(),
+            (None, id) => format!("table number {id}, whose name is not known"),
+        };
+        let bound = |key: &Option<Vec<u8>>, none: &str| match key {
+            Some(key) => format!("\"{}\"", key.escape_ascii()),
+            None => none.to_owned(),
+        };
+        let mut lines = Vec::new();
+        for loss in &self.losses {
+            lines.push(match loss {
+                Loss::Range {
+                    tree,
+                    from,
+                    to,
+                    cause,
+                } => format!(
+                    "{}: entries from {} up to but not including {} ({cause})",
+                    name(tree),
+                    bound(from, "the first"),
+                    bound(to, "the end")
+                ),
+                Loss::Value { tree, key, cause } => {
+                    format!(
+                        "{}: the entry \"{}\" ({cause})",
+                        name(tree),
+                        key.escape_ascii()
+                    )
+                }
+                other => format!("{other:?}"),
+            });
+        }
+        for ((trees, _), (count, to)) in &self.ambiguous {
+            let trees: Vec<String> = trees.iter().map(name).collect();
+            lines.push(format!(
+                "the table of {count} entries: they were saved in {}, and belong to {}",
+                name(to),
+                trees.join(" or ")
+            ));
+        }
+        if self.too_new > 0 {
+            lines.push(format!(
+                "{} entries whose newest version in data.braid was not durable in the log",
+                self.too_new
+            ));
+        }
+        Ok(lines)
+    }
+}

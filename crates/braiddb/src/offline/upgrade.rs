@@ -1,0 +1,88 @@
+//! Formats of older versions, and how they become the present one.
+//!
+//! When the present format changes, the step from it to its successor is added to [`STEPS`], and a database of
+//! the new one to the tests' fixtures. A step works on a database that nobody has open, and a crash in its midst
+//! must leave the old format or the new one.
+
+use std::path::Path;
+
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::offline::verify::Offline;
+
+/// One format becoming the next.
+struct Step {
+    from: u64,
+    convert: fn(&Path) -> Result<()>,
+}
+
+/// In order; each leads to the number behind its own.
+const STEPS: &[Step] = &[
+    Step {
+        from: 2,
+        convert: by_checkpoint,
+    },
+    Step {
+        from: 3,
+        convert: by_checkpoint,
+    },
+    Step {
+        from: 4,
+        convert: by_checkpoint,
+    },
+];
+
+/// For a format that this version reads and goes on from: the next superblock is of the present one.
+fn by_checkpoint(path: &Path) -> Result<()> {
+    let db = Database::builder().create_if_missing(false).open(path)?;
+    db.checkpoint()?;
+    db.close()
+}
+
+/// Result of [`upgrade`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpgradeReport {
+    /// Format of the data file before.
+    pub from: u64,
+    /// Format of the data file afterwards: the current one.
+    pub to: u64,
+}
+
+/// Converts a closed database to the format of this version. A database that already has this
+/// format is read, with its log, and left unchanged.
+///
+/// # Errors
+/// [`Error::Incompatible`] if the format is newer than this version's, or older than the oldest
+/// convertible one; [`Error::NotADatabase`], [`Error::Locked`], [`Error::Corrupted`] or
+/// [`Error::Io`].
+pub fn upgrade(path: impl AsRef<Path>) -> Result<UpgradeReport> {
+    let path = path.as_ref();
+    let to = braid_store::FORMAT;
+    let from = {
+        let (_lock, device) = Offline::device(path)?;
+        braid_store::data_format(&*device)?
+    };
+    check(from, to)?;
+    for step in STEPS.iter().filter(|step| step.from >= from) {
+        (step.convert)(path)?;
+    }
+    // The log and the catalog have formats of their own, which opening compares.
+    Offline::open(path)?;
+    Ok(UpgradeReport { from, to })
+}
+
+fn check(from: u64, to: u64) -> Result<()> {
+    let oldest = STEPS.first().map_or(to, |step| step.from);
+    let what = match from {
+        _ if from > to => format!(
+            "cannot upgrade: data.braid has format {from}, newer than {to}, which this version writes; use the version that wrote it"
+        ),
+        _ if from < oldest => format!(
+            "cannot upgrade: data.braid has format {from}, this version converts {oldest} and newer; export its tables with the \
+             version that wrote it and import them"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Incompatible { what })
+}

@@ -1,0 +1,228 @@
+//! Looking at a database that is not open: checking it, printing it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_io::{Device, DeviceChoice, DirectoryLock, LockError};
+use braid_log::{Log, LogOptions};
+use braid_store::{Store, StoreOptions};
+
+use crate::error::{Error, Result};
+use crate::format::meta::Meta;
+use crate::format::redo;
+use crate::readers::{Attempt, Pins};
+use crate::recovery::read_source;
+
+/// Result of [`verify`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report: braid::VerifyReport = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// assert_eq!(report.damages, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Pages of the data file.
+    pub pages: u64,
+    /// Records in the pages, including tombstones.
+    pub records: u64,
+    /// Tables, including the catalog.
+    pub tables: u64,
+    /// Bytes of log after the newest checkpoint.
+    pub log_bytes: u64,
+    /// Transactions in that log.
+    pub log_transactions: u64,
+    /// Number of damages found.
+    pub damages: u64,
+}
+
+pub(crate) const POOL_BYTES: usize = 64 << 20;
+
+/// A database whose bytes are looked at, not opened for use.
+pub(crate) struct Offline {
+    /// What keeps them from being overwritten meanwhile.
+    _pins: Option<Pins>,
+    store: Store,
+    recovered: braid_log::Recovered,
+    meta: Meta,
+}
+
+impl Offline {
+    /// The locked directory as a device.
+    pub(crate) fn device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        if !path.join("data.braid").is_file() {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "it contains no data.braid; check the path".into(),
+            });
+        }
+        Self::lock(path)
+    }
+
+    pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
+            LockError::Held => Error::locked(path),
+            LockError::Io(error) => Error::io(format!("cannot lock {}", path.display()), error),
+        })?;
+        let device = braid_io::open_directory(path, DeviceChoice::Auto)
+            .map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
+        Ok((lock, device))
+    }
+
+    /// Opens the newest state, next to a writer if there is one.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        if !path.join("data.braid").is_file() {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "it contains no data.braid; check the path".into(),
+            });
+        }
+        let source = read_source(path)?;
+        let (mut offline, pins) = source.open_with(None, Self::attempt)?;
+        offline._pins = pins;
+        Ok(offline)
+    }
+
+    fn attempt(attempt: &Attempt) -> Result<Self> {
+        let device = attempt.device.clone();
+        let options = StoreOptions {
+            pool_bytes: POOL_BYTES,
+        };
+        let (store, meta) = Store::open_read_only(device.clone(), options)?;
+        attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
+        let (meta, start) = Meta::decode(&meta)?;
+        let options = LogOptions {
+            protocol: meta.protocol,
+            strands: meta.strands.into(),
+            lanes: meta.lanes.into(),
+            ..LogOptions::default()
+        };
+        let recovered = match attempt.durable {
+            None => Log::recover(device, options, &start, &|_| {})?,
+            Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,
+        };
+        Ok(Self {
+            _pins: None,
+            store,
+            recovered,
+            meta,
+        })
+    }
+}
+
+/// Checks a database: all checksums, the order of the trees, the accounting of blocks, and the
+/// chains of the log. Writes nothing. Calls `sink` with each damage. While another process writes,
+/// this checks the newest checkpoint and the durable log.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let report = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// println!("{} pages, {} findings", report.pages, report.damages);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which
+/// prevent the check.
+pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let offline = match Offline::open(path.as_ref()) {
+        Ok(offline) => offline,
+        Err(error @ Error::Corrupted { .. }) => {
+            sink(error.finding());
+            report.damages = 1;
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    let store = offline.store.verify(&mut |damage| sink(damage.what))?;
+    report.pages = store.pages;
+    report.records = store.records;
+    report.tables = store.trees;
+    report.damages = store.damages;
+    report.log_bytes = offline.recovered.scanned_bytes();
+    let mut damaged_records = Vec::new();
+    let scanned = offline.recovered.for_each(|log_record| {
+        report.log_transactions += 1;
+        if redo::decode(log_record.payload).any(|redo| redo.is_err()) {
+            damaged_records.push(log_record.seqno);
+        }
+    });
+    if let Err(error) = scanned {
+        report.damages += 1;
+        sink(error.to_string());
+    }
+    for seqno in damaged_records {
+        report.damages += 1;
+        sink(format!(
+            "log: the records of transaction {seqno} do not fit its length"
+        ));
+    }
+    Ok(report)
+}
+
+/// Prints a database as text: its properties, its pages, and the transactions of its log.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// let mut text = String::new();
+/// braid::dump(path, &mut text)?;
+/// assert!(text.contains("protocol glsn"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
+pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
+    let failed = |_| {
+        Error::io(
+            "cannot write the dump",
+            std::io::ErrorKind::BrokenPipe.into(),
+        )
+    };
+    let offline = Offline::open(path.as_ref())?;
+    let Meta {
+        protocol,
+        strands,
+        lanes,
+    } = offline.meta;
+    writeln!(out, "protocol {protocol}, {strands} strands, {lanes} lanes").map_err(failed)?;
+    offline.store.dump(out)?;
+    let start = offline.recovered.start();
+    let (bytes, cut) = (offline.recovered.scanned_bytes(), offline.recovered.cut);
+    writeln!(
+        out,
+        "log after sequence number {}: {bytes} bytes, valid up to {cut}",
+        start.seqno
+    )
+    .map_err(failed)?;
+    // The callback can't hold `out`, which may not be sent between threads.
+    let mut lines = String::new();
+    offline.recovered.for_each(|log_record| {
+        lines.push_str(&format!("  transaction {}\n", log_record.seqno));
+        for record in redo::decode(log_record.payload).map_while(Result::ok) {
+            let key = record.key.escape_ascii();
+            let what = match record.value {
+                Some(value) => format!("put, {} bytes", value.len()),
+                None => "remove".to_owned(),
+            };
+            lines.push_str(&format!("    table {} key {key}: {what}\n", record.table));
+        }
+    })?;
+    out.write_str(&lines).map_err(failed)
+}

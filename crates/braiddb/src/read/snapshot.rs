@@ -1,0 +1,607 @@
+//! Reading: the trait that transactions and snapshots share, and the snapshot itself.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use braid_store::{RecordMeta, TOGETHER, ValueRef};
+
+use crate::engine::context::hash_key;
+use crate::engine::{Closer, Inner};
+use crate::error::Result;
+use crate::mvcc::registry::Registration;
+use crate::mvcc::versions::OldValue;
+use crate::read::named::NamedHold;
+use crate::read::scan::{Range, RawRange, View};
+use crate::schema::table::{Table, TableCore};
+use crate::types::tuples::KeyPrefix;
+use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
+
+/// Reads of tables, common to [`crate::Transaction`] and [`Snapshot`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+/// use braid::{Readable, Result, Table};
+/// fn count(reader: &impl Readable, table: &Table<u32, String>) -> Result<usize> {
+///     Ok(reader.iter(table)?.count())
+/// }
+/// assert_eq!(count(&db.snapshot(), &t)?, count(&db.begin(), &t)?);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Readable {
+    /// Returns the value of a key.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().get(&t, &1)?.as_deref(), Some("one"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or
+    /// those of reading a page.
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>>;
+
+    /// Calls `f` with the encoded value of a key, without decoding it.
+    ///
+    /// [`Readable::get`] makes one allocation, for the value's bytes, which the value may share
+    /// ([`Bytes`]) or copy again. This makes none: it copies the bytes to a reused buffer of the
+    /// thread. (Values above 2,000 bytes, which have pages of their own, and those of a table with
+    /// [`TableOptions`](crate::TableOptions) are assembled first, with an allocation.) Pages are
+    /// never read in place, because concurrent writers may change them.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Bytes, Readable, Table};
+    /// # let db = braid::Database::in_memory()?;
+    /// let files: Table<String, Bytes> = db.table("files")?;
+    /// db.transact(|tx| tx.insert(&files, "a.txt", b"some text"))?;
+    /// let snapshot = db.snapshot();
+    /// let len = snapshot.get_with(&files, "a.txt", |bytes| bytes.map_or(0, <[u8]>::len))?;
+    /// assert_eq!(len, 9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`], but for [`crate::Error::Decode`].
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R>;
+
+    /// Returns whether a key exists.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert!(db.snapshot().contains_key(&t, &1)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn contains_key<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<bool> {
+        self.get_with(table, key, |value| value.is_some())
+    }
+
+    /// Returns the values of several keys, in the order of the keys.
+    ///
+    /// Faster than a [`Readable::get`] for each key: device reads and cache misses of the keys
+    /// overlap (see [`Readable::prefetch`]).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// let found = db.snapshot().get_many(&t, &[2, 3, 1])?;
+    /// assert_eq!(found, [Some("two".to_owned()), None, Some("one".to_owned())]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn get_many<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        table: &Table<K, V>,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<Vec<Option<V>>> {
+        let keys: Vec<&Q> = keys.into_iter().collect();
+        let mut values = Vec::with_capacity(keys.len());
+        // In parts, so that what was fetched is still there when it is read.
+        for keys in keys.chunks(TOGETHER) {
+            self.prefetch(table, keys.iter().copied())?;
+            for &key in keys {
+                values.push(self.get(table, key)?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Loads pages that reading or writing these keys will need: pages that are not in memory are
+    /// read in batches of 16; of the others, the parts that a search needs are prefetched into the
+    /// processor's caches.
+    ///
+    /// A hint: it changes nothing, is not validated as a read of the transaction, and leaves pages
+    /// that it cannot load to the operation that needs them. Useful for distant keys in a table
+    /// that is larger than the caches, and even more in one that is larger than the pool. Otherwise
+    /// it costs about as much as reading the keys.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// use braid::{Readable, Table};
+    /// let stock: Table<u32, u32> = db.table("stock")?;
+    /// # db.transact(|tx| (0..100).try_for_each(|item| tx.insert(&stock, &item, &10)))?;
+    /// let order = [17, 4, 99];
+    /// db.transact(|tx| {
+    ///     tx.prefetch(&stock, &order)?;
+    ///     for item in &order {
+    ///         tx.fetch_update(&stock, item, |left| left.map(|left| left - 1))?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # assert_eq!(db.get(&stock, &99)?, Some(9));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Closed`].
+    fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        table: &Table<K, V>,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<()>;
+
+    /// Returns an iterator over the entries of a range of keys, in key order, from both ends.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// let snapshot = db.snapshot();
+    /// for entry in snapshot.range(&t, 1..=2)?.rev() {
+    ///     let (key, value) = entry?;
+    ///     println!("{key}: {value}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`] or [`crate::Error::ForeignTable`]; the iterator's items carry
+    /// errors of reading.
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>>;
+
+    /// Returns an iterator over the entries whose encoded keys begin with `prefix`; for a tuple,
+    /// those with these first parts.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// use braid::{Readable, Table};
+    /// let files: Table<String, u64> = db.table("files")?;
+    /// db.transact(|tx| {
+    ///     tx.insert(&files, "src/lib.rs", &100)?;
+    ///     tx.insert(&files, "tests/all.rs", &200)
+    /// })?;
+    /// assert_eq!(db.snapshot().prefix(&files, "src/")?.count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::range`].
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl KeyPrefix<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>>;
+
+    /// Returns an iterator over all entries of a table, in key order.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().iter(&t)?.count(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::range`].
+    fn iter<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Range<'_, K, V>> {
+        self.range(table, ..)
+    }
+
+    /// Returns the entry with the smallest key.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().first(&t)?, Some((1, "one".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn first<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.iter(table)?.next().transpose()
+    }
+
+    /// Returns the entry with the largest key.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().last(&t)?, Some((2, "two".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn last<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<(K, V)>> {
+        self.iter(table)?.next_back().transpose()
+    }
+
+    /// Counts the entries of a table one by one, which takes as long as reading all of them; a
+    /// transaction that does so conflicts with every concurrent insertion and removal.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+    /// use braid::Readable;
+    /// assert_eq!(db.snapshot().len(&t)?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`], but for [`crate::Error::Decode`].
+    fn len<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<u64> {
+        self.iter(table)?.count_entries()
+    }
+
+    /// Returns whether a table is empty.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// use braid::Readable;
+    /// let new: braid::Table<u32, String> = db.table("new")?;
+    /// assert!(db.snapshot().is_empty(&new)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Readable::get`].
+    fn is_empty<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<bool> {
+        Ok(self.first(table)?.is_none())
+    }
+}
+
+/// Consistent, read-only view of the database: exactly the transactions that were durable when it
+/// was taken, in their serial order (I4).
+///
+/// A snapshot never blocks a writer, is never blocked by one, and never fails with a conflict.
+/// While it exists, overwritten values stay in memory; those above 2,000 bytes stay in pages, so
+/// the data file may grow.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
+/// use braid::Readable;
+/// let snapshot = db.snapshot();
+/// db.transact(|tx| tx.remove(&t, &1))?;
+/// assert!(snapshot.contains_key(&t, &1)? && !db.snapshot().contains_key(&t, &1)?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Snapshot {
+    inner: Arc<Inner>,
+    hold: Hold,
+    /// Of a state that is only read, see [`Database::refresh`](crate::Database::refresh).
+    _open: Option<Arc<Closer>>,
+}
+
+/// What keeps the old versions that a snapshot needs.
+#[derive(Debug)]
+enum Hold {
+    Own(Registration, OnceLock<u64>),
+    Named(Arc<NamedHold>),
+}
+
+impl Snapshot {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        let hold = Hold::Own(inner.open_snapshot(), OnceLock::new());
+        Self {
+            inner,
+            hold,
+            _open: None,
+        }
+    }
+
+    pub(crate) fn named(inner: Arc<Inner>, hold: Arc<NamedHold>) -> Self {
+        let hold = Hold::Named(hold);
+        Self {
+            inner,
+            hold,
+            _open: None,
+        }
+    }
+
+    pub(crate) fn keeping_open(self, closer: Arc<Closer>) -> Self {
+        let mut this = self;
+        this._open = Some(closer);
+        this
+    }
+
+    /// Returns the sequence number of the newest visible transaction.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// let (first, second) = (db.snapshot(), db.snapshot());
+    /// assert!(first.seqno() <= second.seqno());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn seqno(&self) -> u64 {
+        match &self.hold {
+            Hold::Own(registration, _) => registration.seqno(),
+            Hold::Named(named) => named.seqno(),
+        }
+    }
+
+    /// The time that this snapshot has for tables in which entries have one.
+    fn time(&self) -> u64 {
+        let time = match &self.hold {
+            Hold::Own(_, time) => time,
+            Hold::Named(named) => &named.time,
+        };
+        *time.get_or_init(|| self.inner.clock.now())
+    }
+
+    fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.read_stored(core, key, |value| value.to_bytes())?;
+        core.open(stored, || self.time())
+    }
+
+    fn read_stored<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let core = self.inner.table_here(core)?;
+        self.inner.read_at(core, key, self.seqno(), take)
+    }
+
+    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
+    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
+    /// own for a value.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get_by<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let core = &table.core;
+        match core.value_format {
+            None => self.read_stored(core, key, take),
+            Some(_) => core.take_opened(
+                self.read_stored(core, key, |value| value.to_bytes())?,
+                || self.time(),
+                take,
+            ),
+        }
+    }
+
+    fn raw_range(
+        &self,
+        core: &Arc<TableCore>,
+        bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
+    ) -> Result<RawRange<'_>> {
+        let core = self.inner.table_here(core)?;
+        let view = View::At(self.seqno());
+        let now = match &core.value_format {
+            Some(value_format) if value_format.is_timed() => self.time(),
+            _ => 0,
+        };
+        Ok(RawRange::new(
+            &self.inner,
+            core.clone(),
+            view,
+            now,
+            bounds,
+            Vec::new(),
+            None,
+        ))
+    }
+}
+
+impl Readable for Snapshot {
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        let found = key.with_key_bytes(|key| self.read(&table.core, key))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &table.core;
+        let read = |out: &mut Vec<u8>| {
+            let found =
+                key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)));
+            Ok(found?.is_some())
+        };
+        core.with_value(read, || self.time(), f)
+    }
+
+    fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        table: &Table<K, V>,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<()> {
+        let core = self.inner.table_here(&table.core)?;
+        core.prefetch(keys, |_, _| {});
+        Ok(())
+    }
+
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>> {
+        Ok(Range::new(
+            self.raw_range(&table.core, range.into_key_bounds())?,
+            table,
+        ))
+    }
+
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl KeyPrefix<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>> {
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
+        Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if let Hold::Own(registration, _) = &self.hold
+            && !self.inner.is_inherited()
+        {
+            self.inner.snapshots.close(registration);
+        }
+    }
+}
+
+impl Inner {
+    /// What `take` makes of the stored value of a key at a registered snapshot's number.
+    pub(crate) fn read_at<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        seqno: u64,
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if seqno < table.since {
+            return Ok(None);
+        }
+        let is_visible = |meta: RecordMeta| meta.version <= seqno;
+        let found = table.tree.read(key, is_visible, &mut take)?;
+        match found {
+            // The key was first written after the snapshot, or never.
+            None => Ok(None),
+            Some((meta, value)) if is_visible(meta) => Ok(value),
+            Some(_) => self.read_old(table, key, seqno, take),
+        }
+    }
+
+    /// What `take` makes of the stored value of a key at a registered snapshot's number, if it is an old one.
+    pub(crate) fn read_old<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        seqno: u64,
+        take: impl FnOnce(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let stripe = self.locks.stripe_of(hash_key(table.id, key));
+        let chain = self.locks.versions(stripe).lock();
+        let large = match chain.get(table.id, key, seqno) {
+            None => return Ok(None),
+            Some(OldValue::Bytes(bytes)) => return Ok(Some(take(ValueRef::from(bytes)))),
+            Some(OldValue::Large(large)) => large.clone(),
+        };
+        // The snapshot keeps its pages, so they need not be read under the lock.
+        drop(chain);
+        let value = self.store.read_detached(&large)?;
+        Ok(Some(take(ValueRef::from(&value))))
+    }
+
+    /// What `take` makes of the stored value of a key at the durable seqno. Registers a snapshot
+    /// only if the newest version is too new.
+    pub(crate) fn read_durable<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let durable_seqno = self.log.durable_seqno();
+        let is_there = table.since <= durable_seqno;
+        let is_visible = move |meta: RecordMeta| meta.version <= durable_seqno && is_there;
+        let found = table.tree.read(key, is_visible, &mut take)?;
+        match found {
+            None => Ok(None),
+            Some((meta, value)) if is_visible(meta) => Ok(value),
+            Some(_) => {
+                let registration = self.open_snapshot();
+                let value = self.read_at(table, key, registration.seqno(), take);
+                self.snapshots.close(&registration);
+                value
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a directory holds, and the marker of a creation under way.
+//!
+//! A creation makes the marker `CREATING` durable before any other file, and removes it after everything else is
+//! durable. The marker bears the identity of the database under creation, and so does every file that the creation
+//! makes: the first superblock of `data.braid` and the header of each log segment. An interrupted creation is removed
+//! file by file, and only if every file in the directory is provably its own:
+//!
+//! - a file named as a creation names its files, which bears the marker's identity or is blank, as it is before
+//!   its first write;
+//! - `data.braid` only while no checkpoint was published in it. With one, the database is complete: it is opened, and
+//!   the marker removed.
+//!
+//! The marker itself lies in one sector, so a crash leaves it whole or blank. A blank marker proves nothing but that
+//! no other file was made.
+
+use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
+use braid_log::Log;
+use braid_store::DataFileCreation;
+
+use crate::error::{Error, Result};
+use crate::recovery::{DATA_FILE, sync_names};
+use crate::services::backup::RESTORING_FILE;
+use crate::services::copies::Copies;
+
+/// There while a database is being created.
+const CREATING_FILE: &str = "CREATING";
+
+const MAGIC: &[u8; 8] = b"BRAIDNEW";
+const MARKER_BYTES: usize = 4096;
+
+/// What a directory holds.
+pub(crate) enum Contents {
+    /// Nothing.
+    Nothing,
+    /// The files of an interrupted creation, the marker aside.
+    Unfinished(Vec<String>),
+    /// A database; `marked` if only the removal of its marker is missing from its creation.
+    Database { marked: bool },
+    /// Something else, and what to do about it.
+    Foreign(String),
+}
+
+/// What a marker says.
+enum Marker {
+    /// Nothing yet: the creation was interrupted before it made anything else.
+    Blank,
+    /// The creation of the database with this identity.
+    Of(u128),
+    /// The file is no marker.
+    Foreign,
+}
+
+/// Whether a file stays when a creation is removed, and does not make a directory another thing than an empty one.
+fn means_nothing(name: &str) -> bool {
+    name == LOCK_FILE_NAME || name == READERS_FILE_NAME
+}
+
+pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
+    let entries = device
+        .list()
+        .map_err(|e| Error::io("cannot list the directory", e))?;
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    if let Some(marker) = entries.iter().find(|entry| entry.name == CREATING_FILE) {
+        return look_beside(device, marker, &entries);
+    }
+    if has(RESTORING_FILE) {
+        return Ok(Contents::Foreign(
+            "a restore into it did not finish; empty it and restore again".into(),
+        ));
+    }
+    if has(DATA_FILE) {
+        return Ok(Contents::Database { marked: false });
+    }
+    match entries.iter().find(|entry| !means_nothing(&entry.name)) {
+        None => Ok(Contents::Nothing),
+        Some(entry) => Ok(Contents::Foreign(format!(
+            "it contains {:?} but no {DATA_FILE}; choose an empty directory for a new database",
+            entry.name
+        ))),
+    }
+}
+
+/// Looks at a directory with a marker.
+fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result<Contents> {
+    let foreign = |reason: String| {
+        Ok(Contents::Foreign(format!(
+            "{reason}; nothing was removed: if {DATA_FILE} and its log belong together, remove {CREATING_FILE} and \
+             open the database again, otherwise move the other files away"
+        )))
+    };
+    let others = entries
+        .iter()
+        .filter(|entry| entry.name != CREATING_FILE && !means_nothing(&entry.name));
+    let identity = match read_marker(device, marker)? {
+        Marker::Of(identity) => identity,
+        Marker::Blank => {
+            return match others.into_iter().next() {
+                None => Ok(Contents::Unfinished(Vec::new())),
+                Some(other) => foreign(format!(
+                    "it contains {:?}, and an empty file {CREATING_FILE} that does not tell who made it",
+                    other.name
+                )),
+            };
+        }
+        Marker::Foreign => {
+            return foreign(format!(
+                "it contains a file {CREATING_FILE} that is damaged or not Braid's"
+            ));
+        }
+    };
+    let mut files = Vec::new();
+    let mut is_finished = false;
+    for entry in others {
+        let is_own = match entry.name == DATA_FILE {
+            false => {
+                braid_log::is_file_of(device, entry, identity)?
+                    || Copies::is_file_of(device, entry, identity)?
+            }
+            true => match braid_store::creation_of(device, identity)? {
+                DataFileCreation::Foreign => false,
+                DataFileCreation::Unfinished => true,
+                DataFileCreation::Finished => {
+                    is_finished = true;
+                    true
+                }
+            },
+        };
+        if !is_own && !braid_rt::mutant!("remove_foreign_files") {
+            return foreign(format!(
+                "its creation was interrupted, but that creation did not make the file {:?}",
+                entry.name
+            ));
+        }
+        files.push(entry.name.clone());
+    }
+    Ok(match is_finished {
+        true => Contents::Database { marked: true },
+        false => Contents::Unfinished(files),
+    })
+}
+
+fn read_marker(device: &dyn Device, entry: &Entry) -> Result<Marker> {
+    let failed = |e| Error::io(format!("cannot read {CREATING_FILE}"), e);
+    if entry.len == 0 {
+        return Ok(Marker::Blank);
+    }
+    if entry.len != MARKER_BYTES as u64 {
+        return Ok(Marker::Foreign);
+    }
+    let file = device.open(CREATING_FILE, OpenMode::Existing);
+    let mut bytes = AlignedBuf::new(MARKER_BYTES);
+    file.and_then(|file| file.read_at(&mut bytes, 0))
+        .map_err(failed)?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(Marker::Blank);
+    }
+    let identity: [u8; 16] = bytes[16..32].try_into().expect("sixteen bytes");
+    let identity = u128::from_le_bytes(identity);
+    Ok(match marker(identity)[..] == bytes[..] {
+        true => Marker::Of(identity),
+        false => Marker::Foreign,
+    })
+}
+
+/// The bytes of a marker: magic, checksum of the identity, identity.
+fn marker(identity: u128) -> AlignedBuf {
+    let mut bytes = AlignedBuf::new(MARKER_BYTES);
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[16..32].copy_from_slice(&identity.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[16..32]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Makes the marker of a new creation durable; returns the identity that everything it makes is to bear.
+pub(crate) fn mark(device: &dyn Device) -> Result<u128> {
+    let identity = Log::new_identity();
+    let written = device
+        .open(CREATING_FILE, OpenMode::CreateNew)
+        .and_then(|file| {
+            file.write_at(&[&marker(identity)], 0)?;
+            file.sync()
+        });
+    written.map_err(|e| {
+        Error::io(
+            format!("cannot create the database: cannot write {CREATING_FILE}"),
+            e,
+        )
+    })?;
+    sync_names(device)?;
+    Ok(identity)
+}
+
+/// Removes the marker of a creation of which everything is durable.
+pub(crate) fn unmark(device: &dyn Device) -> Result<()> {
+    device
+        .remove(CREATING_FILE)
+        .map_err(|e| Error::io(format!("cannot remove {CREATING_FILE}"), e))?;
+    sync_names(device)
+}
+
+/// Removes the files of an interrupted creation, the marker last.
+pub(crate) fn remove(device: &dyn Device, files: &[String]) -> Result<()> {
+    let failed = |e| Error::io("cannot remove an unfinished database", e);
+    for name in files {
+        device.remove(name).map_err(failed)?;
+    }
+    sync_names(device)?;
+    unmark(device)
+}

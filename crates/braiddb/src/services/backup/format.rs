@@ -1,0 +1,333 @@
+//! The bytes of a backup, the same in a file and in a stream; `docs/backup.md` describes them.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use braid_io::AlignedBuf;
+use braid_rt::narrow;
+use braid_store::{PAGE_SIZE, PageId};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::error::Result;
+use crate::services::archive::nanos;
+
+pub(super) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
+pub(super) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
+const MANIFEST_MAGIC: [u8; 8] = *b"BRAIDMAN";
+pub(super) const FORMAT: u32 = 2;
+
+/// The oldest format that is read: the same, without trees of layers (see `docs/file-format.md`).
+const OLDEST: u32 = 1;
+
+/// Pages in a batch, at most.
+pub(super) const BATCH_PAGES: usize = 64;
+
+/// Bytes in front of a batch's pages: how many, and their checksum.
+pub(super) const BATCH_HEADER: usize = 8;
+
+/// A page and its number.
+pub(super) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
+
+/// The last bytes: the manifest's length, and a magic.
+pub(super) const FOOTER: usize = 16;
+
+/// The backup that another one builds on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parent {
+    /// The digest of its manifest.
+    pub(super) digest: u128,
+    pub(super) seqno: u64,
+}
+
+/// What a backup says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    /// The identity of the database's log.
+    pub(super) identity: u128,
+    /// It has the transactions up to this number.
+    pub(super) seqno: u64,
+    /// The checkpoint that was copied.
+    pub(super) sequence: u64,
+    /// When it was made, since 1970.
+    pub(super) time: Duration,
+    pub(super) parent: Option<Parent>,
+    /// Pages in the batches.
+    pub(super) pages: u64,
+    /// The digest of everything before the manifest.
+    pub(super) pages_digest: u128,
+    /// The superblock's bytes about the database.
+    pub(super) meta: Vec<u8>,
+    pub(super) trees: BTreeMap<u32, PageId>,
+    /// The page map, see [`braid_store::PinnedCheckpoint::entries`].
+    pub(super) entries: Vec<u64>,
+}
+
+/// Why bytes are no manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoManifest {
+    Damaged,
+    Format(u32),
+}
+
+impl Manifest {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = MANIFEST_MAGIC.to_vec();
+        out.extend(FORMAT.to_le_bytes());
+        out.extend([0; 4]);
+        let body = out.len();
+        out.extend(self.identity.to_le_bytes());
+        out.extend(self.seqno.to_le_bytes());
+        out.extend(self.sequence.to_le_bytes());
+        out.extend(nanos(self.time).to_le_bytes());
+        let parent = self.parent.unwrap_or(Parent {
+            digest: 0,
+            seqno: 0,
+        });
+        out.extend(u64::from(self.parent.is_some()).to_le_bytes());
+        out.extend(parent.digest.to_le_bytes());
+        out.extend(parent.seqno.to_le_bytes());
+        out.extend(self.pages.to_le_bytes());
+        out.extend(self.pages_digest.to_le_bytes());
+        out.extend((self.meta.len() as u64).to_le_bytes());
+        out.extend(&self.meta);
+        out.extend((self.trees.len() as u64).to_le_bytes());
+        for (&tree, &root) in &self.trees {
+            out.extend(u64::from(tree).to_le_bytes());
+            out.extend(root.to_le_bytes());
+        }
+        out.extend((self.entries.len() as u64).to_le_bytes());
+        self.entries
+            .iter()
+            .for_each(|entry| out.extend(entry.to_le_bytes()));
+        let crc = crc32c::crc32c(&out[body..]);
+        out[body - 4..body].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NoManifest> {
+        let mut rest = Fields(bytes);
+        if rest.take(8) != Some(&MANIFEST_MAGIC) {
+            return Err(NoManifest::Damaged);
+        }
+        let format = rest.u32().ok_or(NoManifest::Damaged)?;
+        let crc = rest.u32().ok_or(NoManifest::Damaged)?;
+        // Its bytes are what they were, though this build may not know what they say.
+        if crc32c::crc32c(rest.0) != crc {
+            return Err(NoManifest::Damaged);
+        }
+        if !(OLDEST..=FORMAT).contains(&format) {
+            return Err(NoManifest::Format(format));
+        }
+        Self::decode_body(rest).ok_or(NoManifest::Damaged)
+    }
+
+    fn decode_body(mut rest: Fields<'_>) -> Option<Self> {
+        let identity = rest.u128()?;
+        let (seqno, sequence) = (rest.u64()?, rest.u64()?);
+        let time = Duration::from_nanos(rest.u64()?);
+        let has_parent = rest.u64()?;
+        let parent = Parent {
+            digest: rest.u128()?,
+            seqno: rest.u64()?,
+        };
+        let parent = match has_parent {
+            0 => None,
+            1 => Some(parent),
+            _ => return None,
+        };
+        let (pages, pages_digest) = (rest.u64()?, rest.u128()?);
+        let meta_len = usize::try_from(rest.u64()?).ok()?;
+        let meta = rest.take(meta_len)?.to_vec();
+        let trees = (0..rest.u64()?)
+            .map(|_| Some((u32::try_from(rest.u64()?).ok()?, rest.u64()?)))
+            .collect::<Option<_>>()?;
+        let count = usize::try_from(rest.u64()?).ok()?;
+        let (words, tail) = rest.0.as_chunks::<8>();
+        if words.len() != count || !tail.is_empty() {
+            return None;
+        }
+        Some(Self {
+            identity,
+            seqno,
+            sequence,
+            time,
+            parent,
+            pages,
+            pages_digest,
+            meta,
+            trees,
+            entries: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+        })
+    }
+
+    /// What tells this backup from all others.
+    pub(super) fn digest(&self) -> u128 {
+        xxh3_128(&self.encode())
+    }
+}
+
+/// Bytes that are taken field by field.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        self.0.split_off(..len)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn u128(&mut self) -> Option<u128> {
+        self.array().map(u128::from_le_bytes)
+    }
+}
+
+/// Writes a backup, batch by batch.
+pub(super) struct Batches<'a> {
+    out: &'a mut dyn Write,
+    digest: Xxh3,
+    written: u64,
+    batch: Vec<u8>,
+}
+
+impl<'a> Batches<'a> {
+    pub(super) fn begin(out: &'a mut dyn Write) -> Result<Self> {
+        let mut batches = Self {
+            out,
+            digest: Xxh3::new(),
+            written: 0,
+            batch: Vec::new(),
+        };
+        batches.write(&MAGIC)?;
+        Ok(batches)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(super::failed)?;
+        self.digest.update(bytes);
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes pages.
+    pub(super) fn put(&mut self, pages: &[(PageId, AlignedBuf)]) -> Result<()> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch.extend([0; BATCH_HEADER]);
+        for (id, bytes) in pages {
+            batch.extend(id.to_le_bytes());
+            batch.extend_from_slice(&bytes[..PAGE_SIZE]);
+        }
+        let crc = crc32c::crc32c(&batch[BATCH_HEADER..]);
+        batch[..4].copy_from_slice(&narrow::<u32>(pages.len()).to_le_bytes());
+        batch[4..8].copy_from_slice(&crc.to_le_bytes());
+        let written = self.write(&batch);
+        self.batch = batch;
+        written
+    }
+
+    /// Writes the end; returns how many bytes the backup has.
+    pub(super) fn finish(mut self, mut manifest: Manifest) -> Result<u64> {
+        // A batch without pages is the last.
+        self.write(&[0; BATCH_HEADER])?;
+        manifest.pages_digest = self.digest.digest128();
+        let manifest = manifest.encode();
+        self.write(&manifest)?;
+        self.write(&(manifest.len() as u64).to_le_bytes())?;
+        self.write(&END_MAGIC)?;
+        Ok(self.written)
+    }
+}
+
+/// Makes the checksums and digests of a backup fit what it holds, as far as it is one; with `rebind` also the
+/// identities of its pages the numbers that stand before them.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> Option<()> {
+    let word = |bytes: &[u8], at: usize| {
+        let word = bytes.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*word) as usize)
+    };
+    let mut at = MAGIC.len();
+    loop {
+        let count = word(bytes, at)?;
+        let crc = at + 4..at + BATCH_HEADER;
+        at += BATCH_HEADER;
+        if count == 0 {
+            break;
+        }
+        let batch = bytes.get_mut(at..at.checked_add(count.checked_mul(PAGE_RECORD)?)?)?;
+        for record in batch.chunks_exact_mut(PAGE_RECORD) {
+            if rebind {
+                record.copy_within(..8, 16);
+            }
+            seal_page(&mut record[8..]);
+        }
+        let sum = crc32c::crc32c(batch);
+        bytes[crc].copy_from_slice(&sum.to_le_bytes());
+        at += count * PAGE_RECORD;
+    }
+    let (pages, manifest) = bytes.split_at_mut(at);
+    let len = manifest.len().checked_sub(FOOTER)?;
+    let manifest = &mut manifest[..len];
+    // Behind identity, number, sequence, time, parent and pages.
+    let digest = manifest.get_mut(96..112)?;
+    digest.copy_from_slice(&xxh3_128(pages).to_le_bytes());
+    let crc = crc32c::crc32c(&manifest[16..]);
+    manifest[12..16].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written_and_damage_is_told() {
+        let manifest = Manifest {
+            identity: 1 << 100,
+            seqno: 42,
+            sequence: 7,
+            time: Duration::from_secs(1_700_000_000),
+            parent: Some(Parent {
+                digest: 99,
+                seqno: 41,
+            }),
+            pages: 3,
+            pages_digest: 5,
+            meta: b"meta".to_vec(),
+            trees: [(1, 1), (7, 2)].into(),
+            entries: vec![0, 5, 6],
+        };
+        let bytes = manifest.encode();
+        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            // Of the format alone nothing says that it is wrong, but it is not this one.
+            let is_told = Manifest::decode(&damaged).is_err();
+            assert!(is_told, "byte {at}");
+            assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");
+        }
+        let of_format = |format: u8| {
+            let mut other = bytes.clone();
+            other[8] = format;
+            Manifest::decode(&other).err()
+        };
+        assert_eq!(of_format(1), None);
+        for unknown in [0, 3] {
+            assert_eq!(of_format(unknown), Some(NoManifest::Format(unknown.into())));
+        }
+    }
+}

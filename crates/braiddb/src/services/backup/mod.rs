@@ -1,0 +1,292 @@
+//! Backups of a database that is in use, and restoring them.
+//!
+//! A checkpoint is a whole state between two transactions, and its blocks are not changed before the next one
+//! is published. So a backup makes a checkpoint, pins it, and copies its pages while everybody goes on. It
+//! needs no log: the state is that of exactly one transaction number.
+//!
+//! The page map says in which checkpoint each page was written last. An incremental backup copies the pages
+//! whose entries differ from those that its parent's manifest lists, and reads no others.
+//!
+//! Format and use: `docs/backup.md`.
+
+mod error;
+mod format;
+mod restore;
+mod sink;
+mod source;
+
+pub use error::BackupError;
+pub use restore::{Restore, RestoreReport, Until, restore};
+pub use source::{BackupInfo, backup_info};
+
+pub(crate) use restore::RESTORING_FILE;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use format::seal;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_store::PAGE_SIZE;
+
+use crate::database::Database;
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+use crate::format::meta::Meta;
+use crate::services::copies::check_outside;
+use format::{BATCH_PAGES, Batches, Manifest, Parent};
+
+/// Progress of a backup or restore.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct BackupProgress {
+    /// Pages copied so far.
+    pub pages: u64,
+    /// Total number of pages to copy, as far as known.
+    pub pages_total: u64,
+}
+
+/// Contents and cost of a backup.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The backup contains exactly the transactions up to this sequence number.
+    pub seqno: u64,
+    /// Pages of the database.
+    pub pages_total: u64,
+    /// Pages copied: all of them, or those that changed since the parent.
+    pub pages: u64,
+    /// Bytes read from the data file.
+    pub read_bytes: u64,
+    /// Bytes written to the backup.
+    pub written_bytes: u64,
+    /// The file; `None` for a stream.
+    pub path: Option<PathBuf>,
+}
+
+/// The checkpoint number in backups by a process that only reads: its checkpoints are in its memory, so their numbers,
+/// and those of pages in them, say nothing beside the writer's.
+const READERS_SEQUENCE: u64 = u64::MAX / 2;
+
+/// Options of a backup, from [`Database::backup_options`].
+#[must_use]
+pub struct Backup<'a> {
+    inner: &'a Arc<Inner>,
+    parent: Option<PathBuf>,
+    progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
+}
+
+impl std::fmt::Debug for Backup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backup")
+            .field("parent", &self.parent)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Makes a full backup while the database is in use; see [`Backup::to_path`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let db = braid::Database::open(dir.path().join("shop"))?;
+    /// let orders = db.table::<u64, String>("orders")?;
+    /// db.transact(|tx| tx.insert(&orders, &1, "tea"))?;
+    ///
+    /// let full = db.backup(dir.path().join("monday"))?;
+    /// db.transact(|tx| tx.insert(&orders, &2, "cups"))?;
+    /// let since = db
+    ///     .backup_options()
+    ///     .incremental_from(dir.path().join("monday"))
+    ///     .to_path(dir.path().join("tuesday"))?;
+    /// assert!(since.seqno > full.seqno);
+    ///
+    /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
+    /// braid::restore(&chain, dir.path().join("restored"))?;
+    /// let restored = braid::Database::open(dir.path().join("restored"))?;
+    /// let orders = restored.table::<u64, String>("orders")?;
+    /// assert_eq!(restored.get(&orders, &2)?.as_deref(), Some("cups"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Backup::to_path`].
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        self.backup_options().to_path(path)
+    }
+
+    /// Writes a full backup to a stream while the database is in use; see [`Backup::to_writer`].
+    ///
+    /// # Errors
+    /// As [`Backup::to_writer`].
+    pub fn backup_to(&self, writer: &mut dyn Write) -> Result<BackupReport> {
+        self.backup_options().to_writer(writer)
+    }
+
+    /// Returns the options of a backup, which then makes it.
+    pub fn backup_options(&self) -> Backup<'_> {
+        Backup {
+            inner: self.inner(),
+            parent: None,
+            progress: None,
+        }
+    }
+}
+
+impl<'a> Backup<'a> {
+    /// Copies only the pages that changed since an earlier full or incremental backup of this
+    /// database. To restore the new backup, give it together with the earlier one and all that the
+    /// earlier one builds on.
+    pub fn incremental_from(mut self, parent: impl AsRef<Path>) -> Self {
+        self.parent = Some(parent.as_ref().to_owned());
+        self
+    }
+
+    /// Calls `progress` during the operation.
+    pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Writes the backup to a file, which must not exist, or into an existing directory, under the name
+    /// `backup-NUMBER.braid`.
+    ///
+    /// Transactions continue during the backup; they wait only microseconds, while a checkpoint
+    /// begins. The data file may grow, because the blocks being copied are not reused. The file
+    /// gets its name once it is complete and durable.
+    ///
+    /// # Errors
+    /// Those of a checkpoint, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
+    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent cannot be used
+    /// here, the file exists, or the path is inside the database's directory. At most a file
+    /// `….partial` remains then.
+    pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        self.inner.check_open()?;
+        check_outside(self.inner.directory.as_deref(), path.as_ref())?;
+        let parent = self.read_parent()?;
+        let mut sink = sink::FileSink::create(path.as_ref(), self.inner.file_mode)?;
+        let mut report = self.copy(parent, &mut sink)?;
+        report.path = Some(sink.finish(report.seqno)?);
+        self.note(&report);
+        Ok(report)
+    }
+
+    /// Writes the backup to a stream, in the same format as to a file. A restore detects a
+    /// truncated stream.
+    ///
+    /// # Errors
+    /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
+    pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
+        self.inner.check_open()?;
+        let parent = self.read_parent()?;
+        let report = self.copy(parent, writer)?;
+        writer.flush().map_err(failed)?;
+        self.note(&report);
+        Ok(report)
+    }
+
+    /// Notes the backup, so that an archive knows what it continues. The backup is good without: then the next
+    /// archiving may ask for another one.
+    fn note(&self, report: &BackupReport) {
+        if !self.inner.is_read_only() {
+            let _ = self.inner.copies.note_backup(report.seqno);
+        }
+    }
+
+    fn read_parent(&self) -> Result<Option<Manifest>> {
+        let Some(path) = &self.parent else {
+            return Ok(None);
+        };
+        let manifest = source::read_manifest(path)?;
+        if self.inner.view.get().is_some() || manifest.sequence == READERS_SEQUENCE {
+            return Err(BackupError::MadeByReader.into());
+        }
+        let identity = self.inner.log.identity();
+        if manifest.identity != identity {
+            return Err(BackupError::OtherDatabase {
+                backup: source::name_of(path),
+            }
+            .into());
+        }
+        Ok(Some(manifest))
+    }
+
+    fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
+        let pinned = {
+            let _one_at_a_time = self.inner.checkpoint_running.lock();
+            self.inner.check_open()?;
+            if !braid_rt::mutant!("backup_of_the_last_checkpoint") || parent.is_some() {
+                self.inner.checkpoint_locked()?;
+            }
+            self.inner.store.pin_checkpoint()
+        };
+        if let Some(parent) = &parent
+            && parent.sequence > pinned.sequence()
+        {
+            return Err(BackupError::NewerParent {
+                parent: parent.seqno,
+            }
+            .into());
+        }
+        let sequence = match self.inner.view.get() {
+            Some(_) => READERS_SEQUENCE,
+            None => pinned.sequence(),
+        };
+        let (_, start) = Meta::decode(pinned.meta())?;
+        let before = |id: usize| {
+            let entries = parent.as_ref().map_or(&[][..], |parent| &parent.entries);
+            entries.get(id).copied().unwrap_or(0)
+        };
+        let entries = pinned.entries();
+        let changed: Vec<u64> = (0..entries.len())
+            .filter(|&id| entries[id] != 0 && entries[id] != before(id))
+            .filter(|&id| !(id % 4 == 3 && braid_rt::mutant!("backup_forgets_pages")))
+            .map(|id| id as u64)
+            .collect();
+        let pages_total = entries.iter().filter(|entry| **entry != 0).count() as u64;
+        let mut batches = Batches::begin(writer)?;
+        let mut copied = 0;
+        for ids in changed.chunks(BATCH_PAGES) {
+            let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
+            pinned.read(&mut pages)?;
+            batches.put(&pages)?;
+            copied += pages.len() as u64;
+            if let Some(progress) = &self.progress {
+                progress(BackupProgress {
+                    pages: copied,
+                    pages_total: changed.len() as u64,
+                });
+            }
+        }
+        let written_bytes = batches.finish(Manifest {
+            identity: self.inner.log.identity(),
+            seqno: start.seqno,
+            sequence,
+            time: braid_rt::wall_clock(),
+            parent: parent.as_ref().map(|parent| Parent {
+                digest: parent.digest(),
+                seqno: parent.seqno,
+            }),
+            pages: copied,
+            pages_digest: 0,
+            meta: pinned.meta().to_vec(),
+            trees: pinned.trees().clone(),
+            entries: entries.to_vec(),
+        })?;
+        Ok(BackupReport {
+            seqno: start.seqno,
+            pages_total,
+            pages: copied,
+            read_bytes: copied * PAGE_SIZE as u64,
+            written_bytes,
+            path: None,
+        })
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::io("cannot write the backup", error)
+}

@@ -1,0 +1,482 @@
+//! From backups, and an archive, to a database.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use braid_io::{
+    Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
+};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord};
+use braid_rt::to_usize;
+use bytes::Bytes;
+
+use braid_store::{PageId, Store, StoreOptions, StoreWriter};
+
+use super::format::Manifest;
+use super::source::{Reader, read_manifest};
+use super::{BackupError, BackupProgress};
+use crate::database::check_file_mode;
+use crate::error::{Error, Result};
+use crate::format::meta::Meta;
+use crate::format::redo::{self, Redo};
+use crate::recovery::replay::Replay;
+use crate::schema::catalog::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::services::archive::{Archive, ArchivedTransaction};
+
+/// There while a database is being restored: what is beside it is not a database yet.
+pub(crate) const RESTORING_FILE: &str = "RESTORING";
+
+/// Point to which a database is restored; see [`Restore::until`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Until {
+    /// The end of the backups and the archive.
+    End,
+    /// After the transaction with this sequence number.
+    Seqno(u64),
+    /// After the transactions that were durable at this time, with the resolution of the archive:
+    /// it records the durable sequence number at intervals of [`crate::Builder::archive_interval`].
+    Time(SystemTime),
+}
+
+/// Result of a restore.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The database contains exactly the transactions up to this sequence number. New transactions
+    /// get greater ones.
+    pub seqno: u64,
+    /// Last sequence number in the backups.
+    pub backup_seqno: u64,
+    /// Pages read from the backups.
+    pub pages: u64,
+    /// Transactions applied from the archive.
+    pub transactions: u64,
+}
+
+/// Restores a full backup, then the incremental ones that build on it, oldest first, into a
+/// directory that is empty or missing.
+///
+/// # Errors
+/// As [`Restore::run`].
+pub fn restore(backups: &[impl AsRef<Path>], path: impl AsRef<Path>) -> Result<RestoreReport> {
+    let restore = backups.iter().fold(Restore::new(), Restore::backup);
+    restore.run(path)
+}
+
+enum Source<'a> {
+    File(PathBuf),
+    Stream(Box<dyn Read + 'a>),
+}
+
+enum ArchiveSource {
+    Open(Archive),
+    Directory(PathBuf),
+    Device(Arc<dyn Device>),
+}
+
+/// Options of a restore, which then performs it.
+///
+/// ```no_run
+/// use std::time::{Duration, SystemTime};
+///
+/// # fn main() -> braid::Result<()> {
+/// let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+/// let report = braid::Restore::new()
+///     .backup("/backups/sunday")
+///     .backup("/backups/monday")
+///     .archive("/backups/archive")
+///     .until(braid::Until::Time(an_hour_ago))
+///     .run("/data/restored")?;
+/// println!("restored up to transaction {}", report.seqno);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub struct Restore<'a> {
+    sources: Vec<Source<'a>>,
+    archive: Option<ArchiveSource>,
+    until: Until,
+    progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
+    device: DeviceChoice,
+    file_mode: u32,
+    pool_bytes: usize,
+}
+
+impl std::fmt::Debug for Restore<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Restore")
+            .field("backups", &self.sources.len())
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Restore<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Restore<'a> {
+    /// Creates options without any backup.
+    pub fn new() -> Self {
+        Self {
+            sources: Vec::new(),
+            archive: None,
+            until: Until::End,
+            progress: None,
+            device: DeviceChoice::Auto,
+            file_mode: braid_io::DEFAULT_FILE_MODE,
+            pool_bytes: 64 << 20,
+        }
+    }
+
+    /// Adds a backup file: the full one first, then the incremental ones from the oldest to the newest.
+    pub fn backup(mut self, path: impl AsRef<Path>) -> Self {
+        self.sources.push(Source::File(path.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds a backup that is read from a stream, from its beginning to its end.
+    pub fn stream(mut self, stream: impl Read + 'a) -> Self {
+        self.sources.push(Source::Stream(Box::new(stream)));
+        self
+    }
+
+    /// Adds the archive of the database's log, see [`crate::Builder::archive`]: the restore applies
+    /// its transactions after the last backup.
+    pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
+        self.archive = Some(ArchiveSource::Directory(path.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds an archive on a [`Device`].
+    pub fn archive_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.archive = Some(ArchiveSource::Device(device));
+        self
+    }
+
+    /// Sets the point to which the database is restored. Default: [`Until::End`].
+    pub fn until(mut self, until: Until) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Calls `progress` during the operation.
+    pub fn progress(mut self, progress: impl Fn(BackupProgress) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Sets the memory for pages while the archive is applied, in bytes, at least 512 KiB. Default:
+    /// 64 MiB.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// Sets the permissions of the database's files, see [`crate::Builder::file_mode`]. Default:
+    /// `0o600`.
+    pub fn file_mode(mut self, mode: u32) -> Self {
+        self.file_mode = mode;
+        self
+    }
+
+    /// Sets how the medium is accessed.
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Restores into a directory, which must be empty or missing. Everything is durable when this
+    /// returns. After a failure, the directory is not a database; empty it before the next attempt.
+    ///
+    /// The restored database is a new one: positions in change feeds, incremental backups and
+    /// archives of the old database cannot be continued with it.
+    ///
+    /// # Errors
+    /// [`Error::Backup`] if the backups, the archive, the requested point or the directory cannot
+    /// be used; [`Error::Options`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`],
+    /// [`Error::Locked`].
+    pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
+        let path = path.as_ref();
+        let opening = |error| Error::io(format!("cannot open {}", path.display()), error);
+        check_file_mode(self.file_mode)?;
+        // Before anything is made: most of what can be wrong is known from the files' ends.
+        self.archive = self.open_archive()?.map(ArchiveSource::Open);
+        self.check_files()?;
+        if path.try_exists().map_err(opening)?
+            && let Some(found) = std::fs::read_dir(path).map_err(opening)?.next()
+        {
+            let found = found.map_err(opening)?.file_name();
+            return Err(BackupError::DestinationInUse {
+                path: path.to_owned(),
+                found: found.to_string_lossy().into_owned(),
+            }
+            .into());
+        }
+        braid_io::create_directory_with_mode(path, self.file_mode).map_err(opening)?;
+        let _lock =
+            DirectoryLock::acquire_with_mode(path, self.file_mode).map_err(
+                |error| match error {
+                    LockError::Held => Error::locked(path),
+                    LockError::Io(error) => opening(error),
+                },
+            )?;
+        let device = braid_io::open_directory_with_mode(path, self.device, self.file_mode)
+            .map_err(opening)?;
+        self.run_on(device)
+    }
+
+    fn check_files(&self) -> Result<()> {
+        let mut chain = Chain::default();
+        for source in &self.sources {
+            let Source::File(path) = source else {
+                // It is checked when it has been read.
+                return Ok(());
+            };
+            chain.add(read_manifest(path)?, &super::source::name_of(path))?;
+        }
+        let (manifest, _) = chain.last.ok_or(BackupError::Nothing)?;
+        let archive = match &self.archive {
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            _ => None,
+        };
+        target(archive, self.until, &manifest).map(drop)
+    }
+
+    fn open_archive(&mut self) -> Result<Option<Archive>> {
+        Ok(match self.archive.take() {
+            None => None,
+            Some(ArchiveSource::Open(archive)) => Some(archive),
+            Some(ArchiveSource::Device(device)) => Some(Archive::open_on(device, "archive")?),
+            Some(ArchiveSource::Directory(path)) => Some(Archive::open(&path)?),
+        })
+    }
+
+    /// Restores to an empty [`Device`].
+    ///
+    /// # Errors
+    /// As [`Restore::run`].
+    pub fn run_on(mut self, device: Arc<dyn Device>) -> Result<RestoreReport> {
+        let archive = self.open_archive()?;
+        begin(&*device)?;
+        let mut writer = StoreWriter::create(device.clone())?;
+        let mut chain = Chain::default();
+        let mut pages = 0;
+        // For each page, the map entry of what was put last. A map: the numbers come from outside.
+        let mut put: HashMap<PageId, u64> = HashMap::new();
+        for (index, source) in self.sources.into_iter().enumerate() {
+            let mut reader = match source {
+                Source::File(path) => Reader::open(&path)?,
+                Source::Stream(stream) => Reader::new(format!("stream {}", index + 1), stream)?,
+            };
+            let name = reader.name().to_owned();
+            let mut ids: Vec<PageId> = Vec::new();
+            while let Some(mut batch) = reader.pages()? {
+                writer.put(&mut batch)?;
+                ids.extend(batch.iter().map(|(id, _)| *id));
+                pages += batch.len() as u64;
+                if let Some(progress) = &self.progress {
+                    progress(BackupProgress {
+                        pages,
+                        pages_total: 0,
+                    });
+                }
+            }
+            let manifest = reader.manifest()?;
+            for id in ids {
+                let entry = manifest.entries.get(to_usize(id));
+                put.insert(id, entry.copied().unwrap_or(0));
+            }
+            chain.add(manifest, &name)?;
+        }
+        let Some((manifest, name)) = chain.last else {
+            return Err(BackupError::Nothing.into());
+        };
+        let differs = |(id, wanted): (PageId, &u64)| *wanted != 0 && put.get(&id) != Some(wanted);
+        if (0..).zip(&manifest.entries).any(differs) {
+            return Err(BackupError::Damaged {
+                backup: name,
+                what: "it builds on pages that none of the backups has".into(),
+            }
+            .into());
+        }
+        let (meta, start) = Meta::decode(&manifest.meta)?;
+        let until = target(archive.as_ref(), self.until, &manifest)?;
+        let exists = |id: PageId| {
+            manifest
+                .entries
+                .get(to_usize(id))
+                .is_some_and(|entry| *entry != 0)
+        };
+        let next_page = manifest.entries.len() as u64;
+        writer.finish(
+            next_page,
+            manifest.trees.clone(),
+            meta.encode(&start, None),
+            exists,
+        )?;
+        let store_options = StoreOptions {
+            pool_bytes: self.pool_bytes,
+        };
+        let (store, _) = Store::open(device.clone(), store_options)?;
+        let mut transactions = 0;
+        if let Some(archive) = &archive {
+            let replay = Replay::new(&store);
+            archive.read(
+                manifest.seqno,
+                until,
+                &mut |transaction: ArchivedTransaction<'_>| {
+                    transactions += 1;
+                    check_loaded(&manifest, transaction)?;
+                    replay.add(LogRecord {
+                        seqno: transaction.seqno,
+                        records: 1,
+                        payload: transaction.payload,
+                    })
+                },
+            )?;
+            replay.finish(braid_rt::thread::parallelism())?;
+        }
+        begin_log(&device, &store, &meta, until)?;
+        end(&*device)?;
+        Ok(RestoreReport {
+            seqno: until,
+            backup_seqno: manifest.seqno,
+            pages,
+            transactions,
+        })
+    }
+}
+
+/// Refuses a transaction that names a table which was loaded past the log, unless the backup has its tree.
+fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
+    for redo in redo::decode(transaction.payload) {
+        let redo = redo?;
+        let loaded = (redo.table == CATALOG_ID && redo.value.is_none())
+            .then(|| loaded_table(redo.key))
+            .flatten();
+        let Some(id) = loaded.filter(|id| !manifest.trees.contains_key(id)) else {
+            continue;
+        };
+        let named = |redo: Redo<'_>| {
+            let value = Bytes::copy_from_slice(redo.value?);
+            table_of_entry(redo.key, &value).filter(|(named, ..)| *named == id)
+        };
+        let mut all = redo::decode(transaction.payload).filter_map(|redo| named(redo.ok()?));
+        return Err(BackupError::LoadedTable {
+            table: all.next().map_or_else(String::new, |(_, name, _)| name),
+            seqno: transaction.seqno,
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Backups that build on each other.
+#[derive(Default)]
+struct Chain {
+    last: Option<(Manifest, String)>,
+}
+
+impl Chain {
+    fn add(&mut self, manifest: Manifest, name: &str) -> Result<()> {
+        let backup = || name.to_owned();
+        match (&self.last, manifest.parent) {
+            (None, None) => {}
+            (None, Some(parent)) => {
+                return Err(BackupError::NotFull {
+                    backup: backup(),
+                    parent: parent.seqno,
+                }
+                .into());
+            }
+            (Some((last, _)), _) if last.identity != manifest.identity => {
+                return Err(BackupError::OtherDatabase { backup: backup() }.into());
+            }
+            (Some((last, _)), parent) => {
+                if parent.is_none_or(|parent| parent.digest != last.digest()) {
+                    return Err(BackupError::BrokenChain {
+                        backup: backup(),
+                        // A full one needs none.
+                        needs: parent.map_or(0, |parent| parent.seqno),
+                        found: last.seqno,
+                    }
+                    .into());
+                }
+            }
+        }
+        self.last = Some((manifest, backup()));
+        Ok(())
+    }
+}
+
+/// The number to which a database is restored.
+fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
+    if let Some(archive) = archive {
+        return archive.target(until, manifest.identity, manifest.seqno, manifest.time);
+    }
+    let asked = match until {
+        Until::End => return Ok(manifest.seqno),
+        Until::Seqno(seqno) if seqno == manifest.seqno => return Ok(seqno),
+        Until::Seqno(seqno) => format!("number {seqno}"),
+        Until::Time(_) => "a time without an archive".to_owned(),
+    };
+    Err(BackupError::OutOfReach {
+        asked,
+        from: manifest.seqno,
+        to: manifest.seqno,
+    }
+    .into())
+}
+
+fn begin(device: &dyn Device) -> Result<()> {
+    let failed = |e| Error::io("cannot restore the database", e);
+    let entries = device.list().map_err(failed)?;
+    let is_other = |name: &str| name != LOCK_FILE_NAME && name != READERS_FILE_NAME;
+    if let Some(entry) = entries.iter().find(|entry| is_other(&entry.name)) {
+        return Err(BackupError::DestinationInUse {
+            path: PathBuf::from("the device"),
+            found: entry.name.clone(),
+        }
+        .into());
+    }
+    let marker = device.open(RESTORING_FILE, OpenMode::CreateNew);
+    drop(marker.map_err(failed)?);
+    device.sync_directory().map_err(failed)
+}
+
+fn end(device: &dyn Device) -> Result<()> {
+    let failed = |e| Error::io("cannot restore the database", e);
+    device.sync_directory().map_err(failed)?;
+    device.remove(RESTORING_FILE).map_err(failed)?;
+    device.sync_directory().map_err(failed)
+}
+
+/// Begins a log behind `seqno`, and makes a checkpoint whose log begins there.
+fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -> Result<()> {
+    // Nothing is written to it here: as small as its protocol lets it be.
+    let slot_bytes = 8 << 10;
+    let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
+    let options = LogOptions {
+        slot_bytes,
+        segment_bytes: (2 * slots).max(256 << 10),
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        flush_mode: FlushMode::Callers,
+        ..LogOptions::default()
+    };
+    let log = Log::create_behind(device.clone(), options, seqno)?;
+    let start: CheckpointPosition = log.quiesce(|start| start);
+    let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
+    checkpoint.write(&|_| {})?;
+    checkpoint.publish()?;
+    log.close()?;
+    Ok(())
+}

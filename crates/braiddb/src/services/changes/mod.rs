@@ -1,0 +1,454 @@
+//! The change feed: committed, durable transactions in their order.
+//!
+//! A reader follows the log ([`braid_log::TailReader`]), so committers do nothing for it. What it
+//! shows lies at or below the durable seqno: like what a snapshot shows (I4), it is there after
+//! every crash.
+
+mod feed;
+mod notifier;
+
+pub use feed::Feed;
+pub(crate) use notifier::Notifier;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid_log::{LogError, TailReader};
+use bytes::Bytes;
+
+use crate::database::Database;
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+use crate::format::redo;
+use crate::schema::catalog::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::schema::value_format::{TableOptions, ValueFormat};
+
+/// Bytes of transactions that are read ahead.
+const READ_BYTES: usize = 256 << 10;
+
+/// Position in the order of a database's transactions, after one of them, from which a consumer of
+/// changes resumes. Valid for the lifetime of the database; a restored database has other
+/// positions.
+///
+/// Can be stored as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    identity: u128,
+    seqno: u64,
+}
+
+impl Position {
+    /// Returns the sequence number of the transaction before the position.
+    pub fn seqno(&self) -> u64 {
+        self.seqno
+    }
+
+    /// Encodes the position as 24 bytes.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.seqno.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the bytes of [`Position::to_bytes`].
+    pub fn from_bytes(bytes: [u8; 24]) -> Self {
+        let word = |at: usize| {
+            bytes[at..at + 8]
+                .iter()
+                .rev()
+                .fold(0, |n, b| n << 8 | u64::from(*b))
+        };
+        Self {
+            identity: u128::from(word(0)) | u128::from(word(8)) << 64,
+            seqno: word(16),
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}:{}", self.identity, self.seqno)
+    }
+}
+
+impl FromStr for Position {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (identity, seqno) = text.split_once(':')?;
+            Some(Self {
+                identity: u128::from_str_radix(identity, 16).ok()?,
+                seqno: seqno.parse().ok()?,
+            })
+        };
+        parse().ok_or_else(|| Error::Decode {
+            type_name: "Position",
+            reason: format!(
+                "{text:?} is not a position; use the text that a position was written as"
+            ),
+        })
+    }
+}
+
+/// Change of one key by a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// Number of the table, which stays when the table is renamed.
+    pub table_id: u32,
+    /// Name of the table; `None` if it was dropped before the change was read.
+    pub table: Option<Arc<str>>,
+    /// The key, encoded as by [`crate::Key`].
+    pub key: Bytes,
+    /// The new value, encoded as by [`crate::Value`]; `None` if the key was removed. If the table
+    /// was dropped before the change was read, the value is in its stored form.
+    pub value: Option<Bytes>,
+}
+
+/// Committed transaction with its writes, each key once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChangeSet {
+    /// Sequence number of the transaction, that of its [`crate::Commit`].
+    pub seqno: u64,
+    /// Position after the transaction.
+    pub position: Position,
+    /// Writes to tables. The engine's own writes, such as names of tables, are not included.
+    pub changes: Vec<Change>,
+    /// Tables that became visible with the transaction and were [bulk-loaded](Database::bulk_load)
+    /// without the log: their entries are not reported as changes; read them from a snapshot.
+    pub loaded: Vec<Arc<str>>,
+}
+
+/// Reader of committed, durable transactions in commit order, from [`Database::changes`].
+///
+/// As an iterator it ends when no further transaction is durable, and continues when there is one;
+/// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
+/// [`crate::Builder::feed_log_bytes`].
+pub struct Changes {
+    inner: Arc<Inner>,
+    tail: TailReader,
+    /// How far that has come: less than `read_to` at first, since it begins where a checkpoint began.
+    tail_at: u64,
+    ahead: VecDeque<(u64, Vec<u8>)>,
+    /// Everything up to here was read into `ahead`.
+    read_to: u64,
+    position: u64,
+    /// What is held for this reader, see [`crate::services::retention::Retention`].
+    held: Arc<AtomicU64>,
+    /// Tables that it came by, and of those that are dropped, that they are: a table's number is not used again.
+    tables: HashMap<u32, Option<TableInfo>>,
+    /// How often it looked through the whole catalog.
+    catalog_scans: u64,
+}
+
+/// What a reader knows of a table.
+struct TableInfo {
+    name: Arc<str>,
+    value_format: Option<ValueFormat>,
+}
+
+impl TableInfo {
+    fn new(name: String, options: TableOptions) -> Self {
+        Self {
+            name: name.into(),
+            value_format: options.value_format(),
+        }
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes")
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Reads the transactions after a position, in commit order.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let stock = db.table::<String, u32>("stock")?;
+    /// let from = db.position();
+    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
+    ///
+    /// let mut changes = db.changes(from)?;
+    /// let set = changes.next().expect("one transaction")?;
+    /// let change = &set.changes[0];
+    /// assert_eq!(change.table.as_deref(), Some("stock"));
+    /// assert_eq!(&change.key[..], b"cups");
+    /// assert!(changes.next().is_none(), "no more for now");
+    /// let stored = set.position.to_string(); // go on from here another day
+    /// # let _ = stored;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PositionLost`] if the log after the position was released,
+    /// [`Error::ForeignPosition`] if the position belongs to another database, [`Error::Closed`],
+    /// [`Error::Corrupted`] or [`Error::Io`].
+    pub fn changes(&self, from: Position) -> Result<Changes> {
+        Changes::open(self.inner(), from)
+    }
+
+    /// Returns the position after the newest durable transaction.
+    pub fn position(&self) -> Position {
+        self.position_behind(self.durable_seqno())
+    }
+
+    /// Returns the position after the transaction with this sequence number.
+    pub fn position_behind(&self, seqno: u64) -> Position {
+        self.inner().position(seqno)
+    }
+
+    /// Returns the oldest position from which changes can be read: without feeds, the start of the
+    /// newest checkpoint.
+    pub fn oldest_position(&self) -> Position {
+        self.inner().position(self.inner().retention.oldest())
+    }
+}
+
+impl Inner {
+    fn position(&self, seqno: u64) -> Position {
+        Position {
+            identity: self.log.identity(),
+            seqno,
+        }
+    }
+
+    fn check_position(&self, position: Position) -> Result<()> {
+        let is_own = position.identity == self.log.identity();
+        if is_own && position.seqno <= self.log.durable_seqno() {
+            return Ok(());
+        }
+        Err(Error::ForeignPosition { position })
+    }
+
+    fn position_lost(&self, asked: u64) -> Error {
+        Error::PositionLost {
+            asked,
+            oldest: self.retention.oldest(),
+        }
+    }
+}
+
+impl Changes {
+    fn open(inner: &Arc<Inner>, from: Position) -> Result<Self> {
+        inner.check_open()?;
+        inner.check_position(from)?;
+        let seqno = from.seqno;
+        let lost = || inner.position_lost(seqno);
+        if let Some(view) = inner.view.get() {
+            view.pin_log();
+        }
+        let held = inner.retention.add_reader(seqno).ok_or_else(lost)?;
+        let tail = tail(inner, seqno)?;
+        Ok(Self {
+            inner: inner.clone(),
+            tail,
+            tail_at: 0,
+            ahead: VecDeque::new(),
+            read_to: seqno,
+            position: seqno,
+            held,
+            tables: HashMap::new(),
+            catalog_scans: 0,
+        })
+    }
+
+    /// Returns the position after the transactions returned so far, and after those without changes
+    /// that followed them.
+    pub fn position(&self) -> Position {
+        self.inner.position(self.position)
+    }
+
+    /// Returns the next transaction, waiting for one at most for `time`.
+    ///
+    /// # Errors
+    /// As the iterator's items; [`Error::Poisoned`] if no transaction follows because a write
+    /// failed, and [`Error::Closed`].
+    pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
+        let deadline = braid_rt::now_plus(time);
+        loop {
+            if let Some(next) = self.next() {
+                return next.map(Some);
+            }
+            if !self
+                .inner
+                .clone()
+                .wait_for_progress(self.position, deadline)?
+            {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<ChangeSet>> {
+        self.inner.check_open()?;
+        loop {
+            while let Some((seqno, payload)) = self.ahead.pop_front() {
+                self.go_to(seqno);
+                let set = self.decode(seqno, payload)?;
+                if !set.changes.is_empty() || !set.loaded.is_empty() {
+                    return Ok(Some(set));
+                }
+            }
+            self.go_to(self.read_to);
+            if self.read_to >= self.inner.log.durable_seqno() || !self.read()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn go_to(&mut self, seqno: u64) {
+        self.position = seqno;
+        // Relaxed: who sees it late keeps more.
+        self.held.store(seqno, Ordering::Relaxed);
+    }
+
+    /// Reads on; says whether that led anywhere.
+    fn read(&mut self) -> Result<bool> {
+        let (ahead, after) = (&mut self.ahead, self.read_to);
+        let read = self.tail.read(READ_BYTES, &mut |log_record| {
+            let skipped = log_record.seqno % 16 == 5 && braid_rt::mutant!("feed_skips");
+            if log_record.seqno > after && !skipped {
+                ahead.push_back((log_record.seqno, log_record.payload.to_vec()));
+            }
+        });
+        let to = match read {
+            Ok(to) => to,
+            Err(LogError::Released { .. }) => {
+                self.ahead.clear();
+                self.tail = tail(&self.inner, after)?;
+                self.tail_at = 0;
+                return Ok(true);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.read_to = to.max(after);
+        Ok(std::mem::replace(&mut self.tail_at, to) != to)
+    }
+
+    fn decode(&mut self, seqno: u64, payload: Vec<u8>) -> Result<ChangeSet> {
+        let payload = Bytes::from(payload);
+        let mut changes = Vec::new();
+        let mut loaded = Vec::new();
+        for redo in redo::decode(&payload) {
+            let redo = redo?;
+            let key = payload.slice_ref(redo.key);
+            let value = redo.value.map(|value| payload.slice_ref(value));
+            if redo.table != CATALOG_ID {
+                changes.push(Change {
+                    table_id: redo.table,
+                    table: None,
+                    key,
+                    value,
+                });
+            } else if let Some(value) = value {
+                if let Some((id, name, options)) = table_of_entry(&key, &value) {
+                    self.tables.insert(id, Some(TableInfo::new(name, options)));
+                }
+            } else {
+                loaded.extend(loaded_table(&key));
+            }
+        }
+        for change in &mut changes {
+            if let Some(table) = self.table(change.table_id)? {
+                change.table = Some(table.name.clone());
+                if let (Some(value_format), Some(stored)) = (&table.value_format, &change.value) {
+                    // As it was when it was written, whatever its time to live.
+                    change.value = value_format.open(stored, || 0)?;
+                }
+            }
+        }
+        let mut names = Vec::new();
+        for id in loaded {
+            names.extend(self.table(id)?.map(|table| table.name.clone()));
+        }
+        Ok(ChangeSet {
+            seqno,
+            position: self.inner.position(seqno),
+            changes,
+            loaded: names,
+        })
+    }
+
+    /// A table: with the name it had when what was read last was committed, as far as that is known.
+    fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
+        if !self.tables.contains_key(&id) {
+            self.catalog_scans += 1;
+            for (id, name, options) in self.inner.tables_by_id()? {
+                let info = || Some(TableInfo::new(name, options));
+                self.tables.entry(id).or_insert_with(info);
+            }
+            if !braid_rt::mutant!("look_for_dropped_tables_again") {
+                self.tables.entry(id).or_insert(None);
+            }
+        }
+        Ok(self.tables.get(&id).and_then(Option::as_ref))
+    }
+}
+
+/// Follows the log from before a number.
+fn tail(inner: &Inner, seqno: u64) -> Result<TailReader> {
+    let start = inner.retention.position_before(seqno);
+    let start = start.ok_or_else(|| inner.position_lost(seqno))?;
+    inner.log.tail(&start).map_err(|error| match error {
+        LogError::Released { .. } => inner.position_lost(seqno),
+        error => error.into(),
+    })
+}
+
+/// # Errors
+/// The items are [`Error::PositionLost`] if the reader was too slow and its log is gone,
+/// [`Error::Corrupted`], [`Error::Io`], or [`Error::Closed`].
+impl Iterator for Changes {
+    type Item = Result<ChangeSet>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().transpose()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{Database, MemoryDevice, Table};
+
+    /// One look at the catalog finds that a table is gone, however many of its changes follow.
+    #[test]
+    fn a_dropped_table_is_looked_for_once() {
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let device = Arc::new(MemoryDevice::new());
+        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
+        let kept: Table<u64, u64> = db.table("kept").unwrap();
+        let dropped: Table<u64, u64> = db.table("dropped").unwrap();
+        let from = db.position_behind(db.durable_seqno());
+        for n in 0..50 {
+            db.transact(|tx| {
+                tx.insert(&kept, &n, &n)?;
+                tx.insert(&dropped, &n, &n)
+            })
+            .unwrap();
+        }
+        db.drop_table("dropped").unwrap();
+        let mut changes = db.changes(from).unwrap();
+        for n in 0..50 {
+            let set = changes.next().unwrap().unwrap();
+            let names: Vec<_> = set.changes.iter().map(|c| c.table.as_deref()).collect();
+            assert_eq!(names, [Some("kept"), None], "{n}");
+        }
+        assert!(changes.catalog_scans <= 2, "{}", changes.catalog_scans);
+    }
+}

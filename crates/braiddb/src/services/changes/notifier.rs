@@ -1,0 +1,88 @@
+//! The notifier of change readers: they wait here until there is something to read.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use braid_rt::{Condvar, Mutex};
+
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+
+/// Notified by the log's progress, while a reader waits for it. With no reader waiting nothing is
+/// registered with the log, and a flush does nothing for it.
+#[derive(Debug, Default)]
+pub(crate) struct Notifier {
+    state: Mutex<State>,
+    notified: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    notifications: u64,
+    /// Of each kind of progress, whether the log will notify for it.
+    armed: Vec<bool>,
+}
+
+impl Notifier {
+    /// Wakes all waiting readers.
+    pub(crate) fn notify(&self) {
+        self.state.lock().notifications += 1;
+        self.notified.notify_all();
+    }
+
+    fn notify_for(&self, kind: usize) {
+        let mut state = self.state.lock();
+        state.armed[kind] = false;
+        state.notifications += 1;
+        drop(state);
+        self.notified.notify_all();
+    }
+}
+
+impl Inner {
+    /// Waits until something behind `seqno` is durable, or the time has come; says which.
+    pub(crate) fn wait_for_progress(&self, seqno: u64, deadline: Option<Instant>) -> Result<bool> {
+        loop {
+            let notifications = self.notifier.state.lock().notifications;
+            self.check_open()?;
+            // `gsn` acknowledges ahead of the durable seqno: what other lanes had before is flushed
+            // for it.
+            let acknowledged = self.log.acknowledged();
+            if acknowledged > self.log.durable_seqno() {
+                self.log.ticket(acknowledged).wait()?;
+            }
+            if self.log.durable_seqno() > seqno {
+                return Ok(true);
+            }
+            if let Some(cause) = self.poisoned() {
+                return Err(Error::Poisoned { cause });
+            }
+            self.arm_notifier(seqno);
+            let mut state = self.notifier.state.lock();
+            while state.notifications == notifications {
+                let notified = &self.notifier.notified;
+                if notified.wait_until_or_forever(&mut state, deadline) {
+                    return Ok(self.log.durable_seqno() > seqno);
+                }
+            }
+        }
+    }
+
+    /// Arms the notifier for the moment when anything after `seqno` is acknowledged.
+    fn arm_notifier(&self, seqno: u64) {
+        let kinds = self.log.progress_kinds();
+        let unarmed: Vec<usize> = {
+            let mut state = self.notifier.state.lock();
+            state.armed.resize(kinds, false);
+            let unarmed = (0..kinds).filter(|&kind| !state.armed[kind]).collect();
+            state.armed.fill(true);
+            unarmed
+        };
+        // Outside of the lock: it may notify at once.
+        for kind in unarmed {
+            let notifier = Arc::clone(&self.notifier);
+            self.log
+                .on_progress(kind, seqno, move || notifier.notify_for(kind));
+        }
+    }
+}

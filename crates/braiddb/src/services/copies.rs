@@ -1,0 +1,182 @@
+//! What a database remembers of its copies: its newest backup, and how far it is archived.
+//!
+//! The record lies in a file of its own in the database's directory, since it changes with copies and not with
+//! checkpoints. Losing it costs no data: the next archiving then asks for a new backup.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_io::{Device, Entry};
+use braid_rt::Mutex;
+
+use crate::error::{Error, Result};
+use crate::format::note::{self, Found};
+use crate::services::backup::BackupError;
+
+/// Refuses a place for a backup or an archive inside the database's directory: a loss of the directory would take the
+/// copy along.
+pub(crate) fn check_outside(database: Option<&Path>, place: &Path) -> Result<()> {
+    // What does not exist yet will lie where its parent is; a missing parent is named by the attempt to create in it.
+    let existing = place.ancestors().map(|above| match above {
+        above if above.as_os_str().is_empty() => Path::new("."),
+        above => above,
+    });
+    let existing = existing
+        .into_iter()
+        .find_map(|above| above.canonicalize().ok());
+    match (database, existing) {
+        (Some(database), Some(existing)) if existing.starts_with(database) => {
+            Err(BackupError::InsideDatabase {
+                path: place.to_owned(),
+                database: database.to_owned(),
+            }
+            .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+const COPIES_FILE: &str = "COPIES";
+const MAGIC: [u8; 8] = *b"BRAIDCP\x01";
+
+/// The record in the file `COPIES`.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..16 | identity of the log |
+/// | 16..32 | the instance of the database that its archive knows, 0 if it has none |
+/// | 32..40 | everything up to this number is archived; the greatest number if there is no archive |
+/// | 40..48 | the newest backup has everything up to this number, 0 if there is none |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    identity: u128,
+    instance: u128,
+    archived: u64,
+    backup: u64,
+}
+
+const FIELDS: usize = 48;
+const NOT_ARCHIVED: u64 = u64::MAX;
+
+impl Record {
+    fn new(identity: u128) -> Self {
+        Self {
+            identity,
+            instance: 0,
+            archived: NOT_ARCHIVED,
+            backup: 0,
+        }
+    }
+
+    fn encode(&self) -> [u8; FIELDS] {
+        let mut fields = [0; FIELDS];
+        fields[..16].copy_from_slice(&self.identity.to_le_bytes());
+        fields[16..32].copy_from_slice(&self.instance.to_le_bytes());
+        fields[32..40].copy_from_slice(&self.archived.to_le_bytes());
+        fields[40..48].copy_from_slice(&self.backup.to_le_bytes());
+        fields
+    }
+
+    fn decode(fields: &[u8; FIELDS]) -> Self {
+        Self {
+            identity: note::u128_at(fields, 0),
+            instance: note::u128_at(fields, 16),
+            archived: note::u64_at(fields, 32),
+            backup: note::u64_at(fields, 40),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    device: Arc<dyn Device>,
+    record: Mutex<Record>,
+}
+
+impl Copies {
+    /// Reads the record of the database whose log has this identity. A damaged record, and one of another
+    /// database, counts as none.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn open(device: Arc<dyn Device>, identity: u128) -> Result<Self> {
+        let found = note::read::<FIELDS>(&*device, COPIES_FILE, MAGIC)
+            .map_err(|e| Error::io(format!("cannot read {COPIES_FILE}"), e))?;
+        let record = match found {
+            Found::Fields(fields) => Record::decode(&fields),
+            Found::Nothing | Found::Damaged => Record::new(identity),
+        };
+        let record = match record.identity == identity {
+            true => record,
+            false => Record::new(identity),
+        };
+        Ok(Self {
+            device,
+            record: Mutex::new(record),
+        })
+    }
+
+    /// Whether the database of an identity wrote a file: the record, finished or not, or a blank file in its place.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<bool> {
+        if entry.name != COPIES_FILE && entry.name.strip_suffix(".new") != Some(COPIES_FILE) {
+            return Ok(false);
+        }
+        let failed = |e| Error::io(format!("cannot read {}", entry.name), e);
+        match note::read::<FIELDS>(device, &entry.name, MAGIC).map_err(failed)? {
+            Found::Fields(fields) => Ok(Record::decode(&fields).identity == identity),
+            Found::Nothing | Found::Damaged => note::is_blank(device, &entry.name).map_err(failed),
+        }
+    }
+
+    /// The instance that the archive knows; 0 if there was no archive yet.
+    pub(crate) fn instance(&self) -> u128 {
+        self.record.lock().instance
+    }
+
+    /// The number up to which the database is archived, as far as noted; `None` without an archive.
+    pub(crate) fn archived(&self) -> Option<u64> {
+        let archived = self.record.lock().archived;
+        (archived != NOT_ARCHIVED).then_some(archived)
+    }
+
+    /// The number up to which the newest backup goes; 0 without one.
+    pub(crate) fn backup(&self) -> u64 {
+        self.record.lock().backup
+    }
+
+    /// Changes the record, durably. After an error the old record counts.
+    fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let mut record = self.record.lock();
+        let mut changed = *record;
+        change(&mut changed);
+        if changed == *record {
+            return Ok(());
+        }
+        note::write(&*self.device, COPIES_FILE, MAGIC, &changed.encode())
+            .map_err(|e| Error::io(format!("cannot write {COPIES_FILE}"), e))?;
+        *record = changed;
+        Ok(())
+    }
+
+    /// Notes a backup that is complete.
+    pub(crate) fn note_backup(&self, seqno: u64) -> Result<()> {
+        self.change(|record| record.backup = record.backup.max(seqno))
+    }
+
+    /// Notes which instance the archive knows, and how far the archive goes.
+    pub(crate) fn note_archive(&self, instance: u128, archived: u64) -> Result<()> {
+        self.change(|record| {
+            record.instance = instance;
+            record.archived = archived;
+        })
+    }
+
+    /// Notes that the database is not archived any more.
+    pub(crate) fn end_archive(&self) -> Result<()> {
+        self.change(|record| record.archived = NOT_ARCHIVED)
+    }
+}

@@ -1,0 +1,109 @@
+//! Statistics for those outside of the process: a file beside the database, and the facade `metrics`.
+//!
+//! Done by the maintenance thread, and by whoever writes a checkpoint, at most once a second: no commit and no
+//! read knows of it. The file is for people and monitors, not for recovery, so it is written with plain file
+//! operations and never synced; a failure to write it touches nothing else.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use braid_rt::Mutex;
+
+use crate::engine::Inner;
+#[cfg(feature = "metrics")]
+use crate::observe::trace::call_user;
+use crate::options::Builder;
+
+/// The statistics of an open database, in Prometheus' text format.
+pub(crate) const STATS_FILE: &str = "STATS";
+const UNFINISHED: &str = "STATS.new";
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Where the statistics go.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    directory: Option<PathBuf>,
+    file_mode: u32,
+    #[cfg(feature = "metrics")]
+    label: Option<String>,
+    /// When they went there last.
+    last: Mutex<Option<Instant>>,
+}
+
+impl Publisher {
+    pub(crate) fn new(options: &Builder) -> Self {
+        Self {
+            directory: options.stats_directory.clone(),
+            file_mode: options.file_mode,
+            #[cfg(feature = "metrics")]
+            label: options.metrics_label.clone(),
+            last: Mutex::default(),
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        #[cfg(feature = "metrics")]
+        if self.label.is_some() {
+            return true;
+        }
+        self.directory.is_some()
+    }
+}
+
+/// Replaces the file at once, so that a reader finds the old or the new one.
+fn write(directory: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let unfinished = directory.join(UNFINISHED);
+    braid_io::create_file(&unfinished, mode)?.write_all(text.as_bytes())?;
+    fs::rename(unfinished, directory.join(STATS_FILE))
+}
+
+/// Removes what a process that was killed has left. There is nothing to do about a failure.
+pub(crate) fn remove(directory: &Path) {
+    for name in [STATS_FILE, UNFINISHED] {
+        let _ = fs::remove_file(directory.join(name));
+    }
+}
+
+impl Inner {
+    /// Publishes the statistics if a second has passed and somebody wants them.
+    pub(crate) fn publish_stats(&self) {
+        let publisher = &self.publisher;
+        if !publisher.is_on() {
+            return;
+        }
+        let mut last = publisher.last.lock();
+        let now = braid_rt::now();
+        if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
+            return;
+        }
+        let stats = self.stats();
+        #[cfg(feature = "metrics")]
+        if let Some(label) = &publisher.label {
+            call_user("the metrics recorder", || {
+                if last.is_none() {
+                    crate::observe::metrics::describe(&stats);
+                }
+                stats.publish(label);
+            });
+        }
+        if let Some(directory) = &publisher.directory
+            && let Err(error) = self
+                .gate
+                .pass(|| write(directory, publisher.file_mode, &stats.to_prometheus()))
+        {
+            crate::observe::trace::stats_file_failed(&error);
+        }
+        *last = Some(now);
+    }
+
+    /// Removes the file when the database is closed: the last statistics are no present ones. The caller makes sure that
+    /// nobody publishes meanwhile.
+    pub(crate) fn unpublish_stats(&self) {
+        if let Some(directory) = &self.publisher.directory {
+            remove(directory);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Removing entries whose time is over.
+//!
+//! Reads pass over them already (see [`crate::value_format`]); this gives their space back. There
+//! is no index by time: a table is swept from its first leaf to its last, a few leaves at a time,
+//! and then left alone for an eighth of its entries' life. Entries are removed by transactions like
+//! any others, which snapshots of before do not see.
+
+use std::collections::HashMap;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid_rt::Mutex;
+use bytes::Bytes;
+
+use braid_store::Direction;
+
+use crate::database::Database;
+use crate::engine::Inner;
+use crate::error::Result;
+use crate::observe::trace::call_user;
+use crate::options::{Durability, TransactionOptions};
+use crate::schema::table::TableCore;
+
+/// Leaves that the maintenance thread looks at in one tick.
+const LEAVES_MAX: usize = 64;
+
+/// What is lost of a removal in a crash is removed again.
+const DURABILITY: Durability = Durability::Buffered(Duration::from_secs(1));
+
+/// How far the sweeps of the tables are, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    tables: Mutex<HashMap<u32, Sweep>>,
+    removed: AtomicU64,
+    /// The user's clock panicked on the maintenance thread, which does not ask it again.
+    clock_failed: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Sweep {
+    /// Goes on here.
+    At(Bound<Bytes>),
+    /// Was at the end at the first time, and begins anew at the second. A clock that was set back in between says
+    /// nothing of how long ago that was.
+    Done(Range<u64>),
+}
+
+impl Sweeps {
+    /// Entries removed because their time was over.
+    pub(crate) fn removed(&self) -> u64 {
+        // Relaxed: it orders nothing.
+        self.removed.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    /// A step of the sweep of each table in use.
+    pub(crate) fn sweep_some(self: &Arc<Self>) -> Result<()> {
+        let timed = |core: &&Arc<TableCore>| {
+            core.value_format
+                .is_some_and(|value_format| value_format.is_timed())
+        };
+        let mut cores: Vec<Arc<TableCore>> =
+            self.tables.read().values().filter(timed).cloned().collect();
+        // What happens first must not depend on how names are hashed: a simulation could not be repeated.
+        cores.sort_unstable_by_key(|core| core.id);
+        if cores.is_empty() || self.is_read_only() {
+            return Ok(());
+        }
+        // Relaxed, both: only the maintenance thread comes here.
+        if self.sweeps.clock_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(now) = call_user("the clock", || self.clock.now()) else {
+            self.sweeps.clock_failed.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
+        for core in cores {
+            let from = match self.sweeps.tables.lock().get(&core.id) {
+                None => Bound::Unbounded,
+                Some(Sweep::At(from)) => from.clone(),
+                Some(Sweep::Done(pause)) if pause.contains(&now) => continue,
+                Some(Sweep::Done(_)) => Bound::Unbounded,
+            };
+            let (_, next) = self.sweep(&core, from, now, LEAVES_MAX)?;
+            let pause = core
+                .value_format
+                .map_or(0, |value_format| value_format.sweep_pause());
+            let sweep = match next {
+                Some(next) => Sweep::At(next),
+                None => Sweep::Done(now..now.saturating_add(pause)),
+            };
+            self.sweeps.tables.lock().insert(core.id, sweep);
+        }
+        Ok(())
+    }
+
+    /// Removes what is over from some leaves; says how much, and where to go on.
+    fn sweep(
+        self: &Arc<Self>,
+        core: &Arc<TableCore>,
+        mut from: Bound<Bytes>,
+        now: u64,
+        leaves: usize,
+    ) -> Result<(u64, Option<Bound<Bytes>>)> {
+        let Some(value_format) = core.value_format else {
+            return Ok((0, None));
+        };
+        let (mut removed, mut position) = (0, None);
+        for _ in 0..leaves {
+            let lower = from.as_ref().map(|key| &key[..]);
+            let leaf = core.tree.scan_leaf(
+                position,
+                lower,
+                Bound::Unbounded,
+                Direction::Forward,
+                usize::MAX,
+            )?;
+            let is_over = |stored: &[u8]| {
+                value_format.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
+            };
+            let mut over = leaf
+                .records()
+                .filter(|r| !r.meta.tombstone && is_over(r.value));
+            if let Some(first) = over.next() {
+                let keys = std::iter::once(first).chain(over).map(|record| record.key);
+                removed += self.remove_expired(core, keys, is_over)?;
+            }
+            match &leaf.next {
+                Some(next) => (from, position) = (next.clone(), leaf.position),
+                None => return Ok((removed, None)),
+            }
+        }
+        Ok((removed, Some(from)))
+    }
+
+    fn remove_expired<'k>(
+        self: &Arc<Self>,
+        core: &Arc<TableCore>,
+        keys: impl Iterator<Item = &'k [u8]>,
+        is_over: impl Fn(&[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut tx = self.begin(TransactionOptions {
+            durability: DURABILITY,
+            ..TransactionOptions::default()
+        });
+        let mut removed = 0;
+        let outcome = (|| {
+            for key in keys {
+                // Unless it was written meanwhile, or somebody is about to.
+                removed += u64::from(tx.remove_stored_if(core, key, &is_over)?);
+            }
+            tx.commit().map(drop)
+        })();
+        match outcome {
+            Ok(()) => {}
+            // The next sweep comes by.
+            Err(error) if error.is_retryable() => return Ok(0),
+            Err(crate::Error::TableDropped { .. }) => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        self.sweeps.removed.fetch_add(removed, Ordering::Relaxed);
+        Ok(removed)
+    }
+}
+
+impl Database {
+    /// Removes all expired entries of all tables and returns their number; see
+    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread
+    /// does this gradually, for tables that were opened since the database was opened. Both skip
+    /// keys that a transaction has locked.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// assert_eq!(db.remove_expired()?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of reading and of a commit.
+    pub fn remove_expired(&self) -> Result<u64> {
+        let inner = self.inner();
+        inner.check_writable()?;
+        let now = inner.clock.now();
+        let mut removed = 0;
+        for name in self.table_names()? {
+            if let Some(core) = inner.find_table(&name)? {
+                removed += inner.sweep(&core, Bound::Unbounded, now, usize::MAX)?.0;
+            }
+        }
+        Ok(removed)
+    }
+}

@@ -1,0 +1,183 @@
+//! Lock acquisition: when a transaction acquires the locks of the keys that it writes.
+//!
+//! A small one takes each at the write, so that of two that write the same key one waits, instead of losing its
+//! work. A large one would have most of the others wait: the locks are those of stripes of keys, and two that hold a
+//! thousand each, in the order in which they happened to write, end in a deadlock more often than not. So from a number
+//! of writes on it lets its locks go, and takes all of them in the commit, in the order of the stripes (Silo, Tu et
+//! al. 2013 §4.4, phase 1): for the time of the commit only, and without a cycle among those that do the same.
+//!
+//! What was read under a lock must stay locked: a transaction that did so keeps to the first way. So does one under
+//! snapshot isolation, whose first committer wins because a write looks, under its lock, for what came before.
+
+use crate::engine::Inner;
+use crate::engine::context::Context;
+use crate::error::{ConflictKind, Error, Result};
+use crate::locks::table::{Deadlock, Locked};
+use crate::schema::catalog::CATALOG_ID;
+use crate::schema::table::TableCore;
+
+/// A transaction of more writes than these takes its locks in the commit.
+const LOCKED_AT_ONCE_MAX: usize = 64;
+
+/// How often a commit that found itself in a deadlock lets all go and begins with its locks anew. The others
+/// are small and done at once, or in the same order.
+const ATTEMPTS: u32 = 32;
+
+impl Inner {
+    /// Takes the lock of a key that is about to be written, or leaves it for the commit.
+    #[inline(always)]
+    pub(crate) fn lock_write(
+        &self,
+        state: &mut Context,
+        core: &TableCore,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<()> {
+        if state.writes.len() >= LOCKED_AT_ONCE_MAX && self.is_left_for_commit(state) {
+            self.check_writable()?;
+            return self.check_table(core);
+        }
+        self.lock_key(state, core, key, hash)
+    }
+
+    /// Takes the lock of a key that is about to be read, and keeps it to the end of the transaction.
+    pub(crate) fn lock_read(
+        &self,
+        state: &mut Context,
+        core: &TableCore,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<()> {
+        state.reads_locked = true;
+        self.lock_key(state, core, key, hash)
+    }
+
+    #[inline(always)]
+    fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_table(core)?;
+        // Those who change the catalog exclude each other (`catalog_change`) until their commit is durable. The locks of its
+        // keys would be shared with other tables' keys, which the caller may have locked in a transaction of its own.
+        if core.id != CATALOG_ID || braid_rt::mutant!("lock_the_catalog") {
+            let stripe = self.locks.stripe_of(hash);
+            if let Err(deadlock) = self.hold_stripe(state, stripe) {
+                return Err(self.deadlock(deadlock));
+            }
+        }
+        match &state.snapshot {
+            Some(snapshot) => self.check_first(snapshot.seqno(), core, key),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the lock of a stripe for the transaction, unless it has it.
+    #[inline(always)]
+    fn hold_stripe(&self, state: &mut Context, stripe: usize) -> Result<(), Deadlock> {
+        state.user.locks();
+        if self.lock_stripe(stripe, state.owner)? == Locked::Now {
+            state.locks.push(stripe);
+        }
+        Ok(())
+    }
+
+    /// First committer wins: what was changed after the snapshot can't be written over.
+    #[inline(never)]
+    fn check_first(&self, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
+        let found = core.tree.get(key, |_| false)?;
+        let newer =
+            snapshot < core.since || found.is_some_and(|found| found.meta.version > snapshot);
+        if newer && !braid_rt::mutant!("second_committer_wins") {
+            return Err(self.conflict(ConflictKind::Write));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn is_left_for_commit(&self, state: &mut Context) -> bool {
+        if state.locks_in_commit {
+            return true;
+        }
+        if state.reads_locked || state.snapshot.is_some() {
+            return false;
+        }
+        self.unlock_all(state);
+        state.locks_in_commit = true;
+        true
+    }
+
+    /// Takes the locks that were left for the commit.
+    #[cold]
+    pub(crate) fn lock_for_commit(&self, state: &mut Context) -> Result<()> {
+        if braid_rt::mutant!("leave_unlocked") {
+            return Ok(());
+        }
+        let mut stripes: Vec<usize> = state
+            .writes
+            .live()
+            .map(|write| self.locks.stripe_of(write.hash))
+            .collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        for attempt in 1.. {
+            let mut all = stripes.iter();
+            match all.try_for_each(|&stripe| self.hold_stripe(state, stripe)) {
+                Ok(()) => return Ok(()),
+                Err(Deadlock::Cycle) if attempt < ATTEMPTS && !state.reads_locked => {
+                    self.unlock_all(state);
+                }
+                Err(deadlock) => return Err(self.deadlock(deadlock)),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// The error of a lock that could not be taken.
+    #[cold]
+    fn deadlock(&self, deadlock: Deadlock) -> Error {
+        match deadlock {
+            Deadlock::Cycle => self.conflict(ConflictKind::Deadlock),
+            Deadlock::OwnThread => {
+                self.counters.conflict();
+                Error::SelfDeadlock
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::LOCKED_AT_ONCE_MAX;
+    use crate::engine::context::hash_key;
+    use crate::{Database, MemoryDevice, Table};
+
+    #[test]
+    fn what_was_read_under_a_lock_stays_locked() {
+        // Small, for Miri.
+        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
+        let device = Arc::new(MemoryDevice::new());
+        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
+        let t: Table<u64, u64> = db.table("t").unwrap();
+        let locks = &db.inner().locks;
+        let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
+        let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);
+        // Each has stripes of its own, so that they do not wait for each other.
+        let keys_of = |one: usize| (0..).filter(move |&key| stripe_of(key) % 2 == one);
+        let first_of = |one: usize| keys_of(one).next().unwrap();
+        let (read, written) = (first_of(0), first_of(1));
+        let mut reads = db.begin();
+        assert_eq!(reads.get_for_update(&t, &read).unwrap(), None);
+        let mut writes = db.begin();
+        writes.insert(&t, &written, &1).unwrap();
+        assert!(is_locked(read) && is_locked(written));
+        for (ours, theirs) in keys_of(0).zip(keys_of(1)).take(2 * LOCKED_AT_ONCE_MAX) {
+            reads.insert(&t, &ours, &1).unwrap();
+            writes.insert(&t, &theirs, &1).unwrap();
+        }
+        assert!(is_locked(read) && !is_locked(written));
+        reads.commit().unwrap();
+        writes.commit().unwrap();
+        assert!(!is_locked(read));
+    }
+}

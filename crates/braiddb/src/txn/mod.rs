@@ -1,0 +1,7 @@
+//! Running transactions and their commit.
+
+pub(crate) mod commit;
+pub(crate) mod lock_acquisition;
+pub(crate) mod modify;
+pub(crate) mod savepoint;
+pub(crate) mod transaction;

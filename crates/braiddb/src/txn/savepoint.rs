@@ -1,0 +1,177 @@
+//! Points in a transaction that it can return to.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_rt::narrow;
+
+use crate::error::{Error, Result};
+use crate::txn::transaction::Transaction;
+
+/// Point in a transaction to which it can be rolled back; see [`Transaction::savepoint`].
+///
+/// A savepoint needs no release: a transaction can end whether or not its savepoints were used.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// let mut tx = db.begin();
+/// let start: braid::Savepoint = tx.savepoint();
+/// tx.insert(&t, &1, "one")?;
+/// tx.rollback_to(&start)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "a savepoint is there to be returned to"]
+pub struct Savepoint(u64);
+
+impl Savepoint {
+    /// Converts the savepoint to a number, for bindings to other languages.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Converts the number of [`Savepoint::to_bits`] to a savepoint. Rolling back to an invalid one
+    /// fails with [`Error::SavepointGone`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::Savepoint;
+    /// # let db = braid::Database::in_memory()?;
+    /// let mut tx = db.begin();
+    /// let number = tx.savepoint().to_bits();
+    /// tx.rollback_to(&Savepoint::from_bits(number))?;
+    /// assert!(tx.rollback_to(&Savepoint::from_bits(u64::MAX)).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Debug for Savepoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Savepoint").finish_non_exhaustive()
+    }
+}
+
+/// Where a write set was.
+#[derive(Debug)]
+struct Mark {
+    number: u64,
+    writes: usize,
+    redo: usize,
+}
+
+/// The savepoints of a transaction that stand, and what it takes to return to them. Empty, and without
+/// memory of its own, until the first one is made.
+#[derive(Debug, Default)]
+pub(crate) struct Savepoints {
+    marks: Vec<Mark>,
+    /// Since the first savepoint: a write, and the earlier one of the same key that it took the place of.
+    superseded: Vec<(u32, u32)>,
+}
+
+impl Savepoints {
+    /// Notes that a write takes the place of another.
+    #[inline]
+    pub(crate) fn note(&mut self, write: u32, before: usize) {
+        if !self.marks.is_empty() {
+            self.superseded.push((write, narrow(before)));
+        }
+    }
+
+    /// The write whose place the newest one took, if that was noted.
+    pub(crate) fn take_note(&mut self, write: u32) -> Option<u32> {
+        let note = self.superseded.pop_if(|(later, _)| *later == write);
+        note.map(|(_, before)| before)
+            .filter(|_| !braid_rt::mutant!("forget_the_replaced"))
+    }
+
+    pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {
+        // Over all transactions, so that one's savepoint is unknown to the others. Relaxed: it orders
+        // nothing.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.marks.push(Mark {
+            number,
+            writes,
+            redo,
+        });
+        number
+    }
+
+    /// Drops the savepoints behind one of these, which stays; says where that is.
+    pub(crate) fn return_to(&mut self, number: u64) -> Option<(usize, usize)> {
+        let at = self.marks.iter().rposition(|mark| mark.number == number)?;
+        self.marks.truncate(at + 1);
+        Some((self.marks[at].writes, self.marks[at].redo))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.marks.clear();
+        self.superseded.clear();
+    }
+}
+
+impl Transaction {
+    /// Sets a savepoint, to which [`Transaction::rollback_to`] can return. Savepoints nest, and
+    /// cost nothing when unused.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::{Readable, Table};
+    /// # let db = braid::Database::in_memory()?;
+    /// let stock: Table<String, u32> = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&stock, "apples", &3)?;
+    /// let before_pears = tx.savepoint();
+    /// tx.insert(&stock, "apples", &2)?;
+    /// tx.insert(&stock, "pears", &7)?;
+    /// tx.rollback_to(&before_pears)?;
+    /// assert_eq!(tx.get(&stock, "apples")?, Some(3));
+    /// assert_eq!(tx.get(&stock, "pears")?, None);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint(self.state().borrow_mut().writes.savepoint())
+    }
+
+    /// Rolls back all writes since a savepoint, and removes later savepoints. The savepoint itself
+    /// stays valid.
+    ///
+    /// *Reads* since the savepoint are still validated: the commit fails with a conflict if they
+    /// were overwritten, because the decision to roll back may depend on them. Locks of keys that
+    /// were written, or read for update, are held until the transaction ends.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// use braid::Error;
+    /// let mut tx = db.begin();
+    /// let outer = tx.savepoint();
+    /// tx.insert(&t, &1, "one")?;
+    /// let inner = tx.savepoint();
+    /// tx.rollback_to(&outer)?;
+    /// assert!(matches!(tx.rollback_to(&inner), Err(Error::SavepointGone)));
+    /// tx.rollback_to(&outer)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SavepointGone`] if the savepoint belongs to another transaction, or the transaction
+    /// was rolled back to an earlier point. Nothing changes then.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        match self.state().borrow_mut().writes.rollback_to(savepoint.0) {
+            true => Ok(()),
+            false => Err(Error::SavepointGone),
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! Read-write transactions: private writes under key locks, optimistic reads.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::MAX_KEY_LEN;
+use braid_store::ValueRef;
+
+use crate::engine::context::{Context, hash_key};
+use crate::engine::{Inner, PooledContext};
+use crate::error::{Error, Result};
+use crate::format::redo;
+use crate::locks::table::Locked;
+use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::read::scan::{Range, RawRange, View};
+use crate::read::snapshot::Readable;
+use crate::schema::table::{Table, TableCore};
+use crate::schema::value_format::ValueFormat;
+use crate::txn::commit::{Commit, Ticket};
+use crate::types::tuples::KeyPrefix;
+use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
+
+/// Read-write transaction; see [`crate::Database::begin`].
+///
+/// Writes are private until the commit and visible to the transaction's own reads. A write locks
+/// its key at once, so two transactions that write the same key run one after the other; plain
+/// reads acquire no locks and are validated at commit. A transaction with more than 64 writes
+/// acquires its locks only during its commit, unless it reads under a lock first
+/// ([`Transaction::get_for_update`] and functions that use it). Dropping a transaction aborts it.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// use braid::Readable;
+/// let mut tx = db.begin();
+/// tx.insert(&t, &1, "one")?;
+/// assert_eq!(tx.get(&t, &1)?.as_deref(), Some("one")); // its own write
+/// assert_eq!(db.get(&t, &1)?, None); // nobody else's, yet
+/// tx.commit()?;
+/// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "what a transaction wrote is gone unless it is committed"]
+pub struct Transaction {
+    /// There until the transaction ends.
+    pub(crate) context: Option<PooledContext>,
+    pub(crate) options: TransactionOptions,
+}
+
+impl Transaction {
+    #[inline]
+    pub(crate) fn new(context: PooledContext, options: TransactionOptions) -> Self {
+        if options.isolation == Isolation::Snapshot {
+            let registration = context.inner.open_applied_snapshot();
+            context.state.borrow_mut().snapshot = Some(registration);
+        }
+        Self {
+            context: Some(context),
+            options,
+        }
+    }
+
+    fn context(&self) -> &PooledContext {
+        self.context
+            .as_ref()
+            .expect("only the transaction's end takes its context")
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.context().inner
+    }
+
+    pub(crate) fn state(&self) -> &RefCell<Box<Context>> {
+        &self.context().state
+    }
+
+    /// Sets the durability of the commit; see [`Durability`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.set_durability(braid::Durability::None);
+    /// tx.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_durability(&mut self, durability: Durability) {
+        self.options.durability = durability;
+    }
+
+    // Reading -----------------------------------------------------------------------------------------
+
+    fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
+        let stored = self.read_stored(core, key, |value| value.to_bytes())?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    /// What `take` makes of the stored value of a key, which it reads.
+    fn read_stored<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let inner = self.inner();
+        let core = inner.table_here(core)?;
+        let hash = hash_key(core.id, key);
+        let mut state = self.state().borrow_mut();
+        let state = &mut **state;
+        state.user.reads();
+        let table = state.table_index(core);
+        if let Some(own) = state.writes.find(hash, table, key) {
+            return Ok(own.map(|own| take(ValueRef::from(own))));
+        }
+        if let Some(snapshot) = &state.snapshot {
+            state.reads.newest = state.reads.newest.max(snapshot.seqno());
+            return inner.read_at(core, key, snapshot.seqno(), take);
+        }
+        let hint = state.hints.of_key(hash);
+        let found = core.tree.read_at(hint, key, |_| true, take)?;
+        let meta = found.as_ref().map(|(meta, _)| *meta);
+        let stripe = inner.locks.stripe_of(hash);
+        let stamp = hint.stamp();
+        state.reads.add_point(table, stripe, key, meta, stamp);
+        inner.check_shown(|| state.reads.newest)?;
+        Ok(found.and_then(|(_, value)| value))
+    }
+
+    /// The newest value of a key, which stays the newest until this transaction ends.
+    pub(crate) fn read_locked(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+    ) -> Result<Option<Bytes>> {
+        let stored = self.take_locked(core, key, |value| value.to_bytes())?;
+        core.open(stored, || self.time(&mut self.state().borrow_mut()))
+    }
+
+    /// What `take` makes of the stored value of a key, which it locks and reads.
+    pub(crate) fn take_locked<T>(
+        &self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        mut take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        check_key(key)?;
+        let hash = hash_key(core.id, key);
+        let mut state = self.state().borrow_mut();
+        self.inner().lock_read(&mut state, core, key, hash)?;
+        let table = state.table_index(core);
+        if let Some(own) = state.writes.find(hash, table, key) {
+            return Ok(own.map(|own| take(ValueRef::from(own))));
+        }
+        let hint = state.hints.of_key(hash);
+        let Some((meta, value)) = core.tree.read_at(hint, key, |_| true, take)? else {
+            return Ok(None);
+        };
+        state.reads.newest = state.reads.newest.max(meta.version);
+        if self.inner().wants_dependencies {
+            state.reads.locked.push(meta.version);
+        }
+        self.inner().check_shown(|| state.reads.newest)?;
+        Ok(value)
+    }
+
+    /// Calls `take` with a key's encoded value in place, and returns its result. If a concurrent
+    /// write changes the bytes during the call, `take` is called again, and only its last result
+    /// counts. For bindings to other languages, which copy the value to memory of their own.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get_by<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let core = &table.core;
+        match core.value_format {
+            None => self.read_stored(core, key, take),
+            Some(_) => core.take_opened(
+                self.read_stored(core, key, |value| value.to_bytes())?,
+                || self.time(&mut self.state().borrow_mut()),
+                take,
+            ),
+        }
+    }
+
+    // Writing -----------------------------------------------------------------------------------------
+
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        check_key(key)?;
+        core.check_value_len(value.map_or(0, <[u8]>::len))?;
+        match (&core.value_format, value) {
+            (Some(value_format), Some(value)) => self.write_encoded(core, value_format, key, value),
+            _ => self.write_stored(core, key, value),
+        }
+    }
+
+    /// Writes to a table that does not store values as they are.
+    fn write_encoded(
+        &mut self,
+        core: &Arc<TableCore>,
+        value_format: &ValueFormat,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let clock = &self.inner().clock;
+        let mut stored = {
+            let state = &mut **self.state().borrow_mut();
+            let time = &mut state.time;
+            let now = || *time.get_or_insert_with(|| clock.now());
+            let mut stored = std::mem::take(&mut state.encoded);
+            value_format.encode(value, now, &mut stored);
+            stored
+        };
+        let written = self.write_stored(core, key, Some(&stored));
+        stored.clear();
+        self.state().borrow_mut().encoded = stored;
+        written
+    }
+
+    fn write_stored(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let context = self.context();
+        let (inner, state) = (&*context.inner, &mut **context.state.borrow_mut());
+        let max = inner.transaction_bytes_max;
+        let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
+        if state.writes.bytes() + needed > max {
+            return Err(Error::TransactionTooLarge { max });
+        }
+        let hash = hash_key(core.id, key);
+        inner.lock_write(state, core, key, hash)?;
+        let table = state.table_index(core);
+        state.writes.put(hash, table, core.id, key, value);
+        Ok(())
+    }
+
+    /// Removes a key if its stored value is one that `which` says and nobody else has the key locked; says
+    /// whether it did.
+    pub(crate) fn remove_stored_if(
+        &mut self,
+        core: &Arc<TableCore>,
+        key: &[u8],
+        which: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        let stripe = self.inner().locks.stripe_of(hash_key(core.id, key));
+        let owner = self.state().borrow().owner;
+        match self.inner().locks.try_lock(stripe, owner) {
+            Some(Locked::Now) => self.state().borrow_mut().locks.push(stripe),
+            Some(Locked::Already) => {}
+            None => return Ok(false),
+        }
+        let found = self.take_locked(core, key, |value| value.to_bytes())?;
+        if !found.is_some_and(|stored| which(&stored)) {
+            return Ok(false);
+        }
+        self.write_stored(core, key, None)?;
+        Ok(true)
+    }
+
+    /// Shows `f` the value that `read` copies as it is stored, if there is one.
+    pub(crate) fn borrow_value<R>(
+        &self,
+        core: &TableCore,
+        read: impl FnOnce(&mut Vec<u8>) -> Result<Option<()>>,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let now = || self.time(&mut self.state().borrow_mut());
+        core.with_value(|out| Ok(read(out)?.is_some()), now, f)
+    }
+
+    /// The time of this transaction for tables in which entries have one.
+    fn time(&self, state: &mut Context) -> u64 {
+        *state.time.get_or_insert_with(|| self.inner().clock.now())
+    }
+
+    /// Sets the value of a key, whether the key exists or not. Reads nothing.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.insert(&t, &1, "uno")?;
+    /// tx.commit()?;
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("uno"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
+    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::TableDropped`], [`Error::ForeignTable`],
+    /// [`Error::Poisoned`].
+    pub fn insert<K: Key, V: Value>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        value: &(impl AsValue<V> + ?Sized),
+    ) -> Result<()> {
+        key.with_key_bytes(|key| {
+            value.with_value_bytes(|value| self.write(&table.core, key, Some(value)))
+        })
+    }
+
+    // Ending ------------------------------------------------------------------------------------------
+
+    fn into_context(mut self) -> PooledContext {
+        self.context
+            .take()
+            .expect("only the transaction's end takes its context")
+    }
+
+    /// Commits the transaction: makes all its writes visible and durable, or none. When this
+    /// returns, the writes are on the device or, with [`Durability::Buffered`] or
+    /// [`Durability::None`], visible.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let commit = tx.commit()?; // on the device
+    /// assert!(commit.seqno() <= db.durable_seqno());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] and [`Error::OutOfSpace`], which leave no trace of the transaction;
+    /// [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
+    /// after reopening.
+    pub fn commit(self) -> Result<Commit> {
+        let options = self.options;
+        self.into_context().commit(options)
+    }
+
+    /// Commits without waiting for the device: makes the writes visible and returns a ticket for
+    /// their durability.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// let ticket = tx.commit_async()?; // visible to other transactions
+    /// ticket.wait()?; // on the device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`]; the ticket reports a failure to become durable.
+    pub fn commit_async(self) -> Result<Ticket> {
+        let options = self.options;
+        self.into_context().commit_async(options)
+    }
+
+    /// Aborts the transaction, as dropping it does.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&t, &1, "one")?;
+    /// tx.abort();
+    /// assert_eq!(db.get(&t, &1)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn abort(self) {
+        drop(self);
+    }
+
+    pub(crate) fn raw_range(
+        &self,
+        core: &Arc<TableCore>,
+        bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> Result<RawRange<'_>> {
+        let inner = self.inner();
+        let core = inner.table_here(core)?;
+        let mut state = self.state().borrow_mut();
+        state.user.reads();
+        let table = state.table_index(core);
+        let slices = (
+            bounds.0.as_ref().map(|b| &b[..]),
+            bounds.1.as_ref().map(|b| &b[..]),
+        );
+        let own = state.writes.sorted_range(table, slices.0, slices.1);
+        let snapshot = state.snapshot.as_ref().map(|s| s.seqno());
+        let (view, tracked) = match snapshot {
+            Some(seqno) => {
+                state.reads.newest = state.reads.newest.max(seqno);
+                (View::At(seqno), None)
+            }
+            None => (View::Latest, Some((&*self.context().ranges, table))),
+        };
+        let now = match &core.value_format {
+            Some(value_format) if value_format.is_timed() => self.time(&mut state),
+            _ => 0,
+        };
+        drop(state);
+        Ok(RawRange::new(
+            inner,
+            core.clone(),
+            view,
+            now,
+            bounds,
+            own,
+            tracked,
+        ))
+    }
+}
+
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_LEN {
+        return Err(Error::KeyTooLong {
+            len: key.len(),
+            max: MAX_KEY_LEN,
+        });
+    }
+    Ok(())
+}
+
+impl Readable for Transaction {
+    fn get<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+    ) -> Result<Option<V>> {
+        let found = key.with_key_bytes(|key| self.read(&table.core, key))?;
+        found.map(V::from_value_bytes).transpose()
+    }
+
+    fn get_with<K: Key, V: Value, R>(
+        &self,
+        table: &Table<K, V>,
+        key: &(impl AsKey<K> + ?Sized),
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let core = &table.core;
+        let read = |out: &mut Vec<u8>| {
+            key.with_key_bytes(|key| self.read_stored(core, key, |value| value.copy_to(out)))
+        };
+        self.borrow_value(core, read, f)
+    }
+
+    fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
+        &self,
+        table: &Table<K, V>,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let core = inner.table_here(&table.core)?;
+        core.prefetch(keys, |key, hint| {
+            let hash = hash_key(core.id, key);
+            inner.locks.prefetch(inner.locks.stripe_of(hash));
+            // For each anew: what makes the keys may read in this transaction.
+            *self.state().borrow_mut().hints.of_key(hash) = hint;
+        });
+        Ok(())
+    }
+
+    fn range<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: impl KeyRange<K>,
+    ) -> Result<Range<'_, K, V>> {
+        Ok(Range::new(
+            self.raw_range(&table.core, range.into_key_bounds())?,
+            table,
+        ))
+    }
+
+    fn prefix<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        prefix: &(impl KeyPrefix<K> + ?Sized),
+    ) -> Result<Range<'_, K, V>> {
+        let bounds = prefix.with_prefix_bytes(prefix_bounds);
+        Ok(Range::new(self.raw_range(&table.core, bounds)?, table))
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state().borrow();
+        f.debug_struct("Transaction")
+            .field("writes", &state.writes.live_len())
+            .field(
+                "reads",
+                &(state.reads.points.len() + self.context().ranges.lock().len()),
+            )
+            .field("locks", &state.locks.len())
+            .finish_non_exhaustive()
+    }
+}
