@@ -1,21 +1,26 @@
-"""Braid beside the module ``sqlite3`` of the standard library, on the same disk, one after the other in each round.
+"""Compare Braid with the module ``sqlite3`` of the standard library on the same disk.
 
     python benchmarks/sqlite.py [--directory DIR] [--rounds N] [--seconds S] [--rows N]
 
-The same work on both: rows of an integer key and 100 bytes. ``sqlite3`` has a table ``(k INTEGER PRIMARY KEY, v
-BLOB)`` with WAL and ``synchronous=FULL``, so that a commit that returned is on the disk, as Braid's is by default; a
-connection a thread, opened in autocommit mode; its statements are cached by the module. Reads are of one row by key.
-"A call for all" is ``table.update`` beside ``executemany``, given the same generator. "In flight" is what one thread can
-have on the way with tickets, and counts what they said is durable; ``sqlite3`` has only commits that wait. With
-``--only`` the lines whose title has that text are measured alone.
-Every write has another value than what is there: SQLite writes no page, and syncs nothing, for a row that stays as it
-was. ``--commits N`` makes N waited commits of one row with each, to be counted with
+Both engines do the same work in each round, one after the other. Rows have an integer key and 100
+bytes. ``sqlite3`` has a table ``(k INTEGER PRIMARY KEY, v BLOB)`` with WAL and
+``synchronous=FULL``, so that a commit is durable when it returns, as Braid's is by default. Each
+thread has a connection in autocommit mode, and the module caches its statements. A read fetches one
+row by key.
+
+- "A call for all" compares ``table.update`` with ``executemany``; both get the same generator.
+- "In flight" uses tickets, and counts the commits that the tickets reported as durable. Every
+  commit of ``sqlite3`` waits.
+- Each write changes the value, because SQLite writes and syncs nothing for an unchanged row.
+- One thread that waits for each commit alternates between the engines after each commit, because
+  the speed of a shared disk changes from second to second. The disk alone takes part in these
+  turns: it writes 4 KiB durably to an existing file, past the page cache, which is the minimum for
+  a commit of one row. All other measurements run by themselves for a while.
+
+A cell is the median of the rounds, with the minimum and the maximum. Every value that is read is
+checked. ``--only TEXT`` measures only the lines whose title contains the text. ``--commits N``
+makes N waited commits of one row with each engine, to be counted with
 ``strace -f -c -e trace=fdatasync,fsync,pwrite64,pwritev2,io_uring_enter``.
-One thread that waits for each commit is measured commit by commit in turns, since a shared disk is another one from
-second to second; the others have it for themselves for a while. In these turns is the disk, too, without an engine: a
-durable write of 4 KiB to a file that is there already, past the system's cache, which is the least that a commit of one
-row can take.
-A cell is the median of the rounds, with the least and the greatest. Every value that is read is checked.
 """
 
 from __future__ import annotations
@@ -38,10 +43,10 @@ from pathlib import Path
 import braid
 
 FILLER = bytes(range(92))
-# Made before: what is measured is not the making of them.
+# Prepared, so that the measurements do not include it.
 VALUES = [number.to_bytes(8, "big") + FILLER for number in range(997)]
 next_value = itertools.cycle(VALUES).__next__
-"""A value that is hardly ever the one that a row has."""
+"""Returns a value that almost always differs from the current one of a row."""
 
 
 def is_value(value: bytes) -> bool:
@@ -50,7 +55,7 @@ def is_value(value: bytes) -> bool:
 
 
 Worker = Callable[[int], Callable[[], int]]
-"""Given a thread's number, what the thread does over and over; that returns how many operations it did."""
+"""Maps a thread's number to the work that it repeats, which returns its operations."""
 
 
 class Braid:
@@ -140,7 +145,7 @@ class Braid:
                     keys = sorted(rng.randrange(rows) for _ in range(batch))
                     tx.insert_many(table, ((key, next_value()) for key in keys))
                 began.append(tx.commit_async())
-            # Counted when it is known to be durable, while the next hundred are under way.
+            # Count commits when they are durable, while the next hundred are in flight.
             for ticket in in_flight:
                 ticket.wait()
             done, in_flight = len(in_flight), began
@@ -196,7 +201,7 @@ class Sqlite:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def connect(self) -> sqlite3.Connection:
-        # Memory for pages as Braid has it; waits for other writers as long as need be.
+        # The cache has the size of Braid's pool; a writer waits for others without limit.
         db = sqlite3.connect(
             self.path, timeout=600, isolation_level=None, check_same_thread=False
         )
@@ -263,7 +268,7 @@ class Sqlite:
 
         return write
 
-    # A commit of sqlite3 is waited for: there is no other.
+    # sqlite3 has only commits that wait.
     pipelined_writer = writer
     pipelined_batch_writer = many_writer
     asyncio_writer = writer
@@ -285,7 +290,7 @@ class Sqlite:
 
 
 class Disk:
-    """What one durable write takes."""
+    """Durable writes to the disk, without an engine."""
 
     name = "disk"
     BLOCK = 4096
@@ -296,7 +301,7 @@ class Disk:
         path.write_bytes(bytes(self.BLOCK * self.BLOCKS))
         self.file = os.open(path, os.O_RDWR | os.O_DIRECT)
         os.fsync(self.file)
-        # Where a page begins, as direct writes want it.
+        # Direct writes need an aligned buffer.
         self.block = mmap.mmap(-1, self.BLOCK)
         self.block.write(FILLER)
 
@@ -322,7 +327,7 @@ def keys_of(number: int, rows: int) -> list[int]:
 
 
 def measure(worker: Worker, threads: int, seconds: float) -> float:
-    """Operations a second of so many threads at once."""
+    """Returns the operations per second of this many threads together."""
     work = [worker(number) for number in range(threads)]
     done = [0] * threads
     ends = [0.0] * threads
@@ -349,8 +354,8 @@ def measure(worker: Worker, threads: int, seconds: float) -> float:
 
 
 def measure_in_turns(workers: list[Worker], seconds: float, times: list[list[float]]) -> list[float]:
-    """Operations a second of one thread of each, which take turns after each commit: what a shared disk is at one
-    moment is the same for all then. The seconds that each commit took are added to ``times``."""
+    """Returns the operations per second of each worker, which take turns after each commit, so that
+    changes of a shared disk affect all alike. Appends the seconds of each commit to ``times``."""
     work = [worker(0) for worker in workers]
     for act in work:
         act()
@@ -367,7 +372,7 @@ def measure_in_turns(workers: list[Worker], seconds: float, times: list[list[flo
     return [count / took for count, took in zip(done, spent)]
 
 
-# One thread that waits for each commit: measured in turns.
+# Work of one thread that waits for each commit; measured in turns.
 WAITING = {"writer", "batch_writer", "many_writer"}
 
 WORK: list[tuple[str, str, int]] = [
@@ -400,14 +405,14 @@ def percentile(times: list[float], percent: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--directory", type=Path, help="where; default: the system's for temporary files")
+    parser.add_argument("--directory", type=Path, help="directory; default: that for temporary files")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument(
-        "--commits", type=int, default=0, help="make so many commits with each, and measure nothing"
+        "--commits", type=int, default=0, help="make this many commits with each engine; measure nothing"
     )
-    parser.add_argument("--only", default="", help="measure only the lines that have this in their title")
+    parser.add_argument("--only", default="", help="measure only the lines whose title contains this")
     options = parser.parse_args()
     work_to_do = [line for line in WORK if options.only in line[0]]
     directory = Path(tempfile.mkdtemp(prefix="braid-bench-", dir=options.directory))
@@ -425,7 +430,7 @@ def main() -> None:
         times: dict[tuple[str, str], list[float]] = {}
         for turn in range(options.rounds):
             for title, work, threads in work_to_do:
-                # Taking turns at being first.
+                # The engines alternate in going first.
                 order: list[Braid | Sqlite | Disk] = [*(engines if turn % 2 == 0 else engines[::-1])]
                 in_turns = threads == 1 and work in WAITING
                 if in_turns:

@@ -1,4 +1,4 @@
-"""A ledger: transfers of many tasks at once, each durable before it is confirmed.
+"""A ledger: concurrent transfers of many tasks, each durable before it is confirmed.
 
     python ledger.py DIRECTORY
 """
@@ -28,7 +28,7 @@ class Ledger:
             self.balances.update({f"account {i}": START for i in range(ACCOUNTS)})
 
     async def transfer(self, giver: str, taker: str, amount: int) -> int:
-        """Returns the transfer's number once it is on the disk."""
+        """Returns the transfer's number once it is durable."""
 
         def move(tx: braid.Transaction) -> tuple[int, braid.Ticket]:
             given = tx.get_for_update(self.balances, giver, 0)

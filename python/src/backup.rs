@@ -1,4 +1,4 @@
-//! Backups and restoring them.
+//! Backups and restores.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::fork::Active;
 use crate::options::parsed;
 use crate::reports;
 
-/// A function of the caller's that is told how it gets on.
+/// The caller's progress function.
 struct Progress {
     function: Option<Py<PyAny>>,
-    /// What it raised first.
+    /// The first exception that the function raised.
     error: Mutex<Option<PyErr>>,
 }
 
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// What was done, unless the function failed.
+    /// Returns the result, or raises the exception of the function.
     fn check<T>(self, done: T) -> PyResult<T> {
         match self
             .error
@@ -54,14 +54,14 @@ impl Progress {
     }
 }
 
-/// Where a backup goes, or comes from.
+/// Destination or source of a backup.
 pub(crate) enum Place {
     Path(PathBuf),
     Stream(Stream),
 }
 
 impl Place {
-    /// A path, or an object that has the method of a stream.
+    /// Accepts a path, or an object that has the method of a stream.
     pub(crate) fn of(given: &Bound<'_, PyAny>, method: &'static str) -> PyResult<Self> {
         match given.getattr_opt(method)? {
             Some(method) => Ok(Place::Stream(Stream::new(method))),
@@ -73,7 +73,7 @@ impl Place {
 /// A method of a binary stream, `read` or `write`.
 pub(crate) struct Stream {
     method: Py<PyAny>,
-    /// What it raised.
+    /// The exception that the method raised.
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
@@ -98,7 +98,8 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.call(|write| {
             let taken = write.call1((PyBytes::new(write.py(), bytes),))?;
-            // A raw file says how much it took; other objects may say nothing, and took all.
+            // A raw file returns how many bytes it took; other objects may return None, and took
+            // all.
             match taken.is_none() {
                 true => Ok(bytes.len()),
                 false => taken.extract(),
@@ -129,7 +130,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was done, unless a stream of the caller's raised something: that is what went wrong then.
+/// Returns the result, or raises the exception of the caller's stream, which is the cause of any
+/// failure.
 fn check_raised<T>(raised: &Mutex<Option<PyErr>>, done: T) -> PyResult<T> {
     match lock(raised).take() {
         Some(error) => Err(error),
@@ -165,7 +167,8 @@ pub(crate) fn make<'py>(
     reports::backup(py, report)
 }
 
-/// What a backup file says about itself; its pages are not looked at. Raises BackupError or IoError.
+/// Reads the description in a backup file, without reading its pages. Raises BackupError or
+/// IoError.
 #[pyfunction]
 pub(crate) fn backup_info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
@@ -188,14 +191,18 @@ fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
     }
 }
 
-/// Restores a database into a directory that is empty or is created, from backups, the full one first and then the
-/// incremental ones from the oldest to the newest, and from an archive if there is one. A backup is a path, or a binary
-/// stream that is open for reading.
+/// Restores a database from backups, and from an archive if one is given, into a directory that is
+/// empty or does not exist. The full backup comes first, then the incremental ones from the oldest
+/// to the newest. A backup is a path, or a binary stream that is open for reading.
 ///
-/// until is the number of the last transaction, or an aware datetime; None: everything. pool_bytes is memory for pages
-/// while the archive is applied. file_mode is the permissions of the files, 0o600 if it is not given. progress is called with the pages so far and in all; what it raises is raised when all is
-/// done. Everything is durable when this returns. A directory in which it failed is no database; empty it before the next
-/// attempt. Raises BackupError, which says what to do, CorruptError, OutOfSpaceError, IoError, LockedError.
+/// until is the sequence number of the last transaction, or an aware datetime; None restores
+/// everything. pool_bytes is memory for pages while the archive is replayed. file_mode sets the
+/// permissions of the files; the default is 0o600. progress is called with the pages so far and the
+/// total; an exception that it raises is raised after the restore.
+///
+/// When restore returns, everything is durable. If it fails, the directory does not contain a
+/// usable database; empty it before the next attempt. Raises BackupError, which says what to do,
+/// CorruptError, OutOfSpaceError, IoError, LockedError.
 #[pyfunction]
 #[pyo3(signature = (backups, path, *, archive = None, until = None, device = None, pool_bytes = None, file_mode = None, progress = None))]
 #[expect(clippy::too_many_arguments, reason = "all but two are named")]

@@ -1,4 +1,5 @@
-//! Entries that a caller gives all at once: encoded one after the other, so that the engine is called once for all.
+//! Batches of entries from the caller, encoded one after the other, so that one call to the engine
+//! writes them all.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -6,23 +7,23 @@ use pyo3::types::{PyDict, PyIterator, PyTuple};
 
 use crate::types::Schema;
 
-/// Encoded entries, in one piece of memory.
+/// Encoded entries in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// Where each key and each value ends.
+    /// Ends of each key and each value.
     ends: Vec<(usize, usize)>,
 }
 
 impl Batch {
-    /// All that there are.
+    /// Encodes all entries.
     pub(crate) fn of(schema: &Schema, entries: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut batch = Self::default();
         batch.fill(schema, &mut Pairs::of(entries)?, usize::MAX)?;
         Ok(batch)
     }
 
-    /// Adds entries until there are so many bytes, or no more entries.
+    /// Encodes entries until the buffer has the given size, or no entries are left.
     pub(crate) fn fill(
         &mut self,
         schema: &Schema,
@@ -60,19 +61,19 @@ impl Batch {
     }
 }
 
-/// The keys and values of a mapping, or of an iterable of pairs.
+/// The entries of a mapping, or of an iterable of pairs.
 pub(crate) struct Pairs<'py> {
     iterator: Bound<'py, PyIterator>,
-    /// What the iterator's items are the keys of, if they are no pairs.
+    /// Set if the iterator returns the keys of a mapping rather than pairs.
     mapping: Option<Bound<'py, PyAny>>,
-    /// How many there were.
+    /// Number of entries returned so far.
     count: usize,
 }
 
 impl<'py> Pairs<'py> {
     pub(crate) fn of(entries: &Bound<'py, PyAny>) -> PyResult<Self> {
         let (iterable, mapping) = match entries.cast_exact::<PyDict>() {
-            // A copy, which nobody changes meanwhile.
+            // A copy, which no other thread can change.
             Ok(dict) => (dict.items().into_any(), None),
             Err(_) if entries.hasattr("keys")? => {
                 (entries.call_method0("keys")?, Some(entries.clone()))

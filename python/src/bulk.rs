@@ -1,4 +1,4 @@
-//! Loading a table from sorted entries, past the log.
+//! Bulk loads: building a table from sorted entries, without the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,19 +13,20 @@ use crate::fork::Own;
 use crate::table::Table;
 use crate::types::Schema;
 
-/// What is encoded before the engine is called.
+/// Number of bytes that are encoded before each call to the engine.
 const BATCH_BYTES: usize = 1 << 20;
 
 type Loader = braid::BulkLoader<Bytes, Bytes>;
 
-/// Builds a table from entries in ascending order of their keys, past the log; see Database.bulk_load.
+/// A bulk load: builds a new table from entries in ascending key order; see Database.bulk_load.
 ///
-/// In a with statement its end finishes the load, and an exception aborts it. One that nobody refers to is aborted.
+/// In a with statement, the end of the block finishes the load, and an exception aborts it. A
+/// loader that is garbage-collected is aborted.
 #[pyclass(frozen, generic, weakref, module = "braid")]
 pub(crate) struct BulkLoader {
     handle: Arc<Handle>,
     schema: Schema,
-    /// There until it is finished or aborted.
+    /// Set until the load is finished or aborted.
     loader: Mutex<Option<Own<Loader>>>,
 }
 
@@ -52,7 +53,7 @@ impl Drop for BulkLoader {
     fn drop(&mut self) {
         let loader = self.loader.get_mut();
         let loader = loader.unwrap_or_else(PoisonError::into_inner).take();
-        // To free what was loaded may wait for pages.
+        // Freeing the loaded pages may wait.
         Python::try_attach(|py| py.detach(move || drop(loader)));
     }
 }
@@ -64,8 +65,8 @@ fn over() -> PyErr {
 
 #[pymethods]
 impl BulkLoader {
-    /// Adds an entry, whose key must be above all before; raises OutOfOrderError, and then goes on as if it had not been
-    /// offered.
+    /// Adds an entry. Its key must be greater than all previous ones; otherwise this raises
+    /// OutOfOrderError, and the load continues without the entry.
     fn insert(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = key.py();
         let key = self.schema.encode_key(key)?;
@@ -75,15 +76,15 @@ impl BulkLoader {
         py.detach(|| loader.insert(&key[..], &value[..])).py()
     }
 
-    /// Adds entries in ascending order of their keys, from pairs or a mapping.
+    /// Adds entries in ascending key order, from a mapping or pairs.
     ///
-    /// Raises what insert raises; the entries before the wrong one are added then.
+    /// Raises what insert raises; the entries before the wrong one are added.
     fn extend(&self, entries: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = entries.py();
         let (mut pairs, mut batch) = (Pairs::of(entries)?, Batch::default());
         loop {
             batch.clear();
-            // Not with the loader locked: what makes the entries may add some itself.
+            // Do not hold the lock here: the caller's iterable may use this loader.
             batch.fill(&self.schema, &mut pairs, BATCH_BYTES)?;
             let mut state = self.state(py)?;
             let loader = state.as_mut().ok_or_else(over)?.get_mut()?;
@@ -99,22 +100,23 @@ impl BulkLoader {
         }
     }
 
-    /// How many entries were added.
+    /// Number of entries added so far.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let state = self.state(py)?;
         let len = state.as_ref().ok_or_else(over)?.get()?.len();
         Ok(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// Always: how many entries there are does not make it another thing.
+    /// Always true, whatever the number of entries.
     fn __bool__(&self) -> bool {
         true
     }
 
-    /// Makes everything durable, with a checkpoint, and then visible, all at once; returns the table.
+    /// Makes all entries durable with a checkpoint, and then visible at once; returns the table.
     ///
-    /// Raises TableExistsError if a table got the name meanwhile, OutOfSpaceError, IoError, PoisonedError. There is no
-    /// table then; after PoisonedError that is known only after opening again.
+    /// Raises TableExistsError if a table of this name was created meanwhile, OutOfSpaceError,
+    /// IoError, PoisonedError. After an error there is no table; but after PoisonedError, only
+    /// opening the database again shows whether there is one.
     fn finish(&self, py: Python<'_>) -> PyResult<Table> {
         self.handle.open()?;
         self.handle.writers.check_none()?;
@@ -123,7 +125,7 @@ impl BulkLoader {
         Ok(Table::new(self.handle.clone(), table, self.schema))
     }
 
-    /// Ends the load without a trace. Does nothing after its end.
+    /// Ends the load and discards its entries. Has no effect after the end of the load.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.state(py)?.take();
         py.detach(|| drop(loader));

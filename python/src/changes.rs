@@ -1,4 +1,4 @@
-//! Committed transactions in their order, and feeds.
+//! Change feeds: committed transactions in the order of sequence numbers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,12 +14,13 @@ use crate::errors::{ClosedError, IntoPyResult, broken};
 use crate::fork::Own;
 use crate::types::Schema;
 
-/// A wait is interrupted so often, to see whether somebody pressed Ctrl-C.
+/// Interval at which a wait checks for signals such as Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A place in the order of a database's transactions, behind one of them; str() and Position(text) store it as text.
+/// Position in the order of a database's transactions, after one of them. str() and Position(text)
+/// store it as text.
 ///
-/// It is good for as long as the database lives; one that was restored has other positions.
+/// It stays valid as long as the database exists; a restored database has other positions.
 #[pyclass(frozen, eq, hash, module = "braid")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Position(pub(crate) braid::Position);
@@ -31,18 +32,18 @@ impl Position {
         text.parse().py().map(Self)
     }
 
-    /// The position of to_bytes.
+    /// Converts the result of to_bytes back to a position.
     #[classmethod]
     fn from_bytes(_class: &Bound<'_, PyType>, bytes: [u8; 24]) -> Self {
         Self(braid::Position::from_bytes(bytes))
     }
 
-    /// The position as 24 bytes.
+    /// Returns the position as 24 bytes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.to_bytes())
     }
 
-    /// The number of the transaction that it lies behind.
+    /// Sequence number of the transaction that the position follows.
     #[getter]
     fn seqno(&self) -> u64 {
         self.0.seqno()
@@ -61,16 +62,17 @@ impl Position {
     }
 }
 
-/// What a transaction did to one key.
+/// Change of one key by a transaction.
 #[pyclass(frozen, get_all, module = "braid")]
 pub(crate) struct Change {
-    /// The table's name; None if it was dropped before this was read.
+    /// Name of the table; None if it was dropped before the change was read.
     table: Option<String>,
-    /// The table's number, which it keeps when it is renamed.
+    /// Identifier of the table, which stays the same when the table is renamed.
     table_id: u32,
-    /// The key; as it is stored, in bytes, if there is nothing in Python for the table's types, or the table is gone.
+    /// The key; as stored, in bytes, if the table is gone, or if Python has no class for its types.
     key: Py<PyAny>,
-    /// The new value, or None if the key was removed; in bytes as the key.
+    /// The new value, or None if the key was removed; in bytes under the same conditions as the
+    /// key.
     value: Option<Py<PyAny>>,
 }
 
@@ -86,17 +88,17 @@ impl Change {
     }
 }
 
-/// A committed transaction with what it wrote, each key once.
+/// A committed transaction and its changes; each key occurs once.
 #[pyclass(frozen, get_all, module = "braid")]
 pub(crate) struct ChangeSet {
-    /// Its place in the serial order.
+    /// Sequence number of the transaction, its place in the serial order.
     seqno: u64,
-    /// The position behind it.
+    /// Position after the transaction.
     position: Py<Position>,
-    /// Its writes to tables, a list of Change.
+    /// The changes, a list of Change.
     changes: Py<PyAny>,
-    /// The names of tables that became visible with it and were loaded with Database.bulk_load, a list: what is in them
-    /// does not come as changes, and is to be read from a snapshot.
+    /// Names of tables that a bulk load made visible with this transaction, a list. Their entries
+    /// are not listed as changes; read them from a snapshot.
     loaded: Py<PyAny>,
 }
 
@@ -113,18 +115,20 @@ impl ChangeSet {
 
 struct Reader {
     changes: braid::Changes,
-    /// What the tables hold, by their numbers; None if there is nothing in Python for it.
+    /// Types of the tables, by table identifier; None if Python has no class for them.
     schemas: HashMap<u32, Option<Schema>>,
 }
 
-/// Reads committed, durable transactions in their order; see Database.changes.
+/// A reader of committed, durable transactions, in the order of sequence numbers; see
+/// Database.changes.
 ///
-/// As an iterator it ends when there is nothing more for now, and goes on when there is; next_within waits. While it
-/// is open, the log that it has not read is kept, up to feed_log_bytes.
+/// The iterator ends when there are currently no more transactions, and can be used again later;
+/// next_within waits. While the reader is open, Braid keeps the log that it has not read, up to
+/// feed_log_bytes.
 #[pyclass(frozen, weakref, module = "braid")]
 pub(crate) struct Changes {
     handle: Arc<Handle>,
-    /// There until it is closed.
+    /// Set until the reader is closed.
     reader: Mutex<Option<Own<Reader>>>,
 }
 
@@ -216,10 +220,11 @@ impl Changes {
         }
     }
 
-    /// The next transaction; waits until there is one, but not for longer than `time`, a datetime.timedelta; None then.
+    /// Returns the next transaction. Waits for it for at most `time`, a datetime.timedelta, and
+    /// then returns None.
     ///
-    /// Raises PositionLostError if it was left behind by more log than is kept for it; PoisonedError if there is no
-    /// more because writing failed.
+    /// Raises PositionLostError if the reader fell behind by more log than Braid keeps for it, and
+    /// PoisonedError if a failed write ended the changes.
     fn next_within(&self, py: Python<'_>, time: Duration) -> PyResult<Option<ChangeSet>> {
         let deadline = Instant::now().checked_add(time);
         let mut state = self.state(py)?;
@@ -243,7 +248,7 @@ impl Changes {
         }
     }
 
-    /// The position behind what was returned so far.
+    /// Position after the transactions returned so far.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<Position> {
         let state = self.state(py)?;
@@ -251,7 +256,7 @@ impl Changes {
         Ok(Position(reader.changes.position()))
     }
 
-    /// Lets go of the log that is kept for it.
+    /// Closes the reader, so that Braid no longer keeps log for it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let reader = self.state(py)?.take();
         py.detach(|| drop(reader));
@@ -272,7 +277,7 @@ impl Changes {
     }
 }
 
-/// A named consumer of changes, whose place the database remembers; see Database.feed.
+/// A feed: a consumer's position under a name, stored in the database; see Database.feed.
 #[pyclass(frozen, weakref, module = "braid")]
 pub(crate) struct Feed {
     handle: Arc<Handle>,
@@ -295,29 +300,31 @@ impl Feed {
 
 #[pymethods]
 impl Feed {
-    /// Its name.
+    /// Name of the feed.
     #[getter]
     fn name(&self) -> PyResult<String> {
         Ok(self.feed.get()?.name().to_owned())
     }
 
-    /// The position up to which it was acknowledged. Raises FeedMissingError if it was dropped.
+    /// Position up to which the feed was acknowledged. Raises FeedMissingError if it was dropped.
     fn position(&self, py: Python<'_>) -> PyResult<Position> {
         let feed = self.open()?;
         py.detach(|| feed.position()).py().map(Position)
     }
 
-    /// A reader of the transactions that were not acknowledged yet.
+    /// Opens a reader of the transactions that were not acknowledged yet.
     ///
-    /// Raises FeedMissingError; PositionLostError if more log came than is kept for feeds: then read the tables
-    /// themselves, acknowledge Database.position as it was before, and go on from there.
+    /// Raises FeedMissingError, and PositionLostError if the feed fell behind by more log than
+    /// Braid keeps. In the latter case, note Database.position, read the tables from scratch,
+    /// acknowledge the noted position, and continue from there.
     fn changes(&self, py: Python<'_>) -> PyResult<Changes> {
         let feed = self.open()?;
         let changes = py.detach(|| feed.changes()).py()?;
         Ok(Changes::new(self.handle.clone(), changes))
     }
 
-    /// Notes, durably, that everything up to a position was taken over. This is a transaction of its own.
+    /// Records, durably, that the consumer has processed everything up to a position. The call is a
+    /// transaction of its own.
     ///
     /// Raises FeedMissingError, ForeignPositionError, or what a commit raises.
     fn acknowledge(&self, py: Python<'_>, position: &Bound<'_, Position>) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! Opening a database, and the object that stands for it.
+//! Opening databases, and the class Database.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -27,15 +27,15 @@ use crate::transaction::Transaction;
 use crate::types::Schema;
 use crate::writers::Writers;
 
-/// After this many conflicts in a row `Database.transact` gives up.
+/// `Database.transact` gives up after this many consecutive conflicts.
 const RETRIES_MAX: u32 = 1_000;
 
-/// What all objects of an open database share.
+/// State shared by all objects of an open database.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// There until the drop.
+    /// Set until the drop.
     database: Option<Own<OpenDatabase>>,
-    /// Of the transactions that name none.
+    /// Default durability of transactions.
     pub(crate) durability: Durability,
     pub(crate) writers: Writers,
     residency: Residency,
@@ -45,16 +45,16 @@ pub(crate) struct Handle {
     path: Option<PathBuf>,
 }
 
-/// What a handle opened.
+/// The database of a handle.
 #[derive(Debug)]
 enum OpenDatabase {
     /// For writing.
     Writer(braid::Database),
-    /// Only to be read: the newest state that was asked for.
+    /// Opened read-only: the newest state that the program requested.
     Reader(RwLock<braid::Database>),
 }
 
-/// The database of a handle, in the state that new reads show.
+/// A database in the state that new reads see.
 pub(crate) enum Current<'a> {
     Writer(&'a braid::Database),
     State(braid::Database),
@@ -72,7 +72,7 @@ impl Deref for Current<'_> {
     }
 }
 
-/// The lock is held for the copy of a handle only, never while Python's lock is waited for.
+/// The lock is held only to clone a handle, never while waiting for the interpreter's lock.
 fn state(newest: &RwLock<braid::Database>) -> braid::Database {
     newest
         .read()
@@ -107,13 +107,13 @@ impl Handle {
         self.database.as_ref().expect("only the drop takes it")
     }
 
-    /// Fails in a child of the process that opened the database: to be asked before a mutex of any object of it is
-    /// waited for.
+    /// Fails in a child of the process that opened the database. Call it before waiting for a mutex
+    /// of any of its objects.
     pub(crate) fn check(&self) -> PyResult<()> {
         self.own().check()
     }
 
-    /// The database, if this process opened it.
+    /// Returns the database, if this process opened it.
     #[inline]
     pub(crate) fn any(&self) -> PyResult<Current<'_>> {
         Ok(match self.own().get()? {
@@ -122,9 +122,9 @@ impl Handle {
         })
     }
 
-    /// Fails after the database was closed.
+    /// Fails if the database was closed.
     pub(crate) fn check_open(&self) -> PyResult<()> {
-        // Relaxed: a use while another thread closes the database may come before or after.
+        // Relaxed: a use concurrent with a close may come before or after it.
         match self.closed.load(Ordering::Relaxed) {
             true => Err(ClosedError::new_err(
                 "the database is closed; open it again",
@@ -133,20 +133,20 @@ impl Handle {
         }
     }
 
-    /// The database, if it is open.
+    /// Returns the database, if it is open.
     pub(crate) fn open(&self) -> PyResult<Current<'_>> {
         self.check_open()?;
         self.any()
     }
 
-    /// Moves to the newest durable state, and returns whether that is newer.
+    /// Moves to the newest durable state; returns whether it is newer.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_open()?;
         let OpenDatabase::Reader(newest) = self.own().get()? else {
             return Ok(false);
         };
         let refresh = || -> braid::Result<bool> {
-            // Readers go on with the state before meanwhile.
+            // Meanwhile, readers continue with the previous state.
             let mut database = state(newest);
             if !database.refresh()? {
                 return Ok(false);
@@ -164,7 +164,7 @@ impl Handle {
         py.detach(refresh).py()
     }
 
-    /// Reads one key, with or without the interpreter's lock.
+    /// Reads one key, with or without releasing the interpreter's lock.
     #[inline]
     pub(crate) fn read_key<T: Send>(
         &self,
@@ -178,7 +178,7 @@ impl Handle {
         }
     }
 
-    /// Reads in a snapshot or a transaction, while the database is open.
+    /// Runs a read of a snapshot or a transaction, if the database is open.
     pub(crate) fn read<T: Send>(
         &self,
         py: Python<'_>,
@@ -201,35 +201,36 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The last one closes the database, which may take a checkpoint.
+        // Dropping the last handle closes the database, which may write a checkpoint.
         let database = self.database.take();
         Python::try_attach(|py| py.detach(move || drop(database)));
     }
 }
 
-/// Keeps transactions that collided apart, for longer each time.
+/// Waits after a conflict, longer after each one.
 fn back_off(py: Python<'_>, tries: u32) {
     let random = RandomState::new().hash_one(tries);
     let pause = Duration::from_micros(random % (2 << tries.min(12)));
     py.detach(|| std::thread::sleep(pause));
 }
 
-/// An open database; made by `braid.open` and `braid.in_memory`.
+/// An open database, returned by braid.open and braid.in_memory.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Database {
     handle: Arc<Handle>,
 }
 
-/// Opens the database in a directory, which is created if it is missing, and recovers what a crash left.
+/// Opens the database in a directory, creates it if it is missing, and recovers it after a crash.
 ///
-/// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol, strands, lanes,
-/// epoch, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes, preallocated_log_bytes, transaction_bytes_max,
-/// flushes_in_flight, group_size, discard, read_only, archive, archive_interval, feed_log_bytes, stats_file,
-/// on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md says what each of them means.
+/// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol,
+/// strands, lanes, epoch, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes,
+/// preallocated_log_bytes, transaction_bytes_max, flushes_in_flight, group_size, discard,
+/// read_only, archive, archive_interval, feed_log_bytes, stats_file, on_health_change. Sizes are in
+/// bytes, times are datetime.timedelta; docs/python.md describes each option.
 ///
-/// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError, ReadOnlyError,
-/// OutOfSpaceError, IoError; TypeError or OptionError for an option.
+/// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError,
+/// ReadOnlyError, OutOfSpaceError, IoError; TypeError or OptionError for an option.
 #[pyfunction]
 #[pyo3(signature = (path, **options))]
 pub(crate) fn open(
@@ -250,7 +251,8 @@ pub(crate) fn open(
     })
 }
 
-/// A database in memory, gone with its last object; the options are those of open.
+/// Creates a database in memory, which disappears with its last object. The options are those of
+/// open.
 #[pyfunction]
 #[pyo3(signature = (**options))]
 pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Database> {
@@ -272,12 +274,14 @@ pub(crate) fn in_memory(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> 
 
 #[pymethods]
 impl Database {
-    /// A handle to a table, which is created, durably, if there is none of this name and create is true.
+    /// Opens a table. If there is none of this name and create is true, creates it, durably.
     ///
-    /// key and value are bytes, str, int (which is i64), float (f64, for values only), or one of the types braid.u8 to
-    /// braid.f64. Values are compressed with compression="lz4", and with time_to_live, a datetime.timedelta, entries are
-    /// gone so long after they were written. A table that is there must have been created with the same, if either is
-    /// given. Raises TableTypeError if the table holds other types, TableOptionsError, TableMissingError, TableNameError.
+    /// key and value are bytes, str, int (the same as i64), float (f64, for values only), bool, or
+    /// one of the types braid.u8 to braid.f64; keys can be tuples of these, and values type(None).
+    /// compression="lz4" compresses values. With time_to_live, a datetime.timedelta, an entry
+    /// expires this long after its last write. An existing table must have been created with the
+    /// same options, if any are given. Raises TableTypeError if the table has other types,
+    /// TableOptionsError, TableMissingError, TableNameError.
     #[pyo3(signature = (name, *, key = None, value = None, create = true, compression = None, time_to_live = None))]
     #[expect(clippy::too_many_arguments, reason = "all but one are named")]
     fn table(
@@ -302,7 +306,7 @@ impl Database {
             }
             self.handle.writers.check_none()?;
         }
-        // Compares the types, too.
+        // Compares the types as well.
         let (key, value) = (&*schema.key.name(), &*schema.value.name());
         let table = py.detach(|| match options == TableOptions::default() {
             true => database.create_untyped_table(name, key, value),
@@ -311,8 +315,9 @@ impl Database {
         Ok(Table::new(self.handle.clone(), table.py()?, schema))
     }
 
-    /// Builds a table from entries in ascending order of their keys, past the log: for much data at once. Nobody sees
-    /// anything of it before it is finished. The arguments are those of table.
+    /// Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses
+    /// the log. The table is invisible until the load is finished. The arguments are those of
+    /// table.
     ///
     /// Raises TableExistsError, TableNameError.
     #[pyo3(signature = (name, *, key = None, value = None, compression = None, time_to_live = None))]
@@ -334,7 +339,7 @@ impl Database {
         Ok(BulkLoader::new(self.handle.clone(), schema, loader.py()?))
     }
 
-    /// A handle to a table of whatever types, or None if there is none of this name.
+    /// Opens a table with its stored types; returns None if there is no table of this name.
     fn existing_table(&self, py: Python<'_>, name: &str) -> PyResult<Option<Table>> {
         let database = self.handle.open()?;
         let Some(table) = py.detach(|| database.untyped_table(name)).py()? else {
@@ -345,30 +350,32 @@ impl Database {
         Ok(Some(Table::new(self.handle.clone(), table, schema)))
     }
 
-    /// The names of all tables, sorted.
+    /// Returns the names of all tables, sorted.
     fn table_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let database = self.handle.open()?;
         py.detach(|| database.table_names()).py()
     }
 
-    /// Removes a table with all it holds; says whether there was one of this name.
+    /// Removes a table with all its entries; returns whether there was one of this name.
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
         py.detach(|| database.drop_table(name)).py()
     }
 
-    /// Gives a table another name.
+    /// Renames a table.
     fn rename_table(&self, py: Python<'_>, name: &str, to: &str) -> PyResult<()> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
         py.detach(|| database.rename_table(name, to)).py()
     }
 
-    /// Begins a transaction, to be used in a with statement: its end commits, an exception aborts.
+    /// Begins a transaction. In a with statement, the end of the block commits it, and an exception
+    /// aborts it.
     ///
-    /// isolation is "serializable" or "snapshot"; durability is "immediate", "none", or a datetime.timedelta within
-    /// which a commit is on the disk. Raises OptionError.
+    /// isolation is "serializable" or "snapshot". durability is "immediate", "none", or a
+    /// datetime.timedelta within which the transaction becomes durable after its commit. Raises
+    /// OptionError.
     #[pyo3(signature = (*, isolation = None, durability = None))]
     fn begin(
         &self,
@@ -379,10 +386,11 @@ impl Database {
         self.handle.begin(options)
     }
 
-    /// Calls a function with a transaction and commits it, again and again while that fails with a ConflictError, and
-    /// returns what the function returned.
+    /// Calls a function with a transaction, commits the transaction, and returns the result of the
+    /// function. After a ConflictError it starts again, up to 1,000 times, and then raises the last
+    /// one.
     ///
-    /// Any other exception aborts and is raised, and so is the last conflict after 1,000 tries.
+    /// Any other exception aborts the transaction and propagates.
     #[pyo3(signature = (body, *, isolation = None, durability = None))]
     fn transact<'py>(
         &self,
@@ -410,50 +418,55 @@ impl Database {
         }
     }
 
-    /// Moves a database that was opened with read_only=True to the newest durable state, and returns whether that is
-    /// newer than the one before. Tables and later snapshots and transactions show the new state; open ones keep theirs.
+    /// Moves a database that was opened with read_only=True to the newest durable state, and
+    /// returns whether that state is newer than the previous one. Tables, and snapshots and
+    /// transactions that begin later, show the new state; open ones keep theirs.
     ///
-    /// While another process writes, the new state has every transaction that was acknowledged before the call, and
-    /// nothing that a crash could take back. For a database that is open for writing, this does nothing. Raises what
-    /// open raises; the state stays the same then.
+    /// While another process writes, the new state contains every transaction that was acknowledged
+    /// before the call, and nothing that a crash could take back. For a database that is open for
+    /// writing, this has no effect. Raises what open raises; the database then keeps the previous
+    /// state.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.refresh(py)
     }
 
-    /// A read-only view of what is durable now, which blocks nobody. While it is open, old values are kept for it.
+    /// Takes a read-only view of the durable state, which never blocks a writer. While it is open,
+    /// overwritten values stay in memory for it.
     fn snapshot(&self, py: Python<'_>) -> PyResult<Snapshot> {
         Snapshot::take(py, &self.handle)
     }
 
-    /// Takes a snapshot and keeps it under a name until drop_snapshot, so that other threads find it. It does not outlive
-    /// the open database. Raises SnapshotExistsError.
+    /// Takes a snapshot and keeps it under a name until drop_snapshot, so that other threads can
+    /// find it. It exists only while the database is open. Raises SnapshotExistsError.
     fn create_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
         let database = self.handle.open()?;
         let snapshot = py.detach(|| database.create_snapshot(name)).py()?;
         Ok(Snapshot::new(self.handle.clone(), snapshot))
     }
 
-    /// The snapshot of a name, as it was when it was created. Raises SnapshotMissingError.
+    /// Opens the snapshot of a name; it shows the state in which it was created. Raises
+    /// SnapshotMissingError.
     fn open_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
         let database = self.handle.open()?;
         let snapshot = py.detach(|| database.open_snapshot(name)).py()?;
         Ok(Snapshot::new(self.handle.clone(), snapshot))
     }
 
-    /// The names of all named snapshots, sorted.
+    /// Returns the names of all named snapshots, sorted.
     fn snapshot_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let database = self.handle.open()?;
         Ok(py.detach(|| database.snapshot_names()))
     }
 
-    /// Takes a snapshot's name away; says whether there was one. Those that have it open keep it.
+    /// Removes a snapshot's name; returns whether there was one. Open snapshots stay valid.
     fn drop_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let database = self.handle.open()?;
         Ok(py.detach(|| database.drop_snapshot(name)))
     }
 
-    /// A reader of the committed, durable transactions behind a position, in their order; without one, of those from now
-    /// on. Raises PositionLostError if they are not kept any more, ForeignPositionError.
+    /// Opens a reader of the committed, durable transactions after a position, in the order of
+    /// sequence numbers; without a position, of those from the present on. Raises PositionLostError
+    /// if the log after the position is gone, ForeignPositionError.
     #[pyo3(signature = (position = None))]
     fn changes(&self, py: Python<'_>, position: Option<&Bound<'_, Position>>) -> PyResult<Changes> {
         let database = self.handle.open()?;
@@ -463,7 +476,8 @@ impl Database {
         Ok(Changes::new(self.handle.clone(), changes))
     }
 
-    /// The position behind all that is durable now, or behind the transaction of a number.
+    /// Returns the position after all transactions that are durable now, or after the transaction
+    /// with a sequence number.
     #[pyo3(signature = (seqno = None))]
     fn position(&self, seqno: Option<u64>) -> PyResult<Position> {
         let database = self.handle.open()?;
@@ -473,14 +487,15 @@ impl Database {
         }))
     }
 
-    /// The oldest position from which changes can be read.
+    /// Returns the oldest position from which changes can be read.
     fn oldest_position(&self, py: Python<'_>) -> PyResult<Position> {
         let database = self.handle.open()?;
         Ok(Position(py.detach(|| database.oldest_position())))
     }
 
-    /// A feed by name, which is created, durably, if there is none: it then begins behind what is durable now. The
-    /// database remembers how far it has come, and keeps the log behind that, up to feed_log_bytes.
+    /// Opens a feed by name. If there is none, creates it, durably, at the current durable
+    /// position. The database remembers the position of a feed, and keeps the log after it, up to
+    /// feed_log_bytes.
     fn feed(&self, py: Python<'_>, name: &str) -> PyResult<Feed> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
@@ -488,7 +503,7 @@ impl Database {
         Ok(Feed::new(self.handle.clone(), feed))
     }
 
-    /// All feeds by their names, with the positions up to which they were acknowledged.
+    /// Returns all feeds by name, with the positions up to which they were acknowledged.
     fn feeds(&self, py: Python<'_>) -> PyResult<BTreeMap<String, Position>> {
         let database = self.handle.open()?;
         let feeds = py.detach(|| database.feeds()).into_iter();
@@ -497,19 +512,19 @@ impl Database {
             .collect())
     }
 
-    /// Removes a feed; says whether there was one of this name.
+    /// Removes a feed; returns whether there was one of this name.
     fn drop_feed(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
         py.detach(|| database.drop_feed(name)).py()
     }
 
-    /// Makes a backup while the database is in use: of everything, or with parent, the path of an earlier backup, of what
-    /// changed since that. path is a file that does not exist, or a directory; or a binary stream that is open for
-    /// writing.
+    /// Makes a backup while the database is in use. With parent, the path of an earlier backup, it
+    /// contains only the pages that changed since then. path is a file that does not exist, or a
+    /// directory; or a binary stream that is open for writing.
     ///
-    /// progress is called with the pages so far and in all; what it raises is raised when the backup is made. Raises
-    /// BackupError, CorruptError, OutOfSpaceError, IoError.
+    /// progress is called with the pages so far and the total; an exception that it raises is
+    /// raised after the backup. Raises BackupError, CorruptError, OutOfSpaceError, IoError.
     #[pyo3(signature = (path, *, parent = None, progress = None))]
     fn backup<'py>(
         &self,
@@ -523,65 +538,67 @@ impl Database {
         backup::make(py, &database, place, parent, progress)
     }
 
-    /// Brings the archive up to all that is durable now; returns the number up to which it goes, or None if the database
-    /// was opened without one.
+    /// Archives everything that is durable now; returns the sequence number up to which the archive
+    /// reaches, or None if the database was opened without an archive.
     fn archive_now(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let database = self.handle.open()?;
         py.detach(|| database.archive_now()).py()
     }
 
-    /// Removes all entries whose time to live is over, and says how many.
+    /// Removes all expired entries, and returns their number.
     fn remove_expired(&self, py: Python<'_>) -> PyResult<u64> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
         py.detach(|| database.remove_expired()).py()
     }
 
-    /// Makes the data file as short as what is in it allows.
+    /// Moves pages into free space and truncates the data file.
     fn compact<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let database = self.handle.open()?;
         let report = py.detach(|| database.compact()).py()?;
         reports::compact(py, &report)
     }
 
-    /// Blocks until everything committed so far is durable, whatever its durability. Raises PoisonedError.
+    /// Waits until all transactions committed so far are durable, whatever durability each has.
+    /// Raises PoisonedError.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.open()?;
         py.detach(|| database.sync()).py()
     }
 
-    /// Writes a checkpoint now: the log before it is no longer needed, and its space is used again.
+    /// Writes a checkpoint now. Recovery then no longer needs the log before the checkpoint, and
+    /// Braid reuses its space.
     ///
-    /// Raises OutOfSpaceError, IoError or PoisonedError; the checkpoint before stays good.
+    /// Raises OutOfSpaceError, IoError or PoisonedError; the previous checkpoint stays valid.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         let database = self.handle.open()?;
         py.detach(|| database.checkpoint()).py()
     }
 
-    /// Counters and sizes.
+    /// Returns counters and sizes.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let database = self.handle.any()?;
         reports::stats(py, &py.detach(|| database.stats()))
     }
 
-    /// Whether the database can be written to, and why not.
+    /// Returns whether the database can be written, and if not, why.
     fn health<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let database = self.handle.any()?;
         reports::health(py, &py.detach(|| database.health()))
     }
 
-    /// What opening the database had to recover.
+    /// Returns what was recovered when the database was opened.
     fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         reports::recovery(py, self.handle.any()?.recovery())
     }
 
-    /// The number up to which all transactions are durable.
+    /// Durable sequence number: all transactions up to it are durable.
     #[getter]
     fn durable_seqno(&self) -> PyResult<u64> {
         Ok(self.handle.any()?.durable_seqno())
     }
 
-    /// The database's directory; None in memory.
+    /// Directory of the database; None in memory.
     #[getter]
     fn path(&self) -> Option<PathBuf> {
         self.handle.path.clone()
@@ -593,10 +610,10 @@ impl Database {
         self.handle.closed.load(Ordering::Relaxed)
     }
 
-    /// Closes the database: waits for what is committed and writes a last checkpoint. Everything that came of it fails
-    /// with ClosedError from then on. Closing again does nothing.
+    /// Closes the database: waits for committed transactions and writes a last checkpoint.
+    /// Afterwards, its objects raise ClosedError. Closing again has no effect.
     ///
-    /// Raises PoisonedError, or what a checkpoint can fail with; what was acknowledged is safe even so.
+    /// Raises PoisonedError, or any error of a checkpoint; no acknowledged transaction is lost.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let database = braid::Database::clone(&*self.handle.any()?);
         self.handle.closed.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The engine's errors as exceptions of `braid.errors`.
+//! Conversion of the engine's errors to the exceptions of `braid.errors`.
 
 use braid::{ConflictKind, Error as EngineError};
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ exceptions! {
     SnapshotExistsError SnapshotMissingError TableDroppedError TableExistsError TableMissingError TableNameError
     TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
 }
-/// The result of an operation of the engine, as Python has it.
+/// Converts the result of an operation of the engine.
 pub(crate) trait IntoPyResult<T> {
     fn py(self) -> PyResult<T>;
 }
@@ -25,7 +25,7 @@ impl<T> IntoPyResult<T> for braid::Result<T> {
     }
 }
 
-/// The exception that stands for an error.
+/// Returns the exception for an error.
 #[cold]
 pub(crate) fn exception(error: EngineError) -> PyErr {
     let message = error.to_string();
@@ -74,7 +74,8 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
     }
 }
 
-/// The system's number of an error, which may be wrapped in one that names the file.
+/// Returns the operating system's error number, also from an error that wraps it with the file's
+/// name.
 fn system_error(error: &std::io::Error) -> Option<i32> {
     let wrapped = || {
         let inner = error.get_ref()?.source()?;
@@ -98,19 +99,19 @@ where
     T: for<'py> IntoPyObject<'py>,
 {
     Python::attach(|py| {
-        // An exception without the attribute says the same in its message.
+        // Without the attribute, the message still says the same.
         let _ = error.value(py).setattr(name, value);
     });
     error
 }
 
-/// A use of a transaction after its end.
+/// The error for a use of a transaction after its end.
 #[cold]
 pub(crate) fn ended(how: &str) -> PyErr {
     TransactionEndedError::new_err(format!("the transaction was {how}; begin another one"))
 }
 
-/// What a panic that left a lock behind is told as, to the next one who comes.
+/// The error after a panic poisoned a mutex.
 #[cold]
 pub(crate) fn broken() -> PyErr {
     Error::new_err("an earlier call failed with a panic; close and reopen the database")

@@ -1,11 +1,12 @@
-//! What becomes of the engine in a child process.
+//! Protection of the engine in child processes made by `fork`.
 //!
-//! A child made by `fork` has the parent's memory but none of its other threads, and the files are the parent's.
-//! Were the child to use, close or merely drop what it inherited, both would write to the same files. And a lock
-//! that another thread of the parent held at that moment (of a transaction that waits, or one inside the engine)
-//! stays locked for ever in the child. So a child must not touch any lock of ours or the engine's: inherited objects
-//! refuse every use before they look at anything but a number, and are leaked instead of dropped; and if a database
-//! was open at the fork, nothing is opened in the child either.
+//! Such a child has the parent's memory, but none of its other threads, and shares the parent's
+//! files. If the child used, closed or merely dropped an inherited object, both processes would
+//! write to the same files. A lock that another thread of the parent held at the fork (of a waiting
+//! transaction, or inside the engine) stays locked forever in the child. So a child must not touch
+//! any lock of this package or of the engine. Inherited objects check a number and refuse every use
+//! before anything else, and are leaked instead of dropped. If a database was open at the fork, the
+//! child cannot open any database.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,21 +14,21 @@ use pyo3::prelude::*;
 
 use crate::errors::ForkError;
 
-/// How many forks lie between this process and the first one.
+/// Number of forks between the first process and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Databases that are open, or are being opened or closed.
+/// Number of databases that are open, or are being opened or closed.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a database was active when a fork made this process, or one that it comes from.
+/// Whether a database was active at a fork that made this process or one of its ancestors.
 static TAINTED: AtomicBool = AtomicBool::new(false);
 
-/// The process's generation. Relaxed: it changes only while a child has but one thread.
+/// Returns the process's generation. Relaxed: it changes only while a child has a single thread.
 pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// All relaxed: a child has but one thread.
+/// All relaxed: a child has a single thread.
 #[pyfunction]
 fn after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -36,11 +37,11 @@ fn after_fork() {
     }
 }
 
-/// Notices forks from now on.
+/// Registers a hook that detects forks.
 pub(crate) fn watch(py: Python<'_>) -> PyResult<()> {
     let options = [("after_in_child", wrap_pyfunction!(after_fork, py)?)];
     let os = py.import("os")?;
-    // Not on every system.
+    // Missing on some systems.
     if let Ok(register) = os.getattr("register_at_fork") {
         let options = pyo3::types::IntoPyDict::into_py_dict(options, py)?;
         register.call((), Some(&options))?;
@@ -48,7 +49,8 @@ pub(crate) fn watch(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// A stretch of time in which the engine is at work: from before a database is opened until after it is closed.
+/// A period in which the engine is active: from before a database is opened until after it is
+/// closed.
 #[derive(Debug)]
 pub(crate) struct Active {
     generation: u64,
@@ -56,7 +58,7 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    /// Begins one, unless this process may not use the engine at all.
+    /// Begins a period, unless this process may not use the engine.
     pub(crate) fn begin() -> PyResult<Self> {
         if TAINTED.load(Ordering::Relaxed) {
             return Err(ForkError::new_err(
@@ -64,7 +66,7 @@ impl Active {
                  spawn, or fork before anything is opened",
             ));
         }
-        // The interpreter's lock is held here, and while a fork is made.
+        // The interpreter's lock is held here, and during a fork.
         ACTIVE.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             generation: generation(),
@@ -72,7 +74,7 @@ impl Active {
         })
     }
 
-    /// Ends it, if that was not done before.
+    /// Ends the period, if it has not ended yet.
     pub(crate) fn end(&self) {
         if self.generation == generation() && !self.over.swap(true, Ordering::Relaxed) {
             ACTIVE.fetch_sub(1, Ordering::Relaxed);
@@ -102,10 +104,10 @@ fn inherited() -> PyErr {
     )
 }
 
-/// Something of the engine's that only the process that made it may use, or drop.
+/// A value of the engine that only the process that made it may use or drop.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
-    /// There until the drop.
+    /// Set until the drop.
     value: Option<T>,
     generation: u64,
 }
@@ -118,7 +120,7 @@ impl<T> Own<T> {
         }
     }
 
-    /// Whether this process made it.
+    /// Returns whether this process made the value.
     pub(crate) fn is_own(&self) -> bool {
         self.generation == generation()
     }

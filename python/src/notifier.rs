@@ -1,9 +1,10 @@
-//! From the engine's threads to Python: from the one that completes a flush to the event loop that awaits it, and from
-//! the one that notices a change of health to who listens.
+//! Notifications from the engine's threads to Python: completed flushes to the event loops that
+//! await them, and changes of health to the listener.
 //!
-//! The thread that completes a flush must not wait for the interpreter's lock: whoever holds that lock may wait
-//! for the flush. So it only puts what is due into a channel. A thread of this module's own takes it out, takes the
-//! interpreter's lock, and calls the event loop, once for all that has gathered meanwhile.
+//! The thread that completes a flush must not wait for the interpreter's lock, because the thread
+//! that holds it may wait for the flush. So it only sends a message through a channel. A thread of
+//! this module receives the messages, acquires the interpreter's lock, and calls each event loop
+//! once for all messages that have arrived.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -26,7 +27,7 @@ struct Job {
     future: Py<PyAny>,
 }
 
-/// A function and what it is to be told.
+/// A listener and the health to report.
 struct Reported {
     listener: Arc<Py<PyAny>>,
     health: Health,
@@ -41,11 +42,12 @@ enum Message {
 struct Notifier {
     sender: Sender<Message>,
     thread: JoinHandle<()>,
-    /// The process's, which has the thread.
+    /// Generation of the process that has the notifier's thread.
     generation: u64,
 }
 
-/// The process's notifier, from the first time that a ticket is awaited. Only touched with the interpreter's lock.
+/// The process's notifier, started when a ticket is first awaited. Accessed only with the
+/// interpreter's lock.
 static NOTIFIER: Mutex<Option<Notifier>> = Mutex::new(None);
 
 fn sender() -> PyResult<Sender<Message>> {
@@ -54,7 +56,8 @@ fn sender() -> PyResult<Sender<Message>> {
         if running.generation == fork::generation() {
             return Ok(running.sender.clone());
         }
-        // The thread stayed in the parent process; its end of the channel is not this process's to drop.
+        // The thread stayed in the parent process; this process must not drop its end of the
+        // channel.
         std::mem::forget(notifier.take());
     }
     let (sender, receiver) = mpsc::channel();
@@ -69,14 +72,15 @@ fn sender() -> PyResult<Sender<Message>> {
     Ok(sender)
 }
 
-/// Sees to it that the notifier ends before the interpreter: afterwards it would never get its lock.
+/// Stops the notifier before the interpreter exits; afterwards it could never acquire the
+/// interpreter's lock.
 pub(crate) fn stop_at_exit(py: Python<'_>) -> PyResult<()> {
     let stop = wrap_pyfunction!(stop, py)?;
     py.import("atexit")?.call_method1("register", (stop,))?;
     Ok(())
 }
 
-/// Ends the notifier. What is awaited later starts another one.
+/// Stops the notifier. A later await starts another one.
 #[pyfunction]
 fn stop(py: Python<'_>) {
     let notifier = NOTIFIER
@@ -89,11 +93,11 @@ fn stop(py: Python<'_>) {
         return;
     }
     let _ = notifier.sender.send(Message::Stop);
-    // It may be about to take the interpreter's lock.
+    // The thread may be about to acquire the interpreter's lock.
     let _ = py.detach(|| notifier.thread.join());
 }
 
-/// What is registered with the engine for a [`Job`].
+/// Callback registered with the engine for a [`Job`].
 pub(crate) struct Waiter(Arc<Pending>);
 
 struct Pending {
@@ -122,7 +126,7 @@ impl Waiter {
         self.0.clone().into()
     }
 
-    /// Forgets the job.
+    /// Discards the job.
     pub(crate) fn cancel(&self) {
         drop(self.0.take());
     }
@@ -138,7 +142,7 @@ impl Pending {
 
     fn send(&self) {
         if let Some(job) = self.take() {
-            // After the interpreter's exit nobody listens, and nobody awaits.
+            // After the interpreter's exit, no listener and no awaiting task is left.
             let _ = self.notifier.send(Message::Due(job));
         }
     }
@@ -152,7 +156,7 @@ impl Wake for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Whatever becomes of the engine's side, who awaits is told.
+        // Notify the awaiting task even if the engine drops the callback.
         self.send();
     }
 }
@@ -179,14 +183,15 @@ fn run(receiver: &Receiver<Message>) {
     }
 }
 
-/// What hands a change of health to a Python function, which is called on the notifier's thread.
+/// Returns a callback that passes a change of health to a Python function, on the notifier's
+/// thread.
 pub(crate) fn health_listener(
     listener: &Bound<'_, PyAny>,
 ) -> PyResult<impl Fn(&Health) + Send + Sync + 'static> {
     let (listener, notifier) = (Arc::new(listener.clone().unbind()), sender()?);
     Ok(move |health: &Health| {
         let (listener, health) = (listener.clone(), health.clone());
-        // After the interpreter's exit nobody listens.
+        // After the interpreter's exit, no listener is left.
         let _ = notifier.send(Message::Health(Reported { listener, health }));
     })
 }
@@ -196,13 +201,13 @@ impl Reported {
         let outcome =
             reports::health(py, &self.health).and_then(|health| self.listener.call1(py, (health,)));
         if let Err(error) = outcome {
-            // There is nobody to raise it to.
+            // No caller could catch the exception.
             error.write_unraisable(py, Some(self.listener.bind(py)));
         }
     }
 }
 
-/// Hands all that is due to the event loops, each of which is called once.
+/// Passes all completed jobs to their event loops, with one call per loop.
 fn deliver(py: Python<'_>, jobs: Vec<Job>) {
     type Due = Vec<(Py<PyAny>, Py<Ticket>)>;
     let mut loops: HashMap<usize, (Py<PyAny>, Due)> = HashMap::new();
@@ -218,7 +223,7 @@ fn deliver(py: Python<'_>, jobs: Vec<Job>) {
             let resolve = wrap_pyfunction!(resolve_all, py)?;
             event_loop.call_method1(py, "call_soon_threadsafe", (resolve, due))
         });
-        // A loop that is closed has nobody left who awaits.
+        // A closed loop has no awaiting tasks left.
         drop(called);
     }
 }
@@ -238,7 +243,7 @@ fn resolve_all(py: Python<'_>, due: Vec<(Bound<'_, PyAny>, Bound<'_, Ticket>)>) 
     Ok(())
 }
 
-/// Gives a future its outcome, unless it was cancelled.
+/// Sets the outcome of a future, unless it was cancelled.
 pub(crate) fn resolve(future: &Bound<'_, PyAny>, outcome: PyResult<u64>) -> PyResult<()> {
     if future.call_method0("done")?.extract()? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is done to a database that nobody has open.
+//! Operations on closed databases.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,11 @@ use crate::errors::IntoPyResult;
 use crate::fork::Active;
 use crate::reports::report;
 
-/// Checks a database that nobody has open: every checksum and every structure. Writes nothing.
+/// Checks every checksum and every structure of a database. Writes nothing. Works next to a process
+/// that writes.
 ///
-/// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if it can't look at all.
+/// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if the check is not
+/// possible.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
@@ -29,13 +31,13 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>
     )
 }
 
-/// Saves what can be read of a damaged database that nobody has open into a new one in the directory into, which is
-/// made. Writes nothing to the damaged one.
+/// Saves all readable data of a damaged database that no process has open in a new database in the
+/// directory into, which it creates. Writes nothing to the damaged one.
 ///
-/// The report has a line for each thing that is lost, with the table and the range of keys, or the numbers of the
-/// transactions, and one for each that was damaged, but found or made good otherwise. Raises NotADatabaseError, also if
-/// there is something in into, CorruptError if there is nothing to begin with, LockedError, IncompatibleError,
-/// OutOfSpaceError, IoError.
+/// The losses of the report name the tables and ranges of keys, or the sequence numbers, that are
+/// lost; the damages name other damage, including damage that was repaired. Raises
+/// NotADatabaseError, also if into is not empty, CorruptError if nothing can be saved, LockedError,
+/// IncompatibleError, OutOfSpaceError, IoError.
 #[pyfunction]
 pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
@@ -55,8 +57,9 @@ pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<
     )
 }
 
-/// Brings a database that nobody has open to the format of this version. One that has it already is read, and left as it
-/// is. Raises IncompatibleError, NotADatabaseError, LockedError, CorruptError, IoError.
+/// Converts a database that no process has open to the format of this version. Leaves a database
+/// unchanged that already has this format. Raises IncompatibleError, NotADatabaseError,
+/// LockedError, CorruptError, IoError.
 #[pyfunction]
 pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
@@ -64,8 +67,8 @@ pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny
     report!(py, "UpgradeReport", from_format: report.from, to_format: report.to)
 }
 
-/// A database that nobody has open, for people to read: its properties, its pages, and the transactions of its log.
-/// Raises NotADatabaseError, LockedError, IncompatibleError, CorruptError, IoError.
+/// Returns a readable text about a database: its properties, its pages, and the transactions of its
+/// log. Raises NotADatabaseError, LockedError, IncompatibleError, CorruptError, IoError.
 #[pyfunction]
 pub(crate) fn dump(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let _active = Active::begin()?;

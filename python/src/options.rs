@@ -1,4 +1,4 @@
-//! Keyword arguments as the engine's options.
+//! Conversion of keyword arguments to the engine's options.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,15 +12,15 @@ use pyo3::types::{PyBool, PyDelta, PyDict, PyString};
 use crate::errors::OptionError;
 use crate::notifier;
 
-/// The names of the options of `braid.open`, for the message about an unknown one.
+/// Names of the options of `braid.open`, for the error about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
     epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, \
     preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
-/// What `braid.open` was given.
+/// The options of `braid.open`.
 pub(crate) struct OpenOptions {
     pub(crate) builder: Builder,
-    /// Of the transactions that name none.
+    /// Default durability of transactions.
     pub(crate) durability: Durability,
     pub(crate) read_only: bool,
 }
@@ -170,7 +170,7 @@ impl OpenOptions {
     }
 }
 
-/// The options of a transaction, from `isolation` and `durability` as they were given.
+/// Converts the arguments `isolation` and `durability` of a transaction.
 pub(crate) fn transaction_options(
     isolation: Option<&str>,
     given: Option<&Bound<'_, PyAny>>,
@@ -192,7 +192,7 @@ pub(crate) fn transaction_options(
     })
 }
 
-/// The options of a table, from `compression` and `time_to_live` as they were given.
+/// Converts the arguments `compression` and `time_to_live` of a table.
 pub(crate) fn table_options(
     compression: Option<&str>,
     time_to_live: Option<&Bound<'_, PyAny>>,

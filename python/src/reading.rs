@@ -12,7 +12,7 @@ pub(crate) type Bounds = (KeyBound<Vec<u8>>, KeyBound<Vec<u8>>);
 
 /// A transaction or a snapshot while it is being read.
 pub(crate) enum View<'a> {
-    // Mutable, since a transaction can't be shared by threads.
+    // Mutable, because threads cannot share a transaction.
     Transaction(&'a mut braid::Transaction),
     Snapshot(&'a braid::Snapshot),
 }
@@ -62,19 +62,20 @@ impl View<'_> {
     }
 }
 
-/// How much is read.
+/// How much a read covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     Key,
     Range,
 }
 
-/// What can be read.
+/// A source of reads: a transaction or a snapshot.
 pub(crate) trait Source {
-    /// Reads one key, or without the interpreter's lock more than one.
+    /// Runs a read: of one key, or of several without the interpreter's lock.
     ///
     /// # Errors
-    /// What `read` fails with, and what tells that the source was ended or closed.
+    ///
+    /// Those of `read`, and an error if the source was ended or closed.
     fn read<T: Send>(
         &self,
         py: Python<'_>,
@@ -82,7 +83,7 @@ pub(crate) trait Source {
         read: impl FnOnce(View<'_>) -> braid::Result<T> + Send,
     ) -> PyResult<T>;
 
-    /// Changes whenever what was read ahead may no longer be what there is.
+    /// Changes whenever entries that were read ahead may be outdated.
     fn generation(&self) -> u64;
 }
 
@@ -110,14 +111,14 @@ pub(crate) fn contains_key<'py>(
     source.read(py, Extent::Key, |view| view.contains(&table.table, &key))
 }
 
-/// The encoded keys of an iterable.
+/// Encodes the keys of an iterable.
 fn keys_of(table: &Table, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     let keys = keys.try_iter()?;
     keys.map(|key| Ok(table.schema.encode_key(&key?)?.to_vec()))
         .collect()
 }
 
-/// The values of keys, in their order, with `default` for those that are not there.
+/// Returns the values of keys, in their order, and `default` for keys that do not exist.
 pub(crate) fn get_many<'py>(
     source: &impl Source,
     table: &Bound<'py, Table>,
@@ -148,7 +149,7 @@ pub(crate) fn prefetch(
 /// An entry as a tuple.
 pub(crate) type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// The entry at one end of a table.
+/// Returns the entry at one end of a table.
 pub(crate) fn end<'py>(
     source: &impl Source,
     table: &Bound<'py, Table>,
@@ -174,7 +175,7 @@ pub(crate) fn end<'py>(
     )))
 }
 
-/// The bounds of `range(table, start, stop)`.
+/// Returns the bounds of `range(table, start, stop)`.
 pub(crate) fn range_bounds(
     table: &Table,
     start: Option<&Bound<'_, PyAny>>,
@@ -196,7 +197,7 @@ pub(crate) fn range_bounds(
     Ok((lower, upper))
 }
 
-/// The bounds of `prefix(table, prefix)`.
+/// Returns the bounds of `prefix(table, prefix)`.
 pub(crate) fn prefix_bounds(table: &Table, prefix: &Bound<'_, PyAny>) -> PyResult<Bounds> {
     Ok(braid::prefix_bounds(&table.schema.encode_prefix(prefix)?))
 }

@@ -1,11 +1,11 @@
-//! What a database tells about itself, as the classes of `braid.reports`.
+//! Reports of a database, as instances of the classes of `braid.reports`.
 
 use braid::{
     BackupInfo, BackupReport, CompactReport, Estimate, Health, RecoveryReport, RestoreReport, Stats,
 };
 use pyo3::prelude::*;
 
-/// An instance of a class of `braid.reports`.
+/// Creates an instance of a class of `braid.reports`.
 macro_rules! report {
     ($py:expr, $class:literal, $($field:ident: $value:expr),* $(,)?) => {{
         let fields = pyo3::types::PyDict::new($py);

@@ -1,23 +1,25 @@
-//! Whether to let go of the interpreter's lock for a read of one key.
+//! Decides whether a read of one key releases the interpreter's lock.
 //!
-//! A read from memory takes a few hundred nanoseconds. To let go of the lock for it costs a tenth of that while
-//! nobody else wants the lock, and a change of threads, which is many times as much as the read, when somebody does.
-//! A read from the disk takes a hundred microseconds, for which no other thread should stand still. So the lock
-//! is kept as long as the reads before found their pages in memory. See "The interpreter's lock" in docs/python.md.
+//! A read from memory takes a few hundred nanoseconds. Releasing the lock costs a tenth of that
+//! while no other thread wants it; otherwise it costs a switch of threads, which takes many times
+//! as long as the read. A read from the disk takes a hundred microseconds, during which other
+//! threads should run. So a read keeps the lock if previous reads found their pages in memory. See
+//! "Threads, processes, the interpreter's lock" in docs/python.md.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use braid::{Database, Protocol};
 
-/// How many reads there are between two looks: a look costs as much as a few reads.
+/// Number of reads between two checks: a check costs as much as a few reads.
 const LOOK_EVERY: u32 = 256;
 
-/// What is known of where reads find their pages. All relaxed: it is a guess, and being wrong costs only time.
+/// Whether reads recently found their pages in memory. All accesses are relaxed: this is a guess,
+/// and a wrong guess only costs time.
 #[derive(Debug)]
 pub(crate) struct Residency {
     in_memory: AtomicBool,
     reads: AtomicU32,
-    /// Pages loaded until the last look.
+    /// Number of pages loaded up to the last check.
     page_loads: AtomicU64,
 }
 
@@ -30,7 +32,7 @@ impl Residency {
         }
     }
 
-    /// Whether the next read will likely find its pages in memory.
+    /// Returns whether the next read will likely find its pages in memory.
     #[inline]
     pub(crate) fn is_likely(&self, database: &Database) -> bool {
         if self
@@ -48,7 +50,7 @@ impl Residency {
         let stats = database.stats();
         let loads = stats.store.page_loads;
         let unchanged = self.page_loads.swap(loads, Ordering::Relaxed) == loads;
-        // Under this protocol a read of what is not durable yet waits for a flush.
+        // Under this protocol, a read of data that is not durable yet waits for a flush.
         let waits = stats.protocol == Protocol::Gsn;
         self.in_memory.store(unchanged && !waits, Ordering::Relaxed);
     }

@@ -1,13 +1,12 @@
-//! Points in a transaction that it can return to.
+//! Savepoints of transactions.
 
 use pyo3::prelude::*;
 
 use crate::transaction::Transaction;
 
-/// A point in a transaction; see Transaction.savepoint.
+/// A savepoint of a transaction; see Transaction.savepoint.
 ///
-/// In a with statement an exception takes back what the transaction wrote in the block, and goes on; the
-/// transaction stays open.
+/// In a with statement, an exception undoes the writes of the block; the transaction stays open.
 #[pyclass(frozen, module = "braid")]
 pub(crate) struct Savepoint {
     transaction: Py<Transaction>,
@@ -25,10 +24,11 @@ impl Savepoint {
 
 #[pymethods]
 impl Savepoint {
-    /// Takes back all that the transaction wrote since; the savepoint stands, those made since are gone. What was read
-    /// since stays read, and locks stay held.
+    /// Undoes all writes made since the savepoint, and discards the savepoints set since then; this
+    /// one stays valid. Reads made since then are still validated, and locks stay held.
     ///
-    /// Raises SavepointError if the transaction returned to a point before it, TransactionEndedError.
+    /// Raises SavepointError if the transaction rolled back to an earlier point,
+    /// TransactionEndedError.
     fn rollback(&self, py: Python<'_>) -> PyResult<()> {
         self.transaction.get().rollback_to(py, self.savepoint)
     }
@@ -45,7 +45,7 @@ impl Savepoint {
         _exception: Option<&Bound<'_, PyAny>>,
         _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        // In a transaction that was ended in the block there is nothing to take back.
+        // If the transaction ended in the block, there is nothing to undo.
         if kind.is_some() && self.transaction.get().is_open(py)? {
             self.rollback(py)?;
         }

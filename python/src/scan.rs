@@ -1,8 +1,8 @@
-//! Iterating over a range of a table.
+//! Iteration over a range of a table.
 //!
-//! The engine's iterators borrow what they read from, which Python can't express, and to take the interpreter's
-//! lock for each entry costs more than the entry. So entries are fetched by the batch, and each batch goes on
-//! behind the last entry that was given out.
+//! The engine's iterators borrow from their source, which Python cannot express, and acquiring the
+//! interpreter's lock for each entry costs more than the entry. So entries are fetched in batches,
+//! and each batch continues after the last entry that was returned.
 
 use std::ops::{Bound as KeyBound, Range};
 use std::sync::Mutex;
@@ -19,16 +19,18 @@ use crate::table::Table;
 use crate::transaction::Transaction;
 use crate::types::{Role, Schema};
 
-/// Entries of the first batch. Small: what a transaction reads ahead can be what it conflicts on.
+/// Number of entries of the first batch. Small, because a transaction can conflict on entries that
+/// it reads ahead.
 const FIRST_BATCH: usize = 8;
-/// Entries of the largest of a transaction; each is twice the one before.
+/// Maximum number of entries of a transaction's batch; each batch is twice as large as the previous
+/// one.
 const LARGEST_BATCH: usize = 256;
-/// Entries of the largest of a snapshot, with which nothing conflicts.
+/// Maximum number of entries of a snapshot's batch; nothing conflicts with a snapshot.
 const LARGEST_OF_SNAPSHOT: usize = 2048;
-/// A batch ends with the entry that takes it over so many bytes.
+/// A batch ends with the entry that takes it over this size.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What is iterated over.
+/// Source of an iteration.
 pub(crate) enum Origin {
     Snapshot(Py<Snapshot>),
     Transaction(Py<Transaction>),
@@ -62,21 +64,21 @@ impl Origin {
     }
 }
 
-/// What an iterator gives out.
+/// What an iterator returns for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Items {
     Keys,
     Entries,
 }
 
-/// Entries in one piece of memory: each of the engine's is let go of when the next one is read, so that its memory is
-/// used again at once.
+/// Entries in one buffer: each entry of the engine is released when the next one is read, so that
+/// its memory is reused at once.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Bytes,
-    /// Where each key and each value ends.
+    /// Ends of each key and each value.
     ends: Vec<(usize, usize)>,
-    /// How many were given out.
+    /// Number of entries returned so far.
     given: usize,
 }
 
@@ -85,7 +87,7 @@ impl Batch {
         at.checked_sub(1).map_or(0, |before| self.ends[before].1)
     }
 
-    /// Where the next entry has its key and its value.
+    /// Returns the ranges of the next entry's key and value.
     fn next(&mut self) -> Option<(Range<usize>, Range<usize>)> {
         let (key_end, end) = *self.ends.get(self.given)?;
         let begin = self.begin_of(self.given);
@@ -93,7 +95,7 @@ impl Batch {
         Some((begin..key_end, key_end..end))
     }
 
-    /// The last key that was given out.
+    /// Returns the last key that was returned.
     fn last_given(&self) -> Option<&[u8]> {
         let last = self.given.checked_sub(1)?;
         Some(&self.bytes[self.begin_of(last)..self.ends[last].0])
@@ -102,14 +104,14 @@ impl Batch {
 
 #[derive(Debug)]
 struct Cursor {
-    /// What is left.
+    /// Remaining range.
     bounds: Bounds,
     batch: Batch,
-    /// Entries of the next batch.
+    /// Number of entries of the next batch.
     next_batch: usize,
-    /// The origin's when the batch was fetched.
+    /// Generation of the source when the batch was fetched.
     generation: u64,
-    /// There is nothing behind the batch.
+    /// No entries follow the batch.
     last: bool,
     done: bool,
 }
@@ -161,11 +163,12 @@ impl Entries {
             }
         }
         let (limit, bounds) = (cursor.next_batch, cursor.bounds.clone());
-        // About as much as the last one.
+        // About as much as the last batch used.
         let mut bytes = Vec::with_capacity(cursor.batch.bytes.len());
         let mut ends = std::mem::take(&mut cursor.batch).ends;
         ends.clear();
-        // Before the read: what is written meanwhile by another thread is seen or makes it fetch again.
+        // Before the read: writes of other threads during the read either are visible in it or
+        // cause another fetch.
         cursor.generation = self.origin.generation();
         let reverse = self.reverse;
         cursor.last = self.origin.read(py, |view| {
@@ -246,7 +249,7 @@ impl Entries {
                 }
             }
         });
-        // As an iterator of the engine: after an error it ends.
+        // As an iterator of the engine does, end after an error.
         cursor.done |= entry.is_err();
         entry
     }

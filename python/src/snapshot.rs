@@ -1,4 +1,4 @@
-//! Read-only views.
+//! Snapshots.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,13 +15,13 @@ use crate::table::Table;
 
 type Open = Arc<Own<braid::Snapshot>>;
 
-/// A consistent, read-only view of the database: what was durable when it was taken; see Database.snapshot.
+/// A consistent, read-only view of the durable state at one moment; see Database.snapshot.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) handle: Arc<Handle>,
     seqno: u64,
-    /// There until it is closed.
+    /// Set until the snapshot is closed.
     state: Mutex<Option<Open>>,
     generation: AtomicU64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub(crate) fn take(py: Python<'_>, handle: &Arc<Handle>) -> PyResult<Self> {
         let database = handle.open()?;
-        // Under some protocols a snapshot waits for a flush.
+        // Under some protocols, taking a snapshot waits for a flush.
         let snapshot = py.detach(|| database.snapshot());
         Ok(Self::new(handle.clone(), snapshot))
     }
@@ -68,20 +68,20 @@ impl Source for Snapshot {
     }
 
     fn generation(&self) -> u64 {
-        // Relaxed: whoever iterates while another thread closes it may come before or after.
+        // Relaxed: iteration concurrent with a close may come before or after it.
         self.generation.load(Ordering::Relaxed)
     }
 }
 
 #[pymethods]
 impl Snapshot {
-    /// The number of the newest transaction that it sees.
+    /// Sequence number of the newest transaction that the snapshot shows.
     #[getter]
     fn seqno(&self) -> u64 {
         self.seqno
     }
 
-    /// The value of a key, or `default`.
+    /// Returns the value of a key, or `default`.
     #[pyo3(signature = (table, key, default = None))]
     fn get<'py>(
         &self,
@@ -92,13 +92,13 @@ impl Snapshot {
         reading::get(self, table, key, default)
     }
 
-    /// Whether a key is there.
+    /// Returns whether a key exists.
     fn contains_key(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         reading::contains_key(self, table, key)
     }
 
-    /// The values of several keys, in their order, with `default` for those that are not there; faster than one after
-    /// the other.
+    /// Returns the values of several keys, in their order, and `default` for keys that do not
+    /// exist; faster than one call per key.
     #[pyo3(signature = (table, keys, default = None))]
     fn get_many<'py>(
         &self,
@@ -109,22 +109,22 @@ impl Snapshot {
         reading::get_many(self, table, keys, default)
     }
 
-    /// Brings what reading or writing these keys needs into memory, all at once.
+    /// Loads the pages of these keys into memory, all at once.
     fn prefetch(&self, table: &Bound<'_, Table>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         reading::prefetch(self, table, keys)
     }
 
-    /// The entry with the smallest key, or None.
+    /// Returns the entry with the smallest key, or None.
     fn first<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
         reading::end(self, table, false)
     }
 
-    /// The entry with the largest key, or None.
+    /// Returns the entry with the largest key, or None.
     fn last<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
         reading::end(self, table, true)
     }
 
-    /// The entries from `start` up to `stop`, in order.
+    /// Iterates over the entries from `start` up to `stop`, in order.
     #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false, reverse = false))]
     fn range(
         slf: &Bound<'_, Self>,
@@ -141,7 +141,7 @@ impl Snapshot {
         Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
     }
 
-    /// The entries whose keys begin with `prefix`, in order.
+    /// Iterates over the entries whose keys begin with `prefix`, in order.
     #[pyo3(signature = (table, prefix, *, reverse = false))]
     fn prefix(
         slf: &Bound<'_, Self>,
@@ -156,7 +156,7 @@ impl Snapshot {
         Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
     }
 
-    /// Lets go of the versions that are kept for it.
+    /// Closes the snapshot, so that old versions are no longer kept for it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.state(py)?.take();
         self.generation.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Tables: what names one in a transaction, and a mapping whose every operation is a transaction of its own.
+//! Tables: named in transactions, or used as mappings whose every operation is a transaction of its
+//! own.
 
 use std::ops::Bound as KeyBound;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use crate::scan::{Entries, Items, Origin};
 use crate::snapshot::Snapshot;
 use crate::types::{Schema, class_of};
 
-/// A table of ordered keys with values: a MutableMapping whose every operation is a transaction of its own, and the
-/// name of the table in the methods of Transaction and Snapshot.
+/// A table of ordered keys and their values: a MutableMapping whose every operation is a
+/// transaction of its own, and the argument that names the table in the methods of Transaction and
+/// Snapshot.
 #[pyclass(frozen, generic, mapping, weakref, module = "braid")]
 pub(crate) struct Table {
     pub(crate) handle: Arc<Handle>,
@@ -38,7 +40,7 @@ impl Table {
         }
     }
 
-    /// The durable value of a key.
+    /// Returns the durable value of a key.
     fn find(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
         let database = self.handle.open()?;
         let key = self.schema.encode_key(key)?;
@@ -47,7 +49,7 @@ impl Table {
             .py()
     }
 
-    /// A transaction for one operation, which locks no more than one key and so is in no deadlock.
+    /// Runs a transaction for one operation, which locks at most one key and so cannot deadlock.
     fn write<T: Send>(
         &self,
         py: Python<'_>,
@@ -68,7 +70,7 @@ impl Table {
         py.detach(run).py()
     }
 
-    /// The same for an operation that can conflict with others.
+    /// Runs a transaction for an operation that can conflict with others.
     fn write_many<T: Send>(
         &self,
         py: Python<'_>,
@@ -114,7 +116,7 @@ impl Table {
         }
     }
 
-    /// The value of a key, or `default`.
+    /// Returns the value of a key, or `default`.
     #[pyo3(signature = (key, default = None))]
     fn get<'py>(
         &self,
@@ -186,7 +188,7 @@ impl Table {
         ))
     }
 
-    /// The value of a key, which is set to `default` first if it is not there.
+    /// Returns the value of a key; if the key does not exist, first sets it to `default`.
     #[pyo3(signature = (key, default))]
     fn setdefault<'py>(
         &self,
@@ -209,7 +211,8 @@ impl Table {
         }
     }
 
-    /// Sets many keys in one transaction, from a mapping, pairs or keywords. Raises LimitError if that is too much for one.
+    /// Sets many keys in one transaction, from a mapping, pairs or keywords. Raises LimitError if
+    /// the writes are too large for one transaction.
     #[pyo3(signature = (other = None, /, **entries))]
     fn update(
         &self,
@@ -271,17 +274,17 @@ impl Table {
         self.iterate(py, ALL, Items::Keys, true)
     }
 
-    /// The keys, as a view.
+    /// Returns a view of the keys.
     fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::view(slf, "TableKeys")
     }
 
-    /// The values, as a view.
+    /// Returns a view of the values.
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::view(slf, "TableValues")
     }
 
-    /// The entries, as a view.
+    /// Returns a view of the entries.
     fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::view(slf, "TableItems")
     }
@@ -296,19 +299,19 @@ impl Table {
 
     // Ordered -----------------------------------------------------------------------------------------
 
-    /// The entry with the smallest key, or None.
+    /// Returns the entry with the smallest key, or None.
     fn first<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Entry<'py>>> {
         let snapshot = Snapshot::take(slf.py(), &slf.get().handle)?;
         reading::end(&snapshot, slf, false)
     }
 
-    /// The entry with the largest key, or None.
+    /// Returns the entry with the largest key, or None.
     fn last<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Entry<'py>>> {
         let snapshot = Snapshot::take(slf.py(), &slf.get().handle)?;
         reading::end(&snapshot, slf, true)
     }
 
-    /// The entries from `start` up to `stop`, in order.
+    /// Iterates over the entries from `start` up to `stop`, in order.
     #[pyo3(signature = (start = None, stop = None, *, include_stop = false, reverse = false))]
     fn range(
         &self,
@@ -322,7 +325,7 @@ impl Table {
         self.iterate(py, bounds, Items::Entries, reverse)
     }
 
-    /// The entries whose keys begin with `prefix`, in order.
+    /// Iterates over the entries whose keys begin with `prefix`, in order.
     #[pyo3(signature = (prefix, *, reverse = false))]
     fn prefix(
         &self,
@@ -334,8 +337,8 @@ impl Table {
         self.iterate(py, bounds, Items::Entries, reverse)
     }
 
-    /// The values of several keys, in their order, with `default` for those that are not there; faster than one after
-    /// the other, and all of one moment.
+    /// Returns the values of several keys, in their order, and `default` for keys that do not
+    /// exist; all values are of the same moment. Faster than one call per key.
     #[pyo3(signature = (keys, default = None))]
     fn get_many<'py>(
         slf: &Bound<'py, Self>,
@@ -361,25 +364,25 @@ impl Table {
         reports::estimate(py, &estimate)
     }
 
-    /// The table's present name.
+    /// Current name of the table.
     #[getter]
     fn name(&self) -> String {
         self.table.name()
     }
 
-    /// The type of its keys.
+    /// Type of the keys.
     #[getter]
     fn key_type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         class_of(py, self.schema.key)
     }
 
-    /// The type of its values.
+    /// Type of the values.
     #[getter]
     fn value_type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         class_of(py, self.schema.value)
     }
 
-    /// How its values are compressed: "lz4", or None.
+    /// Compression of the values: "lz4", or None.
     #[getter]
     fn compression(&self) -> PyResult<Option<&'static str>> {
         self.handle.check()?;
@@ -390,7 +393,7 @@ impl Table {
         })
     }
 
-    /// How long an entry lives after it was written last, a datetime.timedelta; None for ever.
+    /// Time to live of an entry after its last write, a datetime.timedelta; None for no limit.
     #[getter]
     fn time_to_live(&self) -> PyResult<Option<Duration>> {
         self.handle.check()?;

@@ -1,4 +1,4 @@
-//! The promise that a transaction becomes durable.
+//! Tickets of asynchronous commits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,16 +12,17 @@ use crate::errors::{IntoPyResult, broken};
 use crate::fork::{self, Own};
 use crate::notifier::{self, Waiter};
 
-/// Tells when a transaction is durable: ask it (poll), wait for it (wait), or await it in asyncio.
+/// Reports when a transaction is durable: check it with poll, block with wait, or await it in
+/// asyncio.
 ///
-/// The transaction becomes durable all the same if nobody does.
+/// The transaction becomes durable even if the ticket is dropped.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Ticket {
     seqno: u64,
-    /// The process's that made it.
+    /// Generation of the process that made the ticket.
     generation: u64,
-    /// Written to only to be polled, which never blocks.
+    /// Locked for writing only to poll, which never blocks.
     ticket: RwLock<Own<braid::Ticket>>,
 }
 
@@ -34,7 +35,7 @@ impl Ticket {
         }
     }
 
-    /// The outcome if it is known.
+    /// Returns the outcome, if it is known.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Option<braid::Result<u64>>> {
         fork::check(self.generation)?;
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;
@@ -43,7 +44,7 @@ impl Ticket {
         Ok(outcome.map(|outcome| outcome.map(|commit| commit.seqno())))
     }
 
-    /// The outcome if it is known; otherwise `waiter` is woken once it is.
+    /// Returns the outcome, if it is known; otherwise registers `waiter` to be woken then.
     fn register(&self, py: Python<'_>, waiter: &Waiter) -> PyResult<Option<braid::Result<u64>>> {
         fork::check(self.generation)?;
         let mut ticket = self.ticket.write_py_attached(py).map_err(|_| broken())?;
@@ -59,13 +60,14 @@ impl Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// The transaction's place in the serial order.
+    /// Sequence number of the transaction, its place in the serial order.
     #[getter]
     fn seqno(&self) -> u64 {
         self.seqno
     }
 
-    /// Whether the transaction is durable; fails if it is known that it will not be.
+    /// Returns whether the transaction is durable. Raises PoisonedError if it will not become
+    /// durable.
     fn poll(&self, py: Python<'_>) -> PyResult<bool> {
         match self.outcome(py)? {
             Some(outcome) => outcome.py().map(|_| true),
@@ -73,7 +75,8 @@ impl Ticket {
         }
     }
 
-    /// Blocks until the transaction is durable; returns its number. Raises PoisonedError if it will not be.
+    /// Waits until the transaction is durable; returns its sequence number. Raises PoisonedError if
+    /// it will not become durable.
     fn wait(&self, py: Python<'_>) -> PyResult<u64> {
         fork::check(self.generation)?;
         let ticket = self.ticket.read_py_attached(py).map_err(|_| broken())?;

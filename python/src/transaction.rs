@@ -22,12 +22,12 @@ use crate::writers;
 enum State {
     Open {
         transaction: Own<braid::Transaction>,
-        /// The thread that wrote last, as [`Writers`] knows it; 0 for none.
+        /// Thread of the last write, as numbered by [`Writers`]; 0 before the first write.
         ///
         /// [`Writers`]: crate::writers::Writers
         writer: u64,
     },
-    /// How it ended.
+    /// How the transaction ended.
     Ended(&'static str),
 }
 
@@ -42,19 +42,20 @@ impl State {
 
 /// A read-write transaction; see Database.begin.
 ///
-/// Its writes are its own until the commit, and its reads see them. A write locks its key, and waits while another
-/// transaction has it locked; WouldDeadlockError if that could be one of the same thread. After its end every use
-/// raises TransactionEndedError. One that nobody refers to is aborted.
+/// Its writes are invisible to others until the commit, and visible to its own reads. A write locks
+/// its key, and waits while another transaction holds the lock; it raises WouldDeadlockError if
+/// that transaction could belong to the same thread. After the end of the transaction, every use
+/// raises TransactionEndedError. A transaction that is garbage-collected is aborted.
 #[pyclass(frozen, weakref, module = "braid")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
     pub(crate) handle: Arc<Handle>,
-    /// Among the transactions of the handle.
+    /// Number of the transaction in its database handle.
     number: u64,
-    /// One thread at a time. Held while a call waits, but never while one waits for the interpreter's lock with
-    /// something of the engine's locked that a thread of the engine needs.
+    /// Serializes threads. A call may hold it while it waits for the engine, but never waits for
+    /// the interpreter's lock while it holds a lock that a thread of the engine needs.
     state: Mutex<State>,
-    /// Counts writes and the end.
+    /// Number of writes, plus one for the end.
     generation: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ impl Transaction {
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
-        // In a child made by fork another thread of the parent may hold the mutex for ever.
+        // In a child made by fork, another thread of the parent may hold the mutex forever.
         self.handle.check()?;
         self.state.lock_py_attached(py).map_err(|_| broken())
     }
@@ -81,16 +82,16 @@ impl Transaction {
         Ok(matches!(*self.state(py)?, State::Open { .. }))
     }
 
-    /// Takes back what was written since a savepoint.
+    /// Undoes all writes made since a savepoint.
     pub(crate) fn rollback_to(&self, py: Python<'_>, savepoint: braid::Savepoint) -> PyResult<()> {
         let mut state = self.state(py)?;
         state.open()?.rollback_to(&savepoint).py()?;
-        // What was read ahead may have been written since.
+        // Entries that were read ahead may be outdated.
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Calls what takes locks of the engine, and may wait for them.
+    /// Runs a write, which may wait for locks of the engine.
     fn write<T: Send>(
         &self,
         py: Python<'_>,
@@ -109,7 +110,7 @@ impl Transaction {
             self.handle.writers.enter(self.number, thread)?;
             *writer = thread;
         }
-        // Relaxed: iterators of another thread may come before or after.
+        // Relaxed: iterators of other threads may come before or after.
         self.generation.fetch_add(1, Ordering::Relaxed);
         py.detach(|| write(transaction)).py()
     }
@@ -136,7 +137,7 @@ impl Transaction {
         outcome.py()
     }
 
-    /// Commits if nobody has ended it.
+    /// Commits, unless the transaction has ended.
     pub(crate) fn commit_if_open(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
         if matches!(*state, State::Open { .. }) {
@@ -145,7 +146,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Aborts if nobody has ended it.
+    /// Aborts, unless the transaction has ended.
     pub(crate) fn abort_if_open(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
         if matches!(*state, State::Open { .. }) {
@@ -180,7 +181,8 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
-        // In a child made by fork another thread of the parent may hold the writers' mutex for ever.
+        // In a child made by fork, another thread of the parent may hold the writers' mutex
+        // forever.
         if let State::Open { transaction, .. } = state
             && transaction.is_own()
         {
@@ -194,7 +196,7 @@ impl Drop for Transaction {
 impl Transaction {
     // Reading -----------------------------------------------------------------------------------------
 
-    /// The value of a key, or `default`.
+    /// Returns the value of a key, or `default`.
     #[pyo3(signature = (table, key, default = None))]
     fn get<'py>(
         &self,
@@ -205,13 +207,13 @@ impl Transaction {
         reading::get(self, table, key, default)
     }
 
-    /// Whether a key is there.
+    /// Returns whether a key exists.
     fn contains_key(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         reading::contains_key(self, table, key)
     }
 
-    /// The values of several keys, in their order, with `default` for those that are not there; faster than one after
-    /// the other.
+    /// Returns the values of several keys, in their order, and `default` for keys that do not
+    /// exist; faster than one call per key.
     #[pyo3(signature = (table, keys, default = None))]
     fn get_many<'py>(
         &self,
@@ -222,22 +224,22 @@ impl Transaction {
         reading::get_many(self, table, keys, default)
     }
 
-    /// Brings what reading or writing these keys needs into memory, all at once.
+    /// Loads the pages of these keys into memory, all at once.
     fn prefetch(&self, table: &Bound<'_, Table>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         reading::prefetch(self, table, keys)
     }
 
-    /// The entry with the smallest key, or None.
+    /// Returns the entry with the smallest key, or None.
     fn first<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
         reading::end(self, table, false)
     }
 
-    /// The entry with the largest key, or None.
+    /// Returns the entry with the largest key, or None.
     fn last<'py>(&self, table: &Bound<'py, Table>) -> PyResult<Option<Entry<'py>>> {
         reading::end(self, table, true)
     }
 
-    /// The entries from `start` up to `stop`, in order.
+    /// Iterates over the entries from `start` up to `stop`, in order.
     #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false, reverse = false))]
     fn range(
         slf: &Bound<'_, Self>,
@@ -254,7 +256,7 @@ impl Transaction {
         Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
     }
 
-    /// The entries whose keys begin with `prefix`, in order.
+    /// Iterates over the entries whose keys begin with `prefix`, in order.
     #[pyo3(signature = (table, prefix, *, reverse = false))]
     fn prefix(
         slf: &Bound<'_, Self>,
@@ -269,7 +271,8 @@ impl Transaction {
         Ok(Entries::new(origin, table, bounds, Items::Entries, reverse))
     }
 
-    /// The value of a key, or `default`, locked against other writers until the transaction ends.
+    /// Returns the value of a key, or `default`, and locks the key against other writers until the
+    /// transaction ends.
     #[pyo3(signature = (table, key, default = None))]
     fn get_for_update<'py>(
         &self,
@@ -302,9 +305,9 @@ impl Transaction {
         self.write(py, |tx| tx.insert(&table.table, &key[..], &value[..]))
     }
 
-    /// Sets many keys, from a mapping or pairs, for less than one after the other costs.
+    /// Sets many keys, from a mapping or pairs; faster than one call per entry.
     ///
-    /// After an error some of them may be set in the transaction; a savepoint takes them back.
+    /// After an error, some of them may be set in the transaction; a savepoint can undo them.
     fn insert_many(&self, table: &Bound<'_, Table>, entries: &Bound<'_, PyAny>) -> PyResult<()> {
         let (py, table) = (table.py(), table.get());
         self.handle.check()?;
@@ -316,7 +319,7 @@ impl Transaction {
         })
     }
 
-    /// Sets the value of a key and returns the one before, or None.
+    /// Sets the value of a key and returns the previous value, or None.
     fn replace<'py>(
         &self,
         table: &Bound<'py, Table>,
@@ -331,7 +334,7 @@ impl Transaction {
         before.transpose()
     }
 
-    /// Sets the value of a key that is not there; says whether it did.
+    /// Sets the value of a key if the key does not exist; returns whether it did so.
     fn insert_if_absent(
         &self,
         table: &Bound<'_, Table>,
@@ -346,15 +349,15 @@ impl Transaction {
         })
     }
 
-    /// Removes a key; says whether it was there.
+    /// Removes a key; returns whether it existed.
     fn remove(&self, table: &Bound<'_, Table>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, table) = (table.py(), table.get());
         let key = table.schema.encode_key(key)?;
         self.write(py, |tx| tx.remove(&table.table, &key[..]))
     }
 
-    /// Removes the keys from `start` up to `stop`; says how many there were. They are gathered in memory: for a whole
-    /// table, drop_table costs less.
+    /// Removes the keys from `start` up to `stop`; returns their number. The keys are collected in
+    /// memory; to remove a whole table, drop_table costs less.
     #[pyo3(signature = (table, start = None, stop = None, *, include_stop = false))]
     fn remove_range(
         &self,
@@ -384,7 +387,8 @@ impl Transaction {
         }
     }
 
-    /// Sets, or removes with None, a key if its value is `expected` (None: it is not there); says whether it did.
+    /// Sets a key to `new` (None: removes it) if its value is `expected` (None: if it does not
+    /// exist); returns whether it did so.
     fn compare_and_set(
         &self,
         table: &Bound<'_, Table>,
@@ -404,7 +408,8 @@ impl Transaction {
         })
     }
 
-    /// Replaces the value of a key by what `update` makes of it and returns the value before; None: not there.
+    /// Replaces the value of a key by the result of `update`, and returns the previous value; None
+    /// stands for an absent key.
     fn fetch_update<'py>(
         &self,
         table: &Bound<'py, Table>,
@@ -422,7 +427,7 @@ impl Transaction {
         Ok(before)
     }
 
-    /// A point that the transaction can return to: by its rollback, or by an exception in a with statement.
+    /// Sets a savepoint: its rollback, or an exception in its with block, undoes later writes.
     fn savepoint(slf: &Bound<'_, Self>) -> PyResult<Savepoint> {
         let savepoint = slf.get().state(slf.py())?.open()?.savepoint();
         Ok(Savepoint::new(slf.clone().unbind(), savepoint))
@@ -430,26 +435,29 @@ impl Transaction {
 
     // Ending ------------------------------------------------------------------------------------------
 
-    /// Makes the writes visible and durable, together or not at all; returns the place in the serial order.
+    /// Makes the writes visible and durable, all or none; returns the transaction's sequence
+    /// number, its place in the serial order.
     ///
-    /// Raises ConflictError or OutOfSpaceError, after which nothing of the transaction remains; PoisonedError if the log
-    /// failed, and then it is known only after opening again whether it survives.
+    /// Raises ConflictError or OutOfSpaceError, after which the transaction leaves no trace, and
+    /// PoisonedError if the log failed; then only opening the database again shows whether the
+    /// transaction survived.
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
         let state = self.state(py)?;
         let commit = self.end(py, state, "committed", braid::Transaction::commit)?;
         Ok(commit.seqno())
     }
 
-    /// Makes the writes visible and returns a Ticket, without waiting, that tells when they are durable.
+    /// Makes the writes visible, and returns, without waiting, a Ticket that reports when they are
+    /// durable.
     ///
-    /// Raises what commit raises; a failure to become durable is the ticket's.
+    /// Raises what commit raises; the ticket reports a failure to become durable.
     fn commit_async(&self, py: Python<'_>) -> PyResult<Ticket> {
         let state = self.state(py)?;
         let ticket = self.end(py, state, "committed", braid::Transaction::commit_async)?;
         Ok(Ticket::new(ticket))
     }
 
-    /// Ends the transaction without a trace.
+    /// Ends the transaction and discards its writes.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.state(py)?.open()?;
         self.abort_if_open(py)

@@ -1,6 +1,7 @@
-//! What the keys and values of a table are in Python, and their bytes.
+//! Types of keys and values in Python, and their encoding.
 //!
-//! The names are those that the Rust types have in the catalog, so both languages open each other's tables.
+//! Their names are those of the Rust types in the catalog, so each language can open the other's
+//! tables.
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
@@ -22,9 +23,9 @@ pub(crate) enum ColumnType {
     Bytes,
     String,
     Bool,
-    /// Of values only.
+    /// For values only.
     Unit,
-    /// Of keys only.
+    /// For keys only.
     Tuple(Parts),
     U8,
     U16,
@@ -40,10 +41,10 @@ pub(crate) enum ColumnType {
     F64,
 }
 
-/// The types of a tuple's parts, of which there are two or more.
+/// Types of a tuple's parts; at least two.
 pub(crate) type Parts = &'static [ColumnType];
 
-/// A list that lives as long as the program, once for all tuples of these parts: a program has few.
+/// Returns the list of these parts, which is allocated once and lives forever: a program has few.
 fn interned(parts: Vec<ColumnType>) -> Parts {
     static ALL: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,7 @@ impl ColumnType {
         Self::F64,
     ];
 
-    /// The type's name in the catalog.
+    /// Returns the type's name in the catalog.
     pub(crate) fn name(self) -> Cow<'static, str> {
         macro_rules! names {
             ($($variant:ident $type:ident),*) => {
@@ -100,7 +101,7 @@ impl ColumnType {
         Cow::Borrowed(for_integers!(names))
     }
 
-    /// The type that has a name in the catalog, if there is one in Python.
+    /// Returns the type with a name in the catalog, if Python has it.
     fn of_name(name: &str) -> Option<Self> {
         if let Some(inner) = name.strip_prefix('(').and_then(|n| n.strip_suffix(')'))
             && !inner.is_empty()
@@ -115,7 +116,7 @@ impl ColumnType {
         all.find(|column| column.name() == name)
     }
 
-    /// The length of every encoded key, if all have the same.
+    /// Returns the length of an encoded key, if it is the same for all keys.
     fn fixed_len(self) -> Option<usize> {
         macro_rules! lengths {
             ($($variant:ident $type:ident),*) => {
@@ -132,12 +133,13 @@ impl ColumnType {
         for_integers!(lengths)
     }
 
-    /// Whether it can be the type of keys.
+    /// Returns whether keys can have this type.
     fn is_key(self) -> bool {
         !matches!(self, Self::F32 | Self::F64 | Self::Unit)
     }
 
-    /// What a caller named: `bytes`, `str`, `int`, `bool`, `float`, `type(None)`, `tuple[...]` of these, or a [`Type`].
+    /// Returns the type for an argument: `bytes`, `str`, `int`, `bool`, `float`, `type(None)`,
+    /// `tuple[...]` of these, or a [`Type`].
     pub(crate) fn of_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = argument.py();
         if let Ok(named) = argument.cast::<Type>() {
@@ -167,7 +169,7 @@ impl ColumnType {
         )))
     }
 
-    /// The tuple of parts that a caller named.
+    /// Returns the tuple type with these parts.
     fn tuple(parts: &Bound<'_, PyTuple>) -> PyResult<Self> {
         if parts.len() < 2 {
             return Err(PyTypeError::new_err(
@@ -201,7 +203,7 @@ impl ColumnType {
     }
 }
 
-/// The parts of a tuple's name without its parentheses.
+/// Splits the name of a tuple type, without its parentheses, into its parts.
 fn parts_of(names: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     names
@@ -216,21 +218,21 @@ fn parts_of(names: &str) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
-/// A type for tables that Python has no class for: a number of a fixed width, `braid.u64`, or a tuple,
-/// `braid.tuple_of(str, braid.u64)`.
+/// A type of keys or values that has no Python class: a number of a fixed width, such as braid.u64,
+/// or a tuple, such as braid.tuple_of(str, braid.u64).
 #[pyclass(frozen, eq, hash, generic, module = "braid")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Type(pub(crate) ColumnType);
 
-/// The type of keys that are tuples of these types, which may be braid's numbers; `tuple[str, int]` is the same for
-/// types that are classes.
+/// Returns the type of keys that are tuples of these types. Unlike tuple[str, int], it accepts
+/// braid's number types.
 #[pyfunction]
 #[pyo3(signature = (*parts))]
 pub(crate) fn tuple_of(parts: &Bound<'_, PyTuple>) -> PyResult<Type> {
     ColumnType::tuple(parts).map(Type)
 }
 
-/// What names a column's type in Python.
+/// Returns the Python object that names a column's type.
 pub(crate) fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_, PyAny>> {
     Ok(match column {
         ColumnType::Bytes => py.get_type::<PyBytes>().into_any(),
@@ -240,14 +242,14 @@ pub(crate) fn class_of(py: Python<'_>, column: ColumnType) -> PyResult<Bound<'_,
         ColumnType::I64 => py.get_type::<PyInt>().into_any(),
         ColumnType::F64 => py.get_type::<PyFloat>().into_any(),
         ColumnType::Tuple(_) => Bound::new(py, Type(column))?.into_any(),
-        // The object of the module: pickle compares identities.
+        // Return the module's object: pickle compares identities.
         number => py.import("braid._braid")?.getattr(&*number.name())?,
     })
 }
 
 #[pymethods]
 impl Type {
-    /// The name that the catalog has for it.
+    /// Name of the type in the catalog.
     #[getter]
     fn name(&self) -> Cow<'static, str> {
         self.0.name()
@@ -280,7 +282,7 @@ impl Type {
 
 /// An encoded key or value.
 pub(crate) enum Encoded<'a> {
-    /// Of an immutable Python object.
+    /// Borrowed from an immutable Python object.
     Borrowed(&'a [u8]),
     Short([u8; 16], u8),
     Owned(Vec<u8>),
@@ -307,7 +309,7 @@ impl Deref for Encoded<'_> {
     }
 }
 
-/// What a table holds.
+/// Types of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schema {
     pub(crate) key: ColumnType,
@@ -403,7 +405,7 @@ fn encode<'a>(
     for_integers!(numbers)
 }
 
-/// Appends a part of a tuple that others follow.
+/// Appends a part of a tuple that is not the last one.
 fn encode_part(column: ColumnType, part: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
     let encoded = encode(column, Role::Key, part)?;
     match column.fixed_len() {
@@ -456,7 +458,7 @@ fn encode_bytes<'a>(role: Role, object: &'a Bound<'_, PyAny>) -> PyResult<Encode
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Encoded::Borrowed(bytes.as_bytes()));
     }
-    // These can change while the interpreter's lock is not held.
+    // These can change while the interpreter's lock is released.
     if let Ok(bytes) = object.cast::<PyByteArray>() {
         return Ok(Encoded::Owned(bytes.to_vec()));
     }
@@ -479,7 +481,7 @@ fn decode<'py>(
                 ColumnType::Bytes => Ok(PyBytes::new(py, &bytes).into_any()),
                 ColumnType::String => match std::str::from_utf8(&bytes) {
                     Ok(text) => Ok(PyString::new(py, text).into_any()),
-                    // Fails, too, with the engine's words.
+                    // Fails as well, with the engine's message.
                     Err(_) => Ok(PyString::new(py, &<String as Value>::from_value_bytes(bytes).py()?).into_any()),
                 },
                 ColumnType::Bool => <bool as Key>::from_key_bytes(bytes).py()?.into_bound_py_any(py),
@@ -502,7 +504,7 @@ fn decode<'py>(
 }
 
 impl Schema {
-    /// What the catalog says, if there are Python types for it.
+    /// Returns the schema for type names of the catalog, if Python has the types.
     pub(crate) fn of_names(key: &str, value: &str) -> PyResult<Self> {
         let find = |name: &str| {
             ColumnType::of_name(name).ok_or_else(|| {
@@ -517,7 +519,7 @@ impl Schema {
         })
     }
 
-    /// What a caller named, for bytes where nothing is named.
+    /// Returns the schema for the caller's arguments; the default is bytes.
     pub(crate) fn of_arguments(
         key: Option<&Bound<'_, PyAny>>,
         value: Option<&Bound<'_, PyAny>>,
@@ -532,7 +534,7 @@ impl Schema {
         encode(self.key, Role::Key, key)
     }
 
-    /// What the keys begin with that begin with these parts, or this string.
+    /// Encodes the common prefix of the keys that begin with these parts, or with this string.
     pub(crate) fn encode_prefix(&self, prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
         match self.key {
             ColumnType::Bytes | ColumnType::String => Ok(self.encode_key(prefix)?.to_vec()),
@@ -566,7 +568,7 @@ impl Schema {
         decode(py, self.key, Role::Key, key)
     }
 
-    /// A key or value that is a part of `bytes`: what Python copies anyway is not cut off before.
+    /// Decodes a key or value inside `bytes`, without a copy where Python makes one anyway.
     pub(crate) fn decode_part<'py>(
         &self,
         py: Python<'py>,

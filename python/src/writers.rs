@@ -1,9 +1,9 @@
-//! One writing transaction a thread.
+//! Enforcement of one writing transaction per thread.
 //!
-//! A write waits while another transaction has the lock of its key, or of one that shares the lock's stripe. If
-//! that transaction is a sister on the same thread, which sleeps, nobody will ever end it: an easy mistake where
-//! `table[key] = value` stands inside a `with db.begin()`, or where two tasks of one event loop have a transaction
-//! each. So the second one gets an exception.
+//! A write waits while another transaction holds the lock of its key, or of a key in the same
+//! stripe. If that transaction belongs to the same thread, which is now waiting, nothing will ever
+//! end it. This is an easy mistake: `table[key] = value` inside a `with db.begin()`, or two tasks
+//! of one event loop with a transaction each. So the second writer gets an exception.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::errors::WouldDeadlockError;
 
-/// This thread's number, from 1.
+/// Returns this thread's number, from 1.
 #[inline]
 pub(crate) fn thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -22,7 +22,7 @@ pub(crate) fn thread() -> u64 {
     NUMBER.with(|number| *number)
 }
 
-/// Which transaction with locks each thread has open, by the numbers of both.
+/// The transaction with locks that each thread has open, by the numbers of both.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     holders: Mutex<HashMap<u64, u64>>,
@@ -48,8 +48,8 @@ impl Writers {
         }
     }
 
-    /// Notes that this thread is about to take locks for a transaction; fails if it has another one with locks. It
-    /// stands until the transaction ends.
+    /// Records that this thread is about to acquire locks for a transaction, until the transaction
+    /// ends. Fails if the thread has another transaction with locks.
     pub(crate) fn enter(&self, transaction: u64, thread: u64) -> PyResult<()> {
         let mut holders = self.holders();
         let holder = *holders.entry(thread).or_insert(transaction);
@@ -61,7 +61,7 @@ impl Writers {
         }
     }
 
-    /// Notes that a transaction ended.
+    /// Records that a transaction ended.
     pub(crate) fn leave(&self, transaction: u64) {
         let mut holders = self.holders();
         // It may have written from several threads.

@@ -1,4 +1,4 @@
-"""What several tests use."""
+"""Helpers of several tests."""
 
 from typing import Any
 

@@ -204,7 +204,7 @@ print("done")
 
 
 def test_the_interpreter_ends_in_the_midst_of_it_all(path: Path) -> None:
-    """Threads that commit, tickets that nobody awaits any more, nothing closed."""
+    """The process exits with committing threads, abandoned tickets, and open objects."""
     for _ in range(5):
         ended = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", EXIT, path],

@@ -219,7 +219,7 @@ def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
     saved = braid.salvage(path, tmp_path / "whole")
-    # The table of tables has entries, too.
+    # The catalog has entries, too.
     assert (saved.tables, saved.losses) == (1, []) and saved.entries > 1000
     data = path / "data.braid"
     contents = bytearray(data.read_bytes())
@@ -257,7 +257,7 @@ def test_changes_of_health_are_told(path: Path, monkeypatch: pytest.MonkeyPatch)
     braid.open(path, on_health_change=told.put, stats_file=True, **SMALL).close()
     assert told.get(timeout=600).status == "closed"
     assert not (path / "STATS").exists()
-    # What it raises goes where nobody can catch it, and stops nothing.
+    # An exception of the listener is unraisable, and has no other effect.
     unraisable: queue.Queue[Any] = queue.Queue()
     monkeypatch.setattr(sys, "unraisablehook", lambda args: unraisable.put(args.exc_value))
 

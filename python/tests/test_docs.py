@@ -1,4 +1,4 @@
-"""What the documentation shows works."""
+"""The examples in the documentation work."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_savepoints_that_are_gone(db: braid.Database) -> None:
         outer.rollback()
     with pytest.raises(braid.TransactionEndedError):
         tx.savepoint()
-    # The block's own exception is what is told, not that the transaction is over.
+    # The exception of the block propagates, not an error about the ended transaction.
     other = db.begin()
     with pytest.raises(ValueError, match="mine"), other.savepoint():
         other.abort()
@@ -159,7 +159,7 @@ def test_refresh_follows_a_writer(path: Path) -> None:
             assert len(read) == n
             assert read.estimate().entries == n
             assert reader.durable_seqno == writer.durable_seqno
-        # What was open keeps its state, whatever handle of a table it is used with.
+        # Open snapshots keep their state, with any handle of a table.
         assert list(iterator) == [(1, 1)]
         for handle in (read, reader.table("t", key=int, value=int)):
             assert list(before.range(handle)) == [(1, 1)]
@@ -210,7 +210,7 @@ def test_tables_of_another_database_are_refused(path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such permissions")
 def test_file_mode(path: Path) -> None:
     def modes(directory: Path) -> set[int]:
-        # LOCK is subject to the umask: a reader may have made it.
+        # LOCK is subject to the umask: a reader may have created it.
         files = [file for file in directory.iterdir() if file.name != "LOCK"]
         return {stat.S_IMODE(file.stat().st_mode) for file in files}
 
@@ -263,7 +263,7 @@ def test_time_to_live(db: braid.Database) -> None:
     while 1 in sessions:
         pass
     assert list(sessions) == []
-    # A sweep of the database's own may have come first.
+    # The maintenance thread may have removed the entry first.
     assert db.remove_expired() + db.remove_expired() <= 1
     assert db.stats().expired <= 1
     for wrong in (timedelta(0), timedelta(-1)):
@@ -371,7 +371,7 @@ def test_changes(db: braid.Database) -> None:
     assert first.seqno < second.seqno == second.position.seqno
     assert changes.position == second.position and first.loaded == []
     assert "'cups' -> 12" in repr(first.changes[0]) and "2 changes" in repr(first)
-    # From a position, as it was stored.
+    # From a stored position.
     for stored in (
         braid.Position(str(first.position)),
         braid.Position.from_bytes(first.position.to_bytes()),
@@ -382,7 +382,7 @@ def test_changes(db: braid.Database) -> None:
         assert [s.seqno for s in db.changes(stored)] == [second.seqno]
     assert start == db.position(start.seqno) != first.position
     assert db.oldest_position().seqno <= start.seqno
-    # A table that was loaded comes by its name, and one that is gone as bytes.
+    # A loaded table is reported by name, and the keys of a dropped one as bytes.
     with db.bulk_load("loaded", key=int, value=int) as loader:
         loader.insert(1, 1)
     (loaded,) = changes
@@ -463,7 +463,7 @@ def test_feeds(path: Path) -> None:
         assert db.feeds() == {}
 
 
-# What is left behind ----------------------------------------------------------------------------------
+# Readers that fall behind -----------------------------------------------------------------------
 
 
 def test_a_reader_that_is_too_slow(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A table is a mapping: what a dict does, it does."""
+"""A table is a mapping that behaves like a dict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = st.integers(-3, 3)
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the class of what it raises."""
+    """Returns the result of a call, or the class of the exception that it raises."""
     try:
         return call()
     except Exception as error:

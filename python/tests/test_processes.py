@@ -62,18 +62,18 @@ def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
             assert db.recovery().transactions > 0
             table = db.table("t", key=int, value=braid.u64, create=False)
             for number, i in acknowledged.items():
-                # One more may have been committed, and not yet been told of.
+                # One more may have been committed without being reported.
                 assert table[number] in (i, i + 1)
             for number in range(4):
                 assert table.get(number) == table.get(number + 100), "both or none"
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Runs ``work`` in a child made by fork; fails if that fails, or takes half a minute."""
+    """Runs ``work`` in a child made by fork; fails if the child fails or takes half a minute."""
     child = os.fork()
     if child == 0:
         code = 1
-        # The system ends it then, whatever it hangs in, and the parent goes on.
+        # The system kills the child, wherever it hangs, and the parent continues.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(30)
         try:
@@ -137,14 +137,14 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
             lambda: db.stats(),
             lambda: db.checkpoint(),
             lambda: db.backup(path.with_name("backup")),
-            # Neither this one nor another: who knows which locks are held.
+            # Neither this database nor another one: any lock could be held.
             lambda: braid.open(path, **SMALL),
             lambda: braid.open(path.with_name("other"), **SMALL),
             lambda: braid.in_memory(),
             lambda: braid.verify(path),
             lambda: braid.restore([], path),
         )
-        # Nothing of the parent's is written when these go.
+        # Dropping these writes nothing to the parent's files.
         del db, table, open_tx, snapshot, iterator, other_tx, savepoint
         del changes, feed, loader, ticket
 
@@ -163,7 +163,7 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_waits_for_no_lock_that_a_thread_held(path: Path) -> None:
-    """At each fork one thread is inside a transaction, waiting for a key, and others are anywhere in the engine."""
+    """At each fork, one thread waits for a key, and others are anywhere in the engine."""
     db = braid.open(path, **SMALL)
     table = db.table("t", key=int, value=int)
     holder, waiting = db.begin(), db.begin()

@@ -1,4 +1,4 @@
-"""Tables, their types, and what Rust makes of them."""
+"""Tables, their types, and their encoding in Rust."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_types_of_rust_have_their_names(db: braid.Database) -> None:
             db.table("f", key=nonsense)
     with pytest.raises(TypeError):
         db.table("f", value=tuple[str, int])
-    # What Rust writes for ("a", 7u32, true), ("a\0", ...).
+    # The encoding in Rust of ("a", 7u32, true), ("a\0", ...).
     raw = db.table("raw", key=braid.tuple_of(str, braid.u32, bool), value=bytes)
     raw["a", 7, True] = b"1"
     raw["a\0", 0, False] = b"2"

@@ -16,7 +16,7 @@ PROTOCOLS = ["serial", "aether", "epoch", "gsn", "glsn", "gwsn-strict", "gwsn"]
 
 
 def together(threads: int, work: Callable[[int], None]) -> None:
-    """Runs ``work`` on many threads that begin at once, and raises what they raise."""
+    """Runs ``work`` on many threads that begin at once, and raises their exceptions."""
     barrier = threading.Barrier(threads)
 
     def begin(number: int) -> None:
@@ -78,7 +78,7 @@ def test_who_waits_for_a_lock_lets_others_run(db: braid.Database) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     waiting.wait()
-    # Were the interpreter's lock held by who waits, this would be the end.
+    # This would deadlock if the waiting thread held the interpreter's lock.
     for _ in range(1000):
         assert tx.get(table, "a") == 1
     tx.commit()

@@ -336,7 +336,7 @@ def test_tickets(db: braid.Database) -> None:
     assert table["a"] == 1
     assert db.durable_seqno >= ticket.seqno
     assert repr(ticket) == f"<braid.Ticket {ticket.seqno}>"
-    # One that nobody looks at becomes durable all the same.
+    # A transaction whose ticket is dropped becomes durable all the same.
     tx = db.begin()
     tx.insert(table, "a", 2)
     tx.commit_async()

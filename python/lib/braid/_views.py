@@ -1,4 +1,4 @@
-"""The views of a table's keys, values and entries. Each iteration is over a snapshot of its own."""
+"""Views of a table's keys, values and entries. Each iteration reads a snapshot of its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What can go wrong. Everything that the engine fails with is an :class:`Error`."""
+"""Exceptions of the package. All errors of the engine derive from :class:`Error`."""
 
 
 class Error(Exception):
-    """The base of all errors of the engine."""
+    """Base class of all errors of the engine."""
 
 
 class ConflictError(Error):
@@ -12,13 +12,13 @@ class ConflictError(Error):
     """
 
     kind: str = "other"
-    """``"read"``: a key that it read was overwritten; ``"range"``: a range that it scanned was changed;
-    ``"deadlock"``: it and another waited for each other; ``"write"``: under snapshot isolation a key
-    changed after the snapshot."""
+    """``"read"``: another transaction overwrote a key that this one read; ``"range"``: another
+    transaction changed a range that this one scanned; ``"deadlock"``: two transactions waited for
+    each other; ``"write"``: under snapshot isolation, a key changed after the snapshot."""
 
 
 class CorruptError(Error):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk differ from what was written."""
 
     location: str = ""
     """File and offset, or page."""
@@ -37,7 +37,7 @@ class ClosedError(Error):
 
 
 class ForkError(ClosedError):
-    """This process was made by ``fork``, and what is used belongs to the parent, or may not be used in a child."""
+    """This child, made by ``fork``, cannot use its parent's objects or open a database."""
 
 
 class TransactionEndedError(Error):
@@ -45,15 +45,15 @@ class TransactionEndedError(Error):
 
 
 class WouldDeadlockError(Error, RuntimeError):
-    """This thread has an open transaction with locks, for which a second writer could wait for ever."""
+    """A second writer could wait forever for an open transaction of the same thread."""
 
 
 class IncompatibleError(Error):
-    """The database was written by a version, or with options, that this one can't serve."""
+    """The database was written by a version, or with options, that is not supported."""
 
 
 class LockedError(Error):
-    """Another process, or another handle of this one, has the database open."""
+    """Another process, or another handle of this process, has the database open."""
 
 
 class NotADatabaseError(Error):
@@ -69,11 +69,11 @@ class OpenedReadOnlyError(Error):
 
 
 class SavepointError(Error):
-    """The transaction returned to a point before the savepoint."""
+    """The transaction rolled back to a point before the savepoint."""
 
 
 class OutOfOrderError(Error, ValueError):
-    """A key of a bulk load does not come behind the one before."""
+    """A key of a bulk load is not greater than the previous one."""
 
 
 class SnapshotExistsError(Error):
@@ -81,15 +81,15 @@ class SnapshotExistsError(Error):
 
 
 class SnapshotMissingError(Error, LookupError):
-    """There is no snapshot of this name since the database was opened."""
+    """No snapshot of this name was created since the database was opened."""
 
 
 class PositionLostError(Error):
-    """The changes behind the position are not kept any more; read the tables anew."""
+    """The changes after the position are gone: read the tables from scratch."""
 
 
 class ForeignPositionError(Error, ValueError):
-    """The position is none of this database."""
+    """The position belongs to another database."""
 
 
 class FeedMissingError(Error, LookupError):
@@ -97,23 +97,23 @@ class FeedMissingError(Error, LookupError):
 
 
 class BackupError(Error):
-    """A backup or an archive is not what is needed; the message says what to do."""
+    """A backup or an archive cannot be made or used; the message says what to do."""
 
 
 class LimitError(Error, ValueError):
-    """A key, a value or a transaction's writes are over their limit."""
+    """A key, a value, or the writes of a transaction exceed the limit."""
 
 
 class OptionError(Error, ValueError):
-    """An option is out of its range."""
+    """An option is out of range."""
 
 
 class DecodeError(Error, ValueError):
-    """Stored bytes are no valid key or value of the table's types."""
+    """Stored bytes are not a valid key or value of the table's types."""
 
 
 class TableError(Error):
-    """The base of what can be wrong with a table."""
+    """Base class of errors about tables."""
 
 
 class TableMissingError(TableError, LookupError):
@@ -125,7 +125,7 @@ class TableExistsError(TableError):
 
 
 class TableDroppedError(TableError):
-    """The table was dropped while this handle was held."""
+    """The table was dropped after this handle was opened."""
 
 
 class TableNameError(TableError, ValueError):
@@ -133,11 +133,11 @@ class TableNameError(TableError, ValueError):
 
 
 class TableTypeError(TableError, TypeError):
-    """The table holds other types than those asked for."""
+    """The table has other types than the requested ones."""
 
 
 class TableOptionsError(TableError, ValueError):
-    """The table was created with other options than those asked for."""
+    """The table was created with options other than the requested ones."""
 
 
 class ForeignTableError(TableError, ValueError):
@@ -145,4 +145,4 @@ class ForeignTableError(TableError, ValueError):
 
 
 class IoError(Error, OSError):
-    """The operating system refused an operation; ``errno`` says why, if it is known."""
+    """The operating system refused an operation; ``errno`` is the reason, if known."""

@@ -1,4 +1,4 @@
-"""What a database tells about itself."""
+"""Reports of a database."""
 
 from __future__ import annotations
 
@@ -13,241 +13,241 @@ class LogStats:
     """Counters of the log since the database was opened."""
 
     written_bytes: int
-    """Bytes written to the device, with headers and padding."""
+    """Bytes written to the device, including headers and padding."""
     chunk_bytes: int
-    """Of these, without the padding."""
+    """Part of ``written_bytes`` without padding."""
     payload_bytes: int
-    """Of these, what transactions logged."""
+    """Part of ``written_bytes`` that transactions wrote."""
     flushes: int
-    """Durable writes."""
+    """Number of durable writes."""
     chunks: int
-    """Chunks written."""
+    """Number of chunks written."""
     records: int
-    """Log records written: one a transaction, more for a large one."""
+    """Number of log records: one for each transaction, several for a large one."""
     consolidated_records: int
-    """Log records that were appended together with others (``aether``)."""
+    """Number of log records that were appended together with others (``aether``)."""
     segments: int
-    """Segment files that exist."""
+    """Number of existing log files."""
     segments_ready: int
-    """Of these, ready for use."""
+    """Number of log files that are ready for use."""
     segments_recycled: int
-    """Segments that were used again."""
+    """Number of log files that were reused."""
     buffer_waits: int
-    """Times that a commit waited for buffer space."""
+    """Number of times that a commit waited for log buffer space."""
     queue_time: timedelta
-    """Sum over flushes: from the first commit in a buffer until it is sealed."""
+    """Time from the first commit in a buffer to its sealing, summed over flushes."""
     write_time: timedelta
-    """Sum over flushes: the durable write."""
+    """Time of the durable writes, summed over flushes."""
     notify_time: timedelta
-    """Sum over flushes: from the write's end until all who waited are told."""
+    """Time from the end of a write until all waiters are notified, summed over flushes."""
 
 
 @dataclass(frozen=True)
 class StoreStats:
-    """Sizes and counters of the pages."""
+    """Sizes and counters of the page store."""
 
     page_size: int
-    """The size of a page in bytes."""
+    """Size of a page, in bytes."""
     pool_pages: int
-    """Pages that memory can hold."""
+    """Number of pages that fit in the buffer pool."""
     resident_pages: int
-    """Pages in memory."""
+    """Number of pages in memory."""
     pages: int
-    """Pages that exist."""
+    """Number of existing pages."""
     page_loads: int
-    """Pages read from the medium."""
+    """Number of pages read from the medium."""
     pages_read_ahead: int
-    """Of these, those that were read along with a neighbour before anybody asked for them."""
+    """Part of ``page_loads`` that were read ahead, together with a neighbour."""
     evictions: int
-    """Pages put out of memory."""
+    """Number of evicted pages."""
     eviction_writes: int
-    """Of these, those that had to be written."""
+    """Number of evicted pages that had to be written."""
     checkpoint_copies: int
-    """Pages copied because a checkpoint still needed their image."""
+    """Number of pages copied because a checkpoint still needed their image."""
     file_bytes: int
-    """The data file's length in bytes."""
+    """Length of the data file, in bytes."""
     file_free_bytes: int
-    """Of these, free."""
+    """Free space in the data file, in bytes."""
     checkpoint_sequence: int
-    """The number of the newest checkpoint."""
+    """Number of the newest checkpoint."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts since the database was opened, and present sizes."""
+    """Counters since the database was opened, and current sizes."""
 
     protocol: str
     """The commit protocol in use."""
     commits: int
-    """Committed transactions, those without writes included."""
+    """Number of committed transactions, including those without writes."""
     conflicts: int
-    """Transactions that failed with a conflict."""
+    """Number of transactions that failed with a conflict."""
     checkpoints: int
-    """Published checkpoints."""
+    """Number of completed checkpoints."""
     snapshots: int
-    """Open snapshots."""
+    """Number of open snapshots."""
     oldest_snapshot: int | None
-    """The number of the oldest open snapshot."""
+    """Sequence number of the oldest open snapshot."""
     old_versions: int
-    """Old versions and tombstones that wait to be collected."""
+    """Number of old versions and removed keys that wait to be collected."""
     expired: int
-    """Entries removed because their time to live was over."""
+    """Number of expired entries that were removed."""
     durable_seqno: int
-    """The number up to which all transactions are durable."""
+    """Durable sequence number: all transactions up to it are durable."""
     log_bytes_to_recover: int
-    """Bytes of log behind the newest checkpoint, which a recovery would read."""
+    """Bytes of log after the newest checkpoint, which a recovery would read."""
     checkpoint_failing: bool
     """Whether the last checkpoint failed; ``health`` says why."""
     poisoned: bool
-    """Whether nothing can be written any more because a write or sync failed; ``health`` says which."""
+    """Whether the database is poisoned: after a failed write or sync, it is read-only."""
     archived: int | None
-    """The number up to which the log is archived, if it is."""
+    """Sequence number up to which the log is archived; ``None`` without an archive."""
     changes_kept_from: int
-    """The number behind which all changes can still be read."""
+    """Sequence number after which all changes can still be read."""
     log: LogStats
     store: StoreStats
 
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a database can be written to."""
+    """Whether a database can be written."""
 
     status: Literal[
         "good", "checkpoint failing", "out of space", "archive failing", "poisoned", "closed", "other"
     ]
-    """``"good"``; ``"checkpoint failing"``: commits go on while there is log space; ``"out of space"``: the last commit
-    found no room, others that need less may succeed; ``"archive failing"``: commits go on while the log, which is kept
-    for the archive, has room; ``"poisoned"``: reads go on, writes fail until the database is opened again;
-    ``"closed"``."""
+    """``"good"``; ``"checkpoint failing"``: commits continue while the log has space; ``"out of
+    space"``: the last commit found no space, commits that need less may succeed; ``"archive
+    failing"``: commits continue while the log, which is kept for the archive, has space;
+    ``"poisoned"``: reads continue, writes fail until the database is opened again; ``"closed"``."""
     cause: str | None
-    """What failed first."""
+    """The first failure."""
 
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What opening a database had to recover."""
+    """Work of the recovery when the database was opened."""
 
     log_bytes: int
     """Bytes of log read."""
     transactions: int
-    """Transactions replayed."""
+    """Number of transactions replayed."""
     discarded: int
-    """Whole transactions behind a gap, none of which can have been acknowledged."""
+    """Number of complete transactions after a gap. None of them can have been acknowledged."""
     scan: timedelta
-    """The time that reading the log took."""
+    """Time to read the log and find its end."""
     duration: timedelta
-    """The time that opening took."""
+    """Total time to open the database."""
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What ``verify`` looked at, and what it found."""
+    """Result of ``verify``."""
 
     pages: int
-    """Pages of the data file."""
+    """Number of pages of the data file."""
     records: int
-    """Records in them, those of removed keys included."""
+    """Number of records in the pages, including those of removed keys."""
     tables: int
-    """Tables, the table of tables included."""
+    """Number of tables, including the catalog."""
     log_bytes: int
-    """Bytes of log behind the newest checkpoint."""
+    """Bytes of log after the newest checkpoint."""
     log_transactions: int
-    """Transactions in it."""
+    """Number of transactions in that log."""
     findings: list[str]
-    """What is damaged; empty if nothing is."""
+    """Descriptions of damage; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class BackupReport:
-    """What a backup holds, and what it took."""
+    """Contents and cost of a backup."""
 
     seqno: int
-    """It has exactly the transactions up to this number."""
+    """The backup contains exactly the transactions up to this sequence number."""
     pages_total: int
-    """Pages of the database."""
+    """Number of pages of the database."""
     pages: int
-    """Pages copied: all of them, or those that changed since the parent."""
+    """Number of pages copied: all pages, or those that changed since the parent."""
     read_bytes: int
     """Bytes read from the data file."""
     written_bytes: int
     """Bytes written to the backup."""
     path: Path | None
-    """The file; ``None`` if it went to a stream."""
+    """Path of the file; ``None`` if the backup was written to a stream."""
 
 
 @dataclass(frozen=True)
 class BackupInfo:
-    """What a backup file says about itself."""
+    """Description in a backup file."""
 
     identity: int
     """The identity of the database that was backed up. A restored database has another one."""
     seqno: int
-    """It has the transactions up to this number."""
+    """The backup contains the transactions up to this sequence number."""
     time: datetime
-    """When it was made."""
+    """Time of the backup."""
     parent: int | None
-    """The number of the backup that it builds on; ``None`` if it is a full one."""
+    """Sequence number of the parent backup; ``None`` if the backup is full."""
     pages: int
-    """Pages in it."""
+    """Number of pages in the backup."""
 
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What was restored."""
+    """Result of a restore."""
 
     seqno: int
-    """The database has exactly the transactions up to this number. Its next ones have greater numbers."""
+    """The database contains exactly the transactions up to this sequence number."""
     backup_seqno: int
-    """The number up to which the backups went."""
+    """Sequence number up to which the backups reach."""
     pages: int
-    """Pages read from the backups."""
+    """Number of pages read from the backups."""
     transactions: int
-    """Transactions that were applied from the archive."""
+    """Number of transactions replayed from the archive."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The approximate size of a range of keys."""
+    """Approximate size of a range of keys."""
 
     entries: int
-    """Entries."""
+    """Number of entries."""
     bytes: int
-    """Bytes of the keys and of the values as they are stored."""
+    """Bytes of the keys and values, as stored."""
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What compacting achieved."""
+    """Result of ``compact``."""
 
     bytes_before: int
-    """The data file's length before, in bytes."""
+    """Length of the data file before the compaction, in bytes."""
     bytes_after: int
-    """Its length afterwards."""
+    """Length of the data file after the compaction, in bytes."""
     checkpoints: int
-    """Checkpoints that were made for it."""
+    """Number of checkpoints that the compaction wrote."""
 
 
 @dataclass(frozen=True)
 class SalvageReport:
-    """What ``salvage`` saved."""
+    """Result of ``salvage``."""
 
     tables: int
-    """Tables in the new database."""
+    """Number of tables in the new database."""
     entries: int
-    """Entries found in the pages of the newest checkpoint."""
+    """Number of entries found in the pages of the newest checkpoint."""
     transactions: int
-    """Transactions replayed from the log."""
+    """Number of transactions replayed from the log."""
     losses: list[str]
-    """What is lost."""
+    """Descriptions of lost data."""
     damages: list[str]
-    """What is damaged, and was found or made good otherwise."""
+    """Descriptions of damage that was repaired from other data."""
 
 
 @dataclass(frozen=True)
 class UpgradeReport:
-    """What ``upgrade`` did."""
+    """Result of ``upgrade``."""
 
     from_format: int
-    """The format that the data file had."""
+    """Format of the data file before the upgrade."""
     to_format: int
-    """The format that it has now, the present one."""
+    """Format of the data file now: that of this version."""
