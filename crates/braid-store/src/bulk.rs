@@ -15,14 +15,15 @@ use braid_rt::{Mutex, Process};
 use crate::SHORT_KEY_MAX;
 use crate::buffer_pool::frames::Frames;
 use crate::error::StoreError;
+use crate::inner::StoreInner;
+use crate::node::value_page;
 use crate::node::{
     self, FIRST_SLOT, FLAG_OVERFLOW, KEY_MAX, KIND_INNER, KIND_LEAF, Node, inline_max,
     shortest_separator, words_of,
 };
 use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
-use crate::store::{Store, StoreInner};
+use crate::store::Store;
 use crate::tree::Tree;
-use crate::tree::overflow;
 
 /// What is not in a page yet has bytes of its own.
 type Entry = node::Entry<Vec<u8>>;
@@ -359,7 +360,7 @@ impl TreeLoader {
     fn write_overflow(&mut self, value: &[u8]) -> Result<PageId, StoreError> {
         let first = self.writer.take_id()?;
         let mut id = first;
-        let mut parts = overflow::parts(value).peekable();
+        let mut parts = value_page::parts(value).peekable();
         while let Some(part) = parts.next() {
             // Each page names the one after it.
             let next = match parts.peek() {
@@ -368,7 +369,7 @@ impl TreeLoader {
             };
             let next = next.inspect_err(|_| self.writer.store.pool.ids.lock().free.push(id))?;
             self.writer
-                .add(id, |page| overflow::write_part(page, part, next))
+                .add(id, |page| value_page::write_part(page, part, next))
                 .inspect_err(|_| {
                     if next != 0 {
                         self.writer.store.pool.ids.lock().free.push(next);

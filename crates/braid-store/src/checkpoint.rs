@@ -12,8 +12,8 @@ use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::Lent;
 use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
 use crate::error::StoreError;
+use crate::inner::StoreInner;
 use crate::page::{PAGE_SIZE, PageId, low32};
-use crate::store::StoreInner;
 
 /// Images written at once, at most: enough to keep the device busy, and few enough that a flush of the log,
 /// which waits behind them in the device, is not held up for long.

@@ -8,9 +8,9 @@ use braid_rt::to_usize;
 
 use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
 use crate::error::StoreError;
+use crate::inner::StoreInner;
 use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
-use crate::store::{Store, StoreInner};
 
 /// A published checkpoint that stays readable as it is, whatever checkpoints follow, until this is dropped.
 /// Meanwhile the blocks that it refers to are not used again, so the data file may grow.
@@ -23,14 +23,8 @@ pub struct PinnedCheckpoint {
     entries: Vec<u64>,
 }
 
-impl Store {
-    /// Pins the newest published checkpoint. The caller sees to it that none is published meanwhile.
-    pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
-        PinnedCheckpoint::newest_of(&self.inner)
-    }
-}
-
 impl PinnedCheckpoint {
+    /// See [`Store::pin_checkpoint`](crate::Store::pin_checkpoint).
     pub(crate) fn newest_of(store: &Arc<StoreInner>) -> Self {
         let root = store.root.lock().clone();
         let file = &store.pool.file;
@@ -104,18 +98,14 @@ pub struct PinnedFile {
     pin: u64,
 }
 
-impl Store {
-    /// Pins all blocks of the file, the free ones too: for readers in other processes, which have older
-    /// checkpoints than the newest one. To be called before anything is changed.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn pin_file(&self) -> Result<PinnedFile, StoreError> {
-        let file = &self.inner.pool.file;
+impl PinnedFile {
+    /// See [`Store::pin_file`](crate::Store::pin_file).
+    pub(crate) fn pin(store: &Arc<StoreInner>) -> Result<Self, StoreError> {
+        let file = &store.pool.file;
         let end = file.len_blocks()?;
         let pin = file.space.lock().pin_all(end);
-        let store = self.inner.clone();
-        Ok(PinnedFile { store, pin })
+        let store = store.clone();
+        Ok(Self { store, pin })
     }
 }
 
@@ -236,7 +226,7 @@ mod tests {
     use braid_io::MemoryDevice;
 
     use super::*;
-    use crate::{Change, StoreOptions};
+    use crate::{Change, Store, StoreOptions};
 
     /// Some leaves full.
     const KEYS: u32 = if cfg!(miri) { 60 } else { 3_000 };

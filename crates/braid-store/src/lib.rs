@@ -49,6 +49,8 @@ mod error;
 #[cfg(any(feature = "fuzzing", all(test, not(loom))))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inner;
+mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod node;
@@ -67,6 +69,7 @@ pub use data_file::{
     DataFileCreation, FORMAT, WriterRoom, creation_of, data_format, layer_entries,
 };
 pub use error::StoreError;
+pub use limits::{MAX_KEY_LEN, MAX_VALUE_LEN, SHORT_KEY_MAX};
 pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
@@ -75,12 +78,3 @@ pub use tree::{
     Position, Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
 };
 pub use verify::{Damage, VerifyReport};
-
-/// The longest key, in bytes.
-pub const MAX_KEY_LEN: usize = 8192;
-
-/// The longest key, in bytes, that lies whole in one page. A longer one takes a descent for each kilobyte.
-pub const SHORT_KEY_MAX: usize = 1024;
-
-/// The longest value, in bytes.
-pub const MAX_VALUE_LEN: usize = 128 << 20;

@@ -1,21 +1,23 @@
 //! The store: trees over one buffer pool and one data file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
-use braid_rt::{Mutex, RwLock};
+use bytes::Bytes;
 
 use crate::buffer_pool::Pool;
 use crate::checkpoint::Checkpoint;
+use crate::copy::{PinnedCheckpoint, PinnedFile};
 use crate::data_file::room::{self, WriterRoom};
 use crate::data_file::{DataFile, Root};
 use crate::error::StoreError;
+use crate::inner::StoreInner;
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::tree::Tree;
-use crate::tree::layers::{LAYERS, LongKeys};
+use crate::tree::layers::LAYERS;
+use crate::tree::{DetachedValue, Tree};
 
 /// How a store is created or opened.
 #[derive(Clone, Debug)]
@@ -60,43 +62,6 @@ pub struct StoreStats {
     pub file_free_bytes: u64,
     /// The newest superblock's sequence number.
     pub checkpoint_sequence: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct StoreInner {
-    pub(crate) pool: Arc<Pool>,
-    /// The roots of all trees, those of layers included.
-    pub(crate) trees: Arc<RwLock<BTreeMap<u32, PageId>>>,
-    /// The long keys of the trees that were asked for.
-    long: Mutex<BTreeMap<u32, Arc<LongKeys>>>,
-    pub(crate) root: Mutex<Root>,
-}
-
-impl StoreInner {
-    /// The long keys of a tree.
-    pub(crate) fn long_keys(&self, id: u32) -> Arc<LongKeys> {
-        let new = || LongKeys::new(self.pool.clone(), self.trees.clone(), id);
-        let mut long = self.long.lock();
-        long.entry(id).or_insert_with(|| Arc::new(new())).clone()
-    }
-
-    /// A handle to a tree.
-    pub(crate) fn handle(&self, id: u32, root: PageId) -> Tree {
-        Tree::new(self.pool.clone(), id, root, self.long_keys(id))
-    }
-
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.pool.file.poisoned().is_some()
-    }
-
-    pub(crate) fn check_not_poisoned(&self) -> Result<(), StoreError> {
-        match self.pool.file.poisoned() {
-            Some(cause) => Err(StoreError::Poisoned {
-                cause: cause.clone(),
-            }),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Trees over a buffer pool and a data file; see the crate's documentation. Cheap to clone.
@@ -182,26 +147,13 @@ impl Store {
         root: Root,
         addresses: &[u64],
     ) -> Result<Self, StoreError> {
-        let pool = Arc::new(Pool::new(
-            file,
-            options.pool_bytes,
-            addresses,
-            root.next_page,
-        )?);
+        let pool = Pool::new(file, options.pool_bytes, addresses, root.next_page)?;
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();
         }
-        let trees = Arc::new(RwLock::new(root.trees.clone()));
-        let (long, root) = (Mutex::default(), Mutex::new(root));
-        Ok(Self {
-            inner: Arc::new(StoreInner {
-                pool,
-                trees,
-                long,
-                root,
-            }),
-        })
+        let inner = Arc::new(StoreInner::new(pool, root));
+        Ok(Self { inner })
     }
 
     /// The tree of a number; an empty one is made if there is none. Then this is a modifying call.
@@ -237,14 +189,14 @@ impl Store {
     /// # Errors
     /// What reading pages can fail with; the tree is then gone, but some of its pages are not reused.
     pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
-        self.inner.long.lock().remove(&id);
+        self.inner.forget_long_keys(id);
         let roots = {
             let mut trees = self.inner.trees.write();
             [id, id | LAYERS].map(|id| trees.remove(&id))
         };
         let free = |root| self.inner.handle(id, root).free_all();
         let freed = roots.map(|root| root.map_or(Ok(()), free));
-        self.inner.long.lock().remove(&id);
+        self.inner.forget_long_keys(id);
         freed.into_iter().collect()
     }
 
@@ -267,6 +219,34 @@ impl Store {
     /// If another checkpoint is open.
     pub fn begin_checkpoint(&self, meta: Vec<u8>) -> Result<Checkpoint, StoreError> {
         Checkpoint::begin(self.inner.clone(), meta)
+    }
+
+    /// Pins the newest published checkpoint. The caller ensures that no checkpoint is published meanwhile.
+    pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
+        PinnedCheckpoint::newest_of(&self.inner)
+    }
+
+    /// Pins all blocks of the file, including the free ones, for readers in other processes, which may read
+    /// checkpoints older than the newest one. To be called before the first change.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn pin_file(&self) -> Result<PinnedFile, StoreError> {
+        PinnedFile::pin(&self.inner)
+    }
+
+    /// Reads a replaced large value that was not freed.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn read_detached(&self, value: &DetachedValue) -> Result<Bytes, StoreError> {
+        value.read(&self.inner.pool)
+    }
+
+    /// Frees the pages of a replaced large value that has no readers any more. Reads nothing from the medium,
+    /// and is not a modifying call: a checkpoint may switch the epoch meanwhile.
+    pub fn free_detached(&self, value: DetachedValue) {
+        value.free(&self.inner.pool);
     }
 
     /// Makes sure that a transaction of so many writes, whose keys and values have so many bytes, finds a block in

@@ -8,6 +8,7 @@ use crate::buffer_pool::{ABSENT, UNWRITTEN};
 use crate::data_file::free_space::FIRST_BLOCK;
 use crate::data_file::{LOST, block_of};
 use crate::error::StoreError;
+use crate::node::value_page;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::{Page, PageId, private};
 use crate::store::Store;
@@ -400,7 +401,7 @@ impl Walk<'_> {
             if !record.is_overflow() {
                 continue;
             }
-            let mut at = overflow::reference(&node.stored_value(&record));
+            let mut at = value_page::reference(&node.stored_value(&record));
             let mut value = Vec::new();
             let pool = &self.store.inner.pool;
             match overflow::read(pool, at, record.value_len, &mut value) {

@@ -13,7 +13,7 @@
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
 //! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
-//! of their tree after the epoch switch; see [`crate::tree::detached`].
+//! of their tree after the epoch switch; see [`super::detached`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;

@@ -7,6 +7,7 @@
 //! what it read is consistent. [`state`] has its steps, [`latch`] the memory order.
 
 mod batch_read;
+pub(crate) mod detached;
 mod epochs;
 mod eviction;
 pub(crate) mod frames;
@@ -39,7 +40,7 @@ pub(crate) use guards::{ReadPage, WritePage};
 /// The place of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
 
-/// Set beside the block address of a page that is detached; see [`crate::tree::detached`].
+/// Set beside the block address of a page that is detached; see [`detached`].
 pub(crate) const DETACHED: u64 = 1 << 63;
 
 /// The place of a page that does not exist.

@@ -6,13 +6,13 @@
 //! otherwise panic far from the cause. Looked at once, when a page comes from the medium.
 
 use super::shared::{SHARED_MAX, Shared};
+use super::value_page;
 use super::{
     FIRST_SLOT, FLAG_OVERFLOW, FLAG_TOMBSTONE, INLINE_MAX, KEY_MAX, KIND_INNER, KIND_LEAF,
     KIND_OVERFLOW, NO_FENCE, inline_max, words_of,
 };
 use crate::MAX_VALUE_LEN;
 use crate::page::{PAGE_SIZE, WORDS, low8, low16, low32};
-use crate::tree::overflow;
 
 /// The bytes of a page.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub(crate) fn check(page: &[u8; PAGE_SIZE]) -> Result<(), &'static str> {
     let page = Bytes(page);
     match (page.word(2) & 0xff) as u8 {
         KIND_LEAF | KIND_INNER => check_node(page),
-        KIND_OVERFLOW => overflow::check(page.word(2), page.word(4)),
+        KIND_OVERFLOW => value_page::check(page.word(2), page.word(4)),
         _ => Err("it is no page of a tree"),
     }
 }

@@ -25,6 +25,7 @@ mod contents;
 mod edit;
 mod search;
 mod shared;
+pub(crate) mod value_page;
 
 use std::ops::Range;
 

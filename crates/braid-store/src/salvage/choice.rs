@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 
 use super::{Fence, Salvage, Words};
 use crate::data_file::block_of;
+use crate::node::value_page;
 use crate::node::{self, Node};
 use crate::page::{Page, PageId};
-use crate::tree::overflow;
 
 impl Salvage {
     /// The block addresses that a page may have, the newest first.
@@ -95,11 +95,11 @@ impl Salvage {
         let mut cause = None;
         for (_, address) in self.candidates(id) {
             let part = self.page_at(id, address).and_then(|page| {
-                let part = overflow::part(Page(&page));
+                let part = value_page::part(Page(&page));
                 part.ok_or_else(|| format!("page {id} is not part of a value"))
             });
             match part {
-                Ok((next, bytes)) if overflow::fits(next, bytes.len(), left) => {
+                Ok((next, bytes)) if value_page::fits(next, bytes.len(), left) => {
                     return Ok((next, bytes));
                 }
                 Ok(_) => {

@@ -7,10 +7,10 @@ use braid_rt::to_usize;
 use super::layers::{Layers, is_of_layers, owner};
 use super::{Fence, Loss, Salvage, SalvagedEntry};
 use crate::error::StoreError;
+use crate::node::value_page;
 use crate::node::{LeafRecord, Node};
 use crate::page::{Page, PageId};
 use crate::tree::layers::LAYERS;
-use crate::tree::overflow;
 
 /// A part of a tree whose page can't be read.
 struct Gap {
@@ -144,7 +144,7 @@ impl Reader<'_> {
     pub(super) fn value(&mut self, node: Node<'_>, record: &LeafRecord) -> Result<Vec<u8>, String> {
         let stored = node.stored_value(record);
         match record.is_overflow() {
-            true => self.large(overflow::reference(&stored), record.value_len),
+            true => self.large(value_page::reference(&stored), record.value_len),
             false => Ok(stored),
         }
     }

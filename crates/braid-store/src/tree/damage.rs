@@ -4,6 +4,7 @@ use super::overflow;
 use crate::SHORT_KEY_MAX;
 use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
+use crate::node::value_page;
 use crate::node::{KIND_INNER, Node};
 use crate::page::PageId;
 
@@ -114,7 +115,7 @@ impl Tree {
             if !node.is_leaf() || !record.is_overflow() {
                 return Ok(None);
             }
-            let first = overflow::reference(&node.stored_value(&record));
+            let first = value_page::reference(&node.stored_value(&record));
             let mut value = Vec::new();
             return match overflow::read(&self.pool, first, record.value_len, &mut value) {
                 Err(error @ StoreError::Corrupted { .. }) => {

@@ -11,6 +11,7 @@ use super::overflow;
 use super::{ToKey, Tree, broken};
 use crate::buffer_pool::{Pool, Waits, WritePage};
 use crate::error::StoreError;
+use crate::node::value_page;
 use crate::node::{FLAG_OVERFLOW, LeafRecord, NewValue, Node};
 use crate::page::PageId;
 
@@ -21,7 +22,7 @@ pub(super) fn keep_overflow(
     node: Node<'_>,
     record: LeafRecord,
 ) -> Result<DetachedValue, StoreError> {
-    let first = overflow::reference(&node.stored_value(&record));
+    let first = value_page::reference(&node.stored_value(&record));
     match overflow::pages(pool, first, record.value_len, page)? {
         Some(pages) => Ok(DetachedValue::new(pages, record.value_len)),
         None => Err(broken(first)),
@@ -38,7 +39,7 @@ impl Tree {
         record: &LeafRecord,
         stored: &[u8],
     ) -> Result<Option<Bytes>, StoreError> {
-        let first = overflow::reference(stored);
+        let first = value_page::reference(stored);
         let mut value = Vec::new();
         let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)
             .map_err(|error| self.in_value(error, key))?;

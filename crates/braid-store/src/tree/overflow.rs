@@ -1,63 +1,13 @@
-//! Values too large for a leaf: a chain of pages.
-//!
-//! ```text
-//! word 2   kind            word 3   next page, 0 for none
-//! word 4   bytes here      word 5.. the bytes
-//! ```
+//! Values too large for a leaf: writing, reading and finding their chains of pages. [`value_page`] has
+//! the format of a page.
 
 use braid_rt::to_usize;
 
 use super::detached::DetachedValue;
 use crate::buffer_pool::Pool;
 use crate::error::StoreError;
-use crate::node::KIND_OVERFLOW;
-use crate::page::{PAGE_SIZE, Page, PageId};
-
-const FIRST_WORD: usize = 5;
-const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
-
-/// What is wrong with a page of a large value, by its words 2 and 4.
-pub(crate) fn check(kind: u64, here: u64) -> Result<(), &'static str> {
-    match kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
-        true => Ok(()),
-        false => Err("it is not part of a large value"),
-    }
-}
-
-/// The page that a leaf's stored reference leads to.
-pub(crate) fn reference(stored: &[u8]) -> PageId {
-    let mut bytes = [0; 8];
-    let len = stored.len().min(8);
-    bytes[..len].copy_from_slice(&stored[..len]);
-    u64::from_le_bytes(bytes)
-}
-
-/// The parts of a value, a page each.
-pub(crate) fn parts(value: &[u8]) -> std::slice::Chunks<'_, u8> {
-    value.chunks(BYTES)
-}
-
-/// Makes a page hold a part of a value that goes on in the page `next`, if there is more.
-pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
-    page.set_word(2, u64::from(KIND_OVERFLOW));
-    page.set_word(3, next);
-    page.set_word(4, part.len() as u64);
-    page.write_bytes(FIRST_WORD, part);
-}
-
-/// The next page and the bytes of a page that was read on its own; `None` if it is no part of a value.
-pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
-    check(page.word(2), page.word(4)).ok()?;
-    Some((
-        page.word(3),
-        page.to_vec(FIRST_WORD, to_usize(page.word(4))),
-    ))
-}
-
-/// Whether a part of so many bytes, which goes on in the page `next`, is the one of a value where so many are left.
-pub(crate) fn fits(next: PageId, here: usize, left: usize) -> bool {
-    here == left.min(BYTES) && (next == 0) == (left <= BYTES)
-}
+use crate::node::value_page::{self, BYTES, FIRST_WORD, parts, write_part};
+use crate::page::PageId;
 
 /// Writes a value to pages of its own, to which nothing leads yet. On an error nothing stays allocated.
 pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<DetachedValue, StoreError> {
@@ -112,7 +62,7 @@ fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result
         };
         let words = page.page();
         let (kind, next, here) = (words.word(2), words.word(3), to_usize(words.word(4)));
-        if check(kind, here as u64).is_err() {
+        if value_page::check(kind, here as u64).is_err() {
             if page.validate() {
                 return Ok(false);
             }
@@ -160,7 +110,7 @@ pub(crate) fn pages(
         if !page.validate() {
             continue;
         }
-        if check(kind, here as u64).is_err() || here > left {
+        if value_page::check(kind, here as u64).is_err() || here > left {
             return Ok(None);
         }
         pages.push(id);
