@@ -3,10 +3,11 @@
 //! Behind a checksum a fuzzer finds nothing, since it never guesses one. So a target edits a log and then
 //! makes the checksums and links fit again.
 
+use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
 use crate::format::log_record::LogRecords;
 use crate::format::segment::SegmentHeader;
-use crate::options::{BLOCK, LogOptions};
+use crate::options::LogOptions;
 
 /// The unit in which segments are written.
 pub const BLOCK_BYTES: usize = BLOCK;

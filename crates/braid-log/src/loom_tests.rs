@@ -26,8 +26,9 @@ use crate::flush::lane::FlushGroup;
 use crate::flush::leader::FlushOrder;
 use crate::flush::threads::flush_loop;
 use crate::log::Log;
-use crate::options::{FlushMode, LogOptions, ProtocolKind, SLOTS_PER_STRAND};
+use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
 use crate::protocol::hardening::Hardening;
+use crate::protocol::kind::ProtocolKind;
 
 /// Nobody computes a frontier at or above a pending commit that is not finished, and what the
 /// commits below it did is visible.

@@ -1,15 +1,11 @@
 //! How a log is laid out and driven.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use braid_rt::to_usize;
-
-use crate::LogError;
-
-/// The unit of every offset and length in a segment, in bytes.
-pub(crate) const BLOCK: usize = 4096;
+use crate::format::BLOCK;
+use crate::format::segment::LANES_MAX;
+use crate::protocol;
+use crate::protocol::kind::ProtocolKind;
 
 /// Buffers of one strand: one that fills, the others in flight or waiting for it.
 pub(crate) const SLOTS_PER_STRAND: usize = 4;
@@ -27,110 +23,6 @@ pub(crate) struct BufferLimits {
     pub(crate) slot_bytes: usize,
     /// Slots that may wait for a flush.
     pub(crate) slots: usize,
-}
-
-/// Commit protocol, which orders and acknowledges transactions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum ProtocolKind {
-    /// One strand; locks are held until the flush; recovery keeps everything up to the first bad chunk.
-    Serial,
-    /// Aether: as `Serial`, but locks are released at precommit.
-    Aether,
-    /// P-WAL: many strands, one global sequence number, locks are released at precommit; recovery
-    /// keeps everything before the first missing number.
-    #[default]
-    Glsn,
-    /// GWSN as in its theorem: many strands, a number for each flush instead of each transaction;
-    /// locks are held until the flush is durable, and a reader waits until what it read is durable.
-    GwsnStrict,
-    /// GWSN with early lock release: locks are released once the flush has its number; recovery
-    /// keeps the flushes before the first missing number.
-    Gwsn,
-    /// Silo's epochs: as `Glsn`, but transactions are acknowledged by epochs, which end at every
-    /// [tick](LogOptions::epoch).
-    Epoch,
-    /// Passive group commit with remote flush avoidance (GSN): each lane assigns its own numbers; a
-    /// transaction waits for the flush of its lane, and for other lanes only if it depends on
-    /// transactions in them.
-    Gsn,
-}
-
-/// Point at which a transaction's locks are released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LockRelease {
-    /// At precommit: once its record is in the log's buffer (early lock release).
-    Precommit,
-    /// Once the flush with its record has a number.
-    Numbered,
-    /// Once the transaction is durable.
-    Durable,
-}
-
-impl ProtocolKind {
-    /// All protocols, in the order of their publication.
-    pub const ALL: &[Self] = &[
-        Self::Serial,
-        Self::Aether,
-        Self::Epoch,
-        Self::Gsn,
-        Self::Glsn,
-        Self::GwsnStrict,
-        Self::Gwsn,
-    ];
-
-    /// Point at which a transaction's locks are released.
-    pub fn lock_release(self) -> LockRelease {
-        crate::protocol::of(self).lock_release()
-    }
-
-    /// Returns the protocol's number in files.
-    pub fn id(self) -> u8 {
-        crate::protocol::of(self).id()
-    }
-
-    /// Returns the protocol with this number, if this build knows it.
-    pub fn from_id(id: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.id() == id)
-    }
-
-    /// Returns the number of strands, if the protocol requires one.
-    pub fn forced_strands(self) -> Option<usize> {
-        crate::protocol::of(self).forced_strands()
-    }
-}
-
-impl fmt::Display for ProtocolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ProtocolKind::Serial => "serial",
-            ProtocolKind::Aether => "aether",
-            ProtocolKind::Glsn => "glsn",
-            ProtocolKind::GwsnStrict => "gwsn-strict",
-            ProtocolKind::Gwsn => "gwsn",
-            ProtocolKind::Epoch => "epoch",
-            ProtocolKind::Gsn => "gsn",
-        })
-    }
-}
-
-impl FromStr for ProtocolKind {
-    type Err = LogError;
-
-    fn from_str(name: &str) -> Result<Self, LogError> {
-        let found = Self::ALL.iter().find(|kind| kind.to_string() == name);
-        found.copied().ok_or_else(|| {
-            let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
-            LogError::Options {
-                option: "protocol",
-                reason: format!(
-                    "{name:?} is not a commit protocol; choose one of {}",
-                    names.join(", ")
-                ),
-            }
-        })
-    }
 }
 
 /// Whose threads write the log.
@@ -213,7 +105,7 @@ impl LogOptions {
     /// Most strands a log can have.
     pub const MAX_STRANDS: usize = 256;
     /// Most lanes a log can have: as many as a segment header has room for in its first sector.
-    pub const MAX_LANES: usize = 32;
+    pub const MAX_LANES: usize = LANES_MAX;
     /// Most flushes that can be under way in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
     /// Largest segment: sums of all lanes' segments stay far from the limits of 64 bits.
@@ -230,16 +122,16 @@ impl LogOptions {
     /// The most bytes on the medium that have to lie in one segment: a chunk, or with closed flushes all buffers of a
     /// lane that may wait for a flush.
     pub(crate) fn unit_bytes(&self, buffers: BufferLimits) -> u64 {
-        let slots = match crate::protocol::of(self.protocol).has_closed_flushes() {
+        let slots = match protocol::of(self.protocol).has_closed_flushes() {
             true => self.strands.div_ceil(self.lanes) * buffers.slots,
             false => 1,
         };
         (slots * buffers.slot_bytes) as u64
     }
 
-    /// What of the buffers is used while the lane is small; see [`crate::flush::reservation`].
+    /// What of the buffers is used while the lane is small; see `flush/reservation.rs`.
     pub(crate) fn small_buffers(&self) -> BufferLimits {
-        let is_closed = crate::protocol::of(self.protocol).has_closed_flushes();
+        let is_closed = protocol::of(self.protocol).has_closed_flushes();
         let blocks = match is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
             true => 2,
             false => 7,
@@ -282,113 +174,5 @@ impl LogOptions {
         (BLOCK as u64 + 2 * self.slot_bytes as u64)
             .max(BLOCK as u64 + self.unit_bytes(self.grown_buffers()))
             .min(self.segment_bytes)
-    }
-
-    /// Checks the limits, and settles what the protocol decides (one strand for `serial` and `aether`).
-    ///
-    /// # Errors
-    /// [`LogError::Options`] naming the rule that is broken.
-    pub(crate) fn checked(mut self) -> Result<Self, LogError> {
-        let fail = |option, reason: String| Err(LogError::Options { option, reason });
-        if let Some(strands) = crate::protocol::of(self.protocol).forced_strands() {
-            self.strands = strands;
-            self.lanes = self.lanes.min(strands);
-        }
-        if self.strands == 0 || self.strands > Self::MAX_STRANDS {
-            return fail(
-                "strands",
-                format!(
-                    "{} given; must be from 1 to {}",
-                    self.strands,
-                    Self::MAX_STRANDS
-                ),
-            );
-        }
-        if self.lanes == 0 || self.lanes > Self::MAX_LANES || self.lanes > self.strands {
-            return fail(
-                "lanes",
-                format!(
-                    "{} given; must be from 1 to {}, and at most the {} strands",
-                    self.lanes,
-                    Self::MAX_LANES,
-                    self.strands
-                ),
-            );
-        }
-        if self.flushes_in_flight == 0 || self.flushes_in_flight > Self::MAX_IN_FLIGHT {
-            return fail(
-                "flushes_in_flight",
-                format!(
-                    "{} given; must be from 1 to {}",
-                    self.flushes_in_flight,
-                    Self::MAX_IN_FLIGHT
-                ),
-            );
-        }
-        if self.slot_bytes < 2 * BLOCK
-            || self.slot_bytes > (64 << 20)
-            || !self.slot_bytes.is_multiple_of(BLOCK)
-        {
-            return fail(
-                "slot_bytes",
-                format!(
-                    "{} given; must be a multiple of {BLOCK} from {} to 64 MiB",
-                    self.slot_bytes,
-                    2 * BLOCK
-                ),
-            );
-        }
-        if self.epoch.is_zero() {
-            return fail("epoch", "0 given; must be more than 0".to_owned());
-        }
-        if crate::protocol::of(self.protocol).has_closed_flushes() {
-            // A flush takes all that its lane has, and lies in one segment.
-            let slots = (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND) as u64;
-            let fits = self.segment_bytes.saturating_sub(BLOCK as u64) / slots;
-            let fits = to_usize(fits - fits % BLOCK as u64);
-            if fits < 2 * BLOCK {
-                return fail(
-                    "segment_bytes",
-                    format!(
-                        "{} given; too small for the {slots} buffers that a lane has with protocol {}",
-                        self.segment_bytes, self.protocol
-                    ),
-                );
-            }
-            self.slot_bytes = self.slot_bytes.min(fits);
-        }
-        let least = (BLOCK + 2 * self.slot_bytes) as u64;
-        if self.segment_bytes < least
-            || self.segment_bytes > Self::SEGMENT_BYTES_MAX
-            || !self.segment_bytes.is_multiple_of(BLOCK as u64)
-        {
-            return fail(
-                "segment_bytes",
-                format!(
-                    "{} given; must be a multiple of {BLOCK} from {least} (two buffers and a header) to 1 GiB",
-                    self.segment_bytes
-                ),
-            );
-        }
-        let least = crate::flush::reservation::SpaceState::least_log_bytes(&self);
-        if self.max_log_bytes != 0 && self.max_log_bytes < least {
-            return fail(
-                "max_log_bytes",
-                format!(
-                    "{} given; these strands, buffers and segments need at least {least}",
-                    self.max_log_bytes
-                ),
-            );
-        }
-        if self.max_log_bytes != 0 && self.max_log_bytes < self.preallocated_bytes {
-            return fail(
-                "preallocated_bytes",
-                format!(
-                    "{} given; must be at most max_log_bytes, which is {}",
-                    self.preallocated_bytes, self.max_log_bytes
-                ),
-            );
-        }
-        Ok(self)
     }
 }

@@ -16,17 +16,18 @@ use std::sync::Arc;
 use braid_io::AlignedBuf;
 use braid_rt::{narrow, to_usize};
 
+use crate::LogError;
 use crate::flush::core::Core;
 use crate::flush::lane::DurableEnd;
+use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, padded};
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
-use crate::options::BLOCK;
+use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{Kept, Protocol};
 use crate::recovery::reader::Expected;
 use crate::recovery::recovered::LogRecord;
-use crate::{Log, LogError, ProtocolKind};
 
 /// Bytes read at once, at most, beyond what a single chunk takes.
 const WINDOW: usize = 256 << 10;
@@ -52,7 +53,7 @@ struct Begun {
     protocol: &'static dyn Protocol,
 }
 
-/// Reads the transactions of a running log in the order of their numbers; see [`Log::tail`].
+/// Reads the transactions of a running log in the order of their numbers; see [`Log::tail`](crate::Log::tail).
 pub struct TailReader {
     core: Arc<Core>,
     lanes: Vec<Cursor>,
@@ -93,23 +94,15 @@ struct Cursor {
     window_len: usize,
 }
 
-impl Log {
-    /// A reader of all transactions behind `start`, a position given by [`Log::quiesce`] that was not
-    /// released.
-    ///
-    /// It holds nothing back: what is [released](Log::release) meanwhile and was not read is an error.
-    ///
-    /// # Errors
-    /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
-    /// log, [`LogError::Corrupted`] or [`LogError::Io`].
-    pub fn tail(&self, start: &CheckpointPosition) -> Result<TailReader, LogError> {
-        let core = self.core();
+impl TailReader {
+    /// See [`Log::tail`](crate::Log::tail).
+    pub(crate) fn new(core: &Arc<Core>, start: &CheckpointPosition) -> Result<Self, LogError> {
         if start.lanes.len() != core.lanes.len() {
             return Err(LogError::Incompatible {
                 what: "cannot read the log: the position has another number of lanes; use a position of this log".to_owned(),
             });
         }
-        let mut tail = TailReader {
+        let mut tail = Self {
             core: Arc::clone(core),
             lanes: Vec::new(),
             incarnation: u32::MAX,
@@ -134,12 +127,10 @@ impl Log {
         }
         Ok(tail)
     }
-}
 
-impl TailReader {
     /// Calls `f` for each transaction that became durable, in the order of the numbers, until there are no
     /// more or they hold more than about `bytes`. Returns the number up to which all were handed out: the
-    /// [durable seqno](Log::durable_seqno), if there were no more.
+    /// [durable seqno](crate::Log::durable_seqno), if there were no more.
     ///
     /// # Errors
     /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or

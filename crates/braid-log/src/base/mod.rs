@@ -1,5 +1,6 @@
 //! What the other modules stand on: atomics and locks, waiting and waking, callbacks.
 
+pub(crate) mod backoff;
 pub(crate) mod callbacks;
 pub(crate) mod event;
 pub(crate) mod sync;

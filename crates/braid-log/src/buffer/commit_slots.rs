@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
+use crate::base::backoff::backoff;
 use crate::base::event::Event;
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, spin_loop, yield_now};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, yield_now};
 
 /// A slot that nobody uses.
 const FREE: u64 = u64::MAX;
@@ -244,16 +245,6 @@ impl CommitSlots {
             backoff(&mut spins);
         }
         f()
-    }
-}
-
-/// Waits a moment: first spinning, then giving the core to whoever is waited for.
-pub(crate) fn backoff(spins: &mut u32) {
-    *spins += 1;
-    if *spins < 64 {
-        spin_loop();
-    } else {
-        yield_now();
     }
 }
 

@@ -13,8 +13,8 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
+use crate::base::backoff::backoff;
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
-use crate::buffer::commit_slots::backoff;
 
 /// Most members of a group.
 pub(crate) const MEMBERS_MAX: usize = if cfg!(all(test, loom)) { 2 } else { 16 };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_io::AlignedBuf;
 
-use crate::buffer::commit_slots::backoff;
+use crate::base::backoff::backoff;
 
 /// The buffer.
 #[derive(Debug)]

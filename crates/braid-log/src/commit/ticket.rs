@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use crate::LogError;
 use crate::base::callbacks::Action;
 use crate::flush::core::{Core, WaitTarget};
-use crate::options::{FlushMode, LockRelease};
+use crate::options::FlushMode;
+use crate::protocol::kind::LockRelease;
 
 /// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
 /// different strands' tickets lie in different cache lines.

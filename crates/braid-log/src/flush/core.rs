@@ -8,10 +8,11 @@ use braid_rt::Process;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
+use crate::base::backoff::backoff;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
-use crate::buffer::commit_slots::{CommitSlots, backoff};
+use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
 use crate::flush::lane::Lane;
 use crate::flush::leader::FlushOrder;

@@ -14,9 +14,9 @@ use crate::flush::core::Core;
 use crate::flush::lane::{
     FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
 };
+use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
 use crate::format::segment::{SegmentHeader, segment_name};
-use crate::options::BLOCK;
 
 impl Core {
     /// Performs one flush of a lane, if there is something to flush and a permit for it.

@@ -20,9 +20,10 @@ use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::buffer::commit_slots::MAX_COMMIT_SLOTS;
 use crate::flush::core::Core;
 use crate::flush::lane::Lane;
+use crate::format::BLOCK;
 use crate::format::chunk::CHUNK_HEADER;
 use crate::format::log_record::RECORD_HEADER_MAX;
-use crate::options::{BLOCK, BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
+use crate::options::{BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
 
 /// Payload up to which a pending commit is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;

@@ -4,6 +4,7 @@ use braid_rt::narrow;
 
 use crate::LogError;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
+use crate::format::segment::LANES_MAX;
 
 /// The place of the next chunk of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl CheckpointPosition {
         let (flush, rest) = rest.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (count, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
         let count = u32::from_le_bytes(*count) as usize;
-        if count > crate::LogOptions::MAX_LANES {
+        if count > LANES_MAX {
             return Err(wrong());
         }
         let (lanes, rest) = rest

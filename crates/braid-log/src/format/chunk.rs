@@ -20,7 +20,7 @@
 //!
 //! Numbers are little-endian. The payload follows; zeroes pad to the block.
 
-use crate::options::BLOCK;
+use crate::format::BLOCK;
 
 /// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever
 /// assigned, and what comes behind one that is read from the medium can be counted without care.

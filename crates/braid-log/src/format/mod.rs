@@ -4,3 +4,6 @@ pub(crate) mod checkpoint_position;
 pub(crate) mod chunk;
 pub(crate) mod log_record;
 pub(crate) mod segment;
+
+/// The unit of every offset and length in a segment, in bytes.
+pub(crate) const BLOCK: usize = 4096;

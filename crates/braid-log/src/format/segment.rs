@@ -36,8 +36,11 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
+use crate::format::BLOCK;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
-use crate::options::{BLOCK, LogOptions};
+
+/// Most lanes a log can have: as many as a segment header has room for in its first sector.
+pub(crate) const LANES_MAX: usize = 32;
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
 const FORMAT: u32 = 2;
@@ -176,10 +179,7 @@ impl SegmentHeader {
         }
         let lanes = get_u32(block, 80) as usize;
         let end = HEADER_BYTES + 8 * lanes;
-        if lanes > LogOptions::MAX_LANES
-            || block.len() < end
-            || checksum(block, lanes) != get_u32(block, 84)
-        {
+        if lanes > LANES_MAX || block.len() < end || checksum(block, lanes) != get_u32(block, 84) {
             return None;
         }
         let header = Self {

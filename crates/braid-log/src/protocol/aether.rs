@@ -1,8 +1,9 @@
 //! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining, and a buffer
 //! that takes many threads at once.
 
+use super::LockRelease;
 use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// One strand whose byte order is the dependency order: a transaction's locks go once its log
 /// record is in the buffer, so whoever depends on it appends behind it, and the durable prefix of

@@ -1,7 +1,8 @@
 //! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): clients are answered by epochs.
 
+use super::LockRelease;
 use super::{Frontier, Kept, Protocol, Scanned, cut_at_gap};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of it is
 /// durable in every strand.

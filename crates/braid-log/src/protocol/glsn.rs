@@ -1,7 +1,8 @@
 //! P-WAL's protocol: parallel strands ordered by one global number (Nakamura et al., 2019).
 
+use super::LockRelease;
 use super::{Kept, Protocol, Scanned, cut_at_gap};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// P-WAL: early lock release, prefix acknowledgement over all strands, gap rule in recovery.
 pub(crate) struct Glsn;

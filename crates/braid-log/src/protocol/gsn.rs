@@ -9,8 +9,9 @@
 
 use braid_rt::to_usize;
 
+use super::LockRelease;
 use super::{Dependence, Kept, Numbering, Protocol, Scanned};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// See the module's text.
 pub(crate) struct Gsn;

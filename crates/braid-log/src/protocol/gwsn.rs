@@ -9,8 +9,9 @@
 //! Versions still have the transactions' own numbers, since a snapshot needs a total order that is known when
 //! a version is made; what is durable and what recovery keeps goes by flushes.
 
+use super::LockRelease;
 use super::{Dependence, Kept, Protocol, Scanned, check_acknowledged};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// The paper's theorem's setting: strict two-phase locking. What a transaction depends on is durable before
 /// its own flush has a number, so every flush that arrived counts, gap or not.

@@ -9,10 +9,13 @@ mod glsn;
 mod gsn;
 mod gwsn;
 pub(crate) mod hardening;
+pub(crate) mod kind;
 mod serial;
 
+use self::kind::{LockRelease, ProtocolKind};
+
+use crate::LogError;
 use crate::format::chunk::NUMBERS_MAX;
-use crate::{LockRelease, LogError, ProtocolKind};
 
 /// What the durable seqno is computed from. The order of collection matters: `assigned` first,
 /// then the commits, then the strands; see [`Protocol::durable_seqno`].

@@ -1,7 +1,8 @@
 //! The classic serial log: one strand, locks held until the flush.
 
+use super::LockRelease;
 use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
-use crate::{LockRelease, LogError};
+use crate::LogError;
 
 /// Serial write-ahead logging, the baseline.
 pub(crate) struct Serial;

@@ -7,9 +7,9 @@ use braid_io::{AlignedBuf, Device, File, ReadOp};
 use braid_rt::to_usize;
 
 use crate::LogError;
+use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::segment::{Segment, segment_name};
-use crate::options::BLOCK;
 
 /// Bytes read at once.
 const WINDOW: usize = if cfg!(miri) { 64 << 10 } else { 4 << 20 };

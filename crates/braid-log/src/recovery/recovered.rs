@@ -11,17 +11,18 @@ use braid_rt::{Mutex, to_usize};
 
 use crate::flush::core::CoreParts;
 use crate::flush::lane::{Lane, LaneEnd};
+use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::chunk::INCARNATIONS_MAX;
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
-use crate::options::{BLOCK, FlushMode};
+use crate::options::FlushMode;
 use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
 use crate::recovery::reader::{Expected, SegmentReader};
 use crate::recovery::salvage::{Damage, Numbers};
 use crate::recovery::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
 use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
-use crate::{Log, LogError, LogOptions, ProtocolKind};
+use crate::{LogError, LogOptions, ProtocolKind};
 
 /// How far a scan has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, Log
     Ok(segments)
 }
 
-/// See [`Log::recovery_position`].
+/// See [`Log::recovery_position`](crate::Log::recovery_position).
 pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
     let none = || LogError::Incompatible {
         what: "cannot recover: there are no log files".to_owned(),
@@ -663,7 +664,7 @@ impl Recovered {
         })
     }
 
-    /// Keeps the log from an earlier position on, too, until it is [released](Log::release).
+    /// Keeps the log from an earlier position on, too, until it is [released](crate::Log::release).
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if it is no earlier position of this log.
@@ -681,22 +682,8 @@ impl Recovered {
         Ok(())
     }
 
-    /// Begins a new incarnation and goes on with the log. What lies behind the cut is dead from here on.
-    ///
-    /// # Errors
-    /// [`LogError::OutOfSpace`], [`LogError::Io`]. Nothing is lost then; recovery may be repeated.
-    pub fn into_log(self) -> Result<Log, LogError> {
-        let log = self.into_idle_log()?;
-        log.begin()?;
-        Ok(log)
-    }
-
-    /// As [`Recovered::into_log`], but leaves the new incarnation to the first entry, or to [`Log::begin`].
-    /// Makes what was recovered durable, and writes nothing.
-    ///
-    /// # Errors
-    /// [`LogError::Io`].
-    pub fn into_idle_log(self) -> Result<Log, LogError> {
+    /// What a log starts from that goes on behind the cut. Makes what was recovered durable.
+    pub(crate) fn into_parts(self) -> Result<CoreParts, LogError> {
         let Self {
             cut,
             device,
@@ -728,7 +715,7 @@ impl Recovered {
         let Some(kept) = kept.get(&incarnation) else {
             unreachable!("the newest incarnation has a cut")
         };
-        Log::start(CoreParts {
+        Ok(CoreParts {
             device,
             kept: kept.words(options.lanes),
             options,

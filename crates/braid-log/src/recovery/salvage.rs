@@ -43,7 +43,7 @@ impl Numbers {
 }
 
 impl Recovered {
-    /// See [`Log::salvage`].
+    /// See [`Log::salvage`](crate::Log::salvage).
     pub(crate) fn salvage(
         device: Arc<dyn Device>,
         options: LogOptions,

@@ -6,11 +6,11 @@ use braid_io::Device;
 use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
+use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
 use crate::format::log_record::{LogRecordKind, LogRecords, RawLogRecord};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
-use crate::options::BLOCK;
 use crate::protocol::{Dependent, Run};
 use crate::recovery::reader::{Expected, SegmentReader};
 

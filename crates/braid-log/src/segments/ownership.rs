@@ -4,8 +4,8 @@ use braid_io::{Device, Entry, OpenMode};
 use braid_rt::to_usize;
 
 use crate::LogError;
+use crate::format::BLOCK;
 use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
-use crate::options::BLOCK;
 
 /// Bytes read at once.
 const STEP: usize = 256 * BLOCK;

@@ -9,8 +9,9 @@ use braid_io::{Device, OpenMode};
 
 use crate::LogError;
 use crate::base::sync::{AtomicU64, Counter, Mutex};
+use crate::format::BLOCK;
 use crate::format::segment::{Segment, segment_name, unfinished_name};
-use crate::options::{BLOCK, LogOptions};
+use crate::options::LogOptions;
 
 /// Segment files of all lanes and their limit.
 #[derive(Debug, Default)]

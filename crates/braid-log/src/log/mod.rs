@@ -1,32 +1,32 @@
-//! The log itself.
+//! The log itself: the interface of a running one.
+
+mod checked;
+mod create;
+mod recover;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid_io::Device;
+use braid_rt::Mutex;
 use braid_rt::thread::JoinHandle;
-use braid_rt::{Mutex, narrow};
 
 use crate::LogError;
+use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
-use crate::buffer::commit_slots::backoff;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
-use crate::flush::begin::{preallocate, prepare_first};
 use crate::flush::core::{Core, CoreParts, DEPENDENCIES_MAX, WaitTarget};
-use crate::flush::lane::{Lane, LaneEnd};
 use crate::flush::leader::FlushOrder;
 use crate::flush::threads;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
-use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
-use crate::options::{BLOCK, FlushMode, LockRelease, LogOptions};
+use crate::options::{FlushMode, LogOptions};
+use crate::protocol::Dependence;
 use crate::protocol::hardening::Hardening;
-use crate::protocol::{Dependence, Kept};
-use crate::recovery::recovered::{Recovered, ScanProgress};
-use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
+use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
+use crate::tail::TailReader;
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -55,128 +55,8 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// Assigns a fresh identity, so that files of two logs are never mixed up.
-    pub fn new_identity() -> u128 {
-        let half = || u128::from(braid_rt::entropy());
-        half() << 64 | half()
-    }
-
-    /// Creates a log on a device that has none.
-    ///
-    /// # Errors
-    /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
-    /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
-    pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
-        Self::create_behind(device, options, 0)
-    }
-
-    /// Creates a log whose first number comes behind `seqno`: for a database that was restored as
-    /// of it.
-    ///
-    /// # Errors
-    /// As [`Log::create`].
-    pub fn create_behind(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        seqno: u64,
-    ) -> Result<Log, LogError> {
-        Self::create_as(device, options, seqno, Self::new_identity())
-    }
-
-    /// Creates a log as [`Log::create_behind`] does, with an identity assigned before.
-    ///
-    /// # Errors
-    /// As [`Log::create`].
-    pub fn create_as(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        seqno: u64,
-        identity: u128,
-    ) -> Result<Log, LogError> {
-        if seqno >= crate::format::chunk::NUMBERS_MAX / 2 {
-            return Err(LogError::Incompatible {
-                what: format!(
-                    "cannot create a log that continues from sequence number {seqno}: the number is out of range"
-                ),
-            });
-        }
-        let options = options.checked()?;
-        let entries = device
-            .list()
-            .map_err(|error| LogError::io("cannot list the device", error))?;
-        for entry in entries {
-            if parse_segment_name(&entry.name).is_some() {
-                return Err(LogError::Incompatible {
-                    what: format!(
-                        "cannot create the log: {} already exists; choose an empty directory",
-                        entry.name
-                    ),
-                });
-            }
-            if is_unfinished_name(&entry.name) {
-                device.remove(&entry.name).map_err(|error| {
-                    LogError::io(format!("cannot remove {}", entry.name), error)
-                })?;
-            }
-        }
-        let kept = Kept::Numbers(seqno).words(options.lanes);
-        let quota = Quota::default();
-        let mut lanes = Vec::with_capacity(options.lanes);
-        for index in 0..options.lanes {
-            let pool = SegmentPool::new(index, &options, PoolFiles::default(), 1);
-            prepare_first(&pool, &*device, &options, &quota)?;
-            let Some(segment) = pool.take() else {
-                unreachable!("a segment was made ready")
-            };
-            let header = SegmentHeader {
-                log: identity,
-                lane: narrow(index),
-                lanes: narrow(options.lanes),
-                protocol: crate::protocol::of(options.protocol).id(),
-                sequence: segment.sequence,
-                incarnation: 1,
-                link: 0,
-                base: seqno,
-                first_chunk: 1,
-                durable_seqno: seqno,
-                len: segment.len,
-                kept: kept.clone(),
-                successor: None,
-            };
-            let end = LaneEnd {
-                segment,
-                header,
-                offset: BLOCK as u64,
-                chunk: 1,
-                link: 0,
-            };
-            lanes.push(Lane::new(index, &options, end, pool));
-        }
-        preallocate(&lanes, &*device, &options, &quota)?;
-        // Names before contents: a header counts only in a file that is found.
-        device
-            .sync_directory()
-            .map_err(|error| LogError::io("cannot make the log's file names durable", error))?;
-        for lane in &lanes {
-            let seal = lane.seal.lock();
-            let block = seal.header.encode(&*device);
-            seal.segment.write_header(lane.index, &block)?;
-        }
-        Self::start(CoreParts {
-            device,
-            options,
-            id: identity,
-            incarnation: 1,
-            begun: true,
-            base: seqno,
-            kept,
-            lanes: lanes.into_boxed_slice(),
-            quota,
-        })
-    }
-
     /// Begins to write, if nothing was written since the log was recovered with
-    /// [`Recovered::into_idle_log`]: the first commit does that. To be called before a
+    /// [`Recovered::into_idle_log`](crate::Recovered::into_idle_log): the first commit does that. To be called before a
     /// [position](Log::quiesce) is taken from which the log will be recovered: what recovery gave
     /// up is given up for good only then.
     ///
@@ -192,7 +72,7 @@ impl Log {
 
     /// Calls `settle` before the log begins to write, so before it reuses or deletes a file: `settle` makes the
     /// checkpoint durable whose position recovery started from. If it fails, so does the operation that began the log,
-    /// and the next one calls it again. For a log from [`Recovered::into_idle_log`] that has not begun.
+    /// and the next one calls it again. For a log from [`Recovered::into_idle_log`](crate::Recovered::into_idle_log) that has not begun.
     pub fn before_begin(&self, settle: impl Fn() -> Result<(), LogError> + Send + 'static) {
         *self.core().beginning.lock() = Some(Box::new(settle));
     }
@@ -220,67 +100,11 @@ impl Log {
         })))
     }
 
-    /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel, and
-    /// finds the cut of its protocol: the last number that counts. Without a checkpoint, give
-    /// [`Log::recovery_position`]. Writes nothing.
-    ///
-    /// # Errors
-    /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if the
-    /// options do not fit it, [`LogError::Options`], [`LogError::Io`].
-    pub fn recover(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        start: &CheckpointPosition,
-        progress: &(dyn Fn(ScanProgress) + Sync),
-    ) -> Result<Recovered, LogError> {
-        Recovered::scan(device, options.checked()?, start, None, progress)
-    }
-
-    /// As [`Log::recover`] for a log that another process may be writing: what counts is everything up to
-    /// `durable`, which that process announced before this was called, and nothing else. Fails if not all of
-    /// that is there, also because the log was released meanwhile. Where a protocol's sequence numbers do not tell,
-    /// [`Recovered::is_still_there`] does, after the last use. `device` must keep to itself what is
-    /// written (see [`braid_io::OverlayDevice`]).
-    ///
-    /// # Errors
-    /// As [`Log::recover`].
-    pub fn recover_up_to(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        start: &CheckpointPosition,
-        durable: u64,
-        progress: &(dyn Fn(ScanProgress) + Sync),
-    ) -> Result<Recovered, LogError> {
-        Recovered::scan(device, options.checked()?, start, Some(durable), progress)
-    }
-
     /// Calls `announce` with the [durable seqno](Log::durable_seqno) before it moves there, so
     /// before anything up to it is acknowledged. Can be set once. `announce` is called by the
     /// threads that flush, and must be quick.
     pub fn announce_durable(&self, announce: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.core().announce.set(Box::new(announce));
-    }
-
-    /// As [`Log::recover`] for a damaged log: where that fails for what was acknowledged and is gone, this
-    /// ends the log before it, and says so. What is returned is the state after a prefix of what was
-    /// committed, so it is consistent. Not meant for [`Recovered::into_log`].
-    ///
-    /// # Errors
-    /// [`LogError::Corrupted`] if the log is not there from `start` on; as [`Log::recover`] otherwise.
-    pub fn salvage(
-        device: Arc<dyn Device>,
-        options: LogOptions,
-        start: &CheckpointPosition,
-    ) -> Result<(Recovered, Vec<String>), LogError> {
-        Recovered::salvage(device, options.checked()?, start)
-    }
-
-    /// The start of the oldest log on a device: for a user of the log who keeps no checkpoints.
-    ///
-    /// # Errors
-    /// [`LogError::Incompatible`] if there is no log, [`LogError::Io`].
-    pub fn recovery_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
-        crate::recovery::recovered::oldest_position(device)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -578,6 +402,18 @@ impl Log {
             }
         }
         Ok(())
+    }
+
+    /// A reader of all transactions behind `start`, a position given by [`Log::quiesce`] that was not
+    /// released.
+    ///
+    /// It holds nothing back: what is [released](Log::release) meanwhile and was not read is an error.
+    ///
+    /// # Errors
+    /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
+    /// log, [`LogError::Corrupted`] or [`LogError::Io`].
+    pub fn tail(&self, start: &CheckpointPosition) -> Result<TailReader, LogError> {
+        TailReader::new(self.core(), start)
     }
 
     /// Bytes of the log's files from one position on and before another: of whole segments.

@@ -1,0 +1,156 @@
+//! Creating a log.
+
+use std::sync::Arc;
+
+use braid_io::Device;
+use braid_rt::narrow;
+
+use crate::LogError;
+use crate::flush::begin::{preallocate, prepare_first};
+use crate::flush::core::CoreParts;
+use crate::flush::lane::{Lane, LaneEnd};
+use crate::format::BLOCK;
+use crate::format::chunk::NUMBERS_MAX;
+use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
+use crate::log::Log;
+use crate::options::LogOptions;
+use crate::protocol::{self, Kept};
+use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
+
+impl Log {
+    /// Assigns a fresh identity, so that files of two logs are never mixed up.
+    pub fn new_identity() -> u128 {
+        let half = || u128::from(braid_rt::entropy());
+        half() << 64 | half()
+    }
+
+    /// Creates a log on a device that has none.
+    ///
+    /// # Errors
+    /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
+    pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
+        Self::create_behind(device, options, 0)
+    }
+
+    /// Creates a log whose first number comes behind `seqno`: for a database that was restored as
+    /// of it.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub fn create_behind(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        seqno: u64,
+    ) -> Result<Log, LogError> {
+        Self::create_as(device, options, seqno, Self::new_identity())
+    }
+
+    /// Creates a log as [`Log::create_behind`] does, with an identity assigned before.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub fn create_as(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        seqno: u64,
+        identity: u128,
+    ) -> Result<Log, LogError> {
+        if seqno >= NUMBERS_MAX / 2 {
+            return Err(LogError::Incompatible {
+                what: format!(
+                    "cannot create a log that continues from sequence number {seqno}: the number is out of range"
+                ),
+            });
+        }
+        let options = options.checked()?;
+        clear_device(&*device)?;
+        let quota = Quota::default();
+        let lanes = (0..options.lanes)
+            .map(|index| first_lane(index, &*device, &options, seqno, identity, &quota))
+            .collect::<Result<Box<[_]>, _>>()?;
+        preallocate(&lanes, &*device, &options, &quota)?;
+        // Names before contents: a header counts only in a file that is found.
+        device
+            .sync_directory()
+            .map_err(|error| LogError::io("cannot make the log's file names durable", error))?;
+        for lane in &lanes {
+            let seal = lane.seal.lock();
+            let block = seal.header.encode(&*device);
+            seal.segment.write_header(lane.index, &block)?;
+        }
+        Self::start(CoreParts {
+            device,
+            kept: Kept::Numbers(seqno).words(options.lanes),
+            options,
+            id: identity,
+            incarnation: 1,
+            begun: true,
+            base: seqno,
+            lanes,
+            quota,
+        })
+    }
+}
+
+/// Refuses a device that has segments, and removes files that never became segments.
+fn clear_device(device: &dyn Device) -> Result<(), LogError> {
+    let entries = device
+        .list()
+        .map_err(|error| LogError::io("cannot list the device", error))?;
+    for entry in entries {
+        if parse_segment_name(&entry.name).is_some() {
+            return Err(LogError::Incompatible {
+                what: format!(
+                    "cannot create the log: {} already exists; choose an empty directory",
+                    entry.name
+                ),
+            });
+        }
+        if is_unfinished_name(&entry.name) {
+            device
+                .remove(&entry.name)
+                .map_err(|error| LogError::io(format!("cannot remove {}", entry.name), error))?;
+        }
+    }
+    Ok(())
+}
+
+/// A lane of a new log: its first segment exists, and the header is not written yet.
+fn first_lane(
+    index: usize,
+    device: &dyn Device,
+    options: &LogOptions,
+    seqno: u64,
+    identity: u128,
+    quota: &Quota,
+) -> Result<Lane, LogError> {
+    let pool = SegmentPool::new(index, options, PoolFiles::default(), 1);
+    prepare_first(&pool, device, options, quota)?;
+    let Some(segment) = pool.take() else {
+        unreachable!("a segment was made ready")
+    };
+    let header = SegmentHeader {
+        log: identity,
+        lane: narrow(index),
+        lanes: narrow(options.lanes),
+        protocol: protocol::of(options.protocol).id(),
+        sequence: segment.sequence,
+        incarnation: 1,
+        link: 0,
+        base: seqno,
+        first_chunk: 1,
+        durable_seqno: seqno,
+        len: segment.len,
+        kept: Kept::Numbers(seqno).words(options.lanes),
+        successor: None,
+    };
+    let end = LaneEnd {
+        segment,
+        header,
+        offset: BLOCK as u64,
+        chunk: 1,
+        link: 0,
+    };
+    Ok(Lane::new(index, options, end, pool))
+}
