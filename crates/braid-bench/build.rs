@@ -1,9 +1,10 @@
-//! Finds what the peers need, if their features ask for them. Without features it does nothing.
+//! Records the build's profile, and finds the libraries of the peers that features select.
 
 use std::path::Path;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-env=BRAID_PROFILE={}", profile());
     println!("cargo::rustc-check-cfg=cfg(peer_rocksdb, peer_wiredtiger)");
     for (feature, package, variable) in [
         ("REDB", "redb", "BRAID_BENCH_REDB"),
@@ -17,6 +18,21 @@ fn main() {
     }
     #[cfg(feature = "system-peer")]
     system::find();
+}
+
+/// Returns the name of the build's profile directory: `release`, `fat`, `dist`, or `debug` for the
+/// profiles `dev` and `test`.
+///
+/// Cargo passes no other trace of a custom profile: `PROFILE` is `release` for all that inherit it.
+fn profile() -> String {
+    let out = std::env::var_os("OUT_DIR").unwrap_or_default();
+    let mut above = Path::new(&out)
+        .ancestors()
+        .skip_while(|dir| !dir.ends_with("build"));
+    let directory = above.nth(1).and_then(Path::file_name);
+    let name = directory.map(|name| name.to_string_lossy().into_owned());
+    name.or_else(|| std::env::var("PROFILE").ok())
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Engines whose libraries come from the system.

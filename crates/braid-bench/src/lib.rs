@@ -57,6 +57,10 @@ pub use usage::Usage;
 pub use workload::Workload;
 pub use zipf::{Zipf, scatter};
 
+/// Profile that this build was compiled with: `fat`, `release`, `dist`, or `debug` (unoptimized).
+/// Compare figures of one profile only.
+pub const PROFILE: &str = env!("BRAID_PROFILE");
+
 /// Compiles the examples of the project's front page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -23,6 +23,8 @@ pub struct Report {
     pub workload: String,
     /// The engine's name.
     pub engine: String,
+    /// Profile of the build; see [`PROFILE`](crate::PROFILE).
+    pub profile: &'static str,
     /// The commit protocol's name.
     pub protocol: String,
     /// What the database is stored on.
@@ -181,6 +183,7 @@ impl Report {
         Report {
             workload: driver.name().into(),
             engine: engine.name().into(),
+            profile: crate::PROFILE,
             protocol: setting.protocol,
             device: setting.device,
             threads: spec.threads,
@@ -282,6 +285,7 @@ impl fmt::Display for Report {
                 self.engine, self.protocol, self.device, self.threads, self.in_flight, self.seconds
             ),
         )?;
+        row("build", format!("profile {}", self.profile))?;
         row("transactions/s", group(self.tx_per_s))?;
         let kind = if self.commits > 0 {
             "commit latency"

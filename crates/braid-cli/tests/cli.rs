@@ -219,6 +219,10 @@ fn the_limit_stands_beside_the_run() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
     expect_code(&output, 0);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    // Cargo puts a program into a directory with the name of its profile.
+    let program = Path::new(env!("CARGO_BIN_EXE_braid"));
+    let profile = program.parent().unwrap().file_name().unwrap();
+    assert_eq!(report["profile"], profile.to_str().unwrap(), "{report}");
     let (rate, limit) = (&report["tx_per_s"], &report["limit_tx_per_s"]);
     let ratio = rate.as_f64().unwrap() / limit.as_f64().unwrap();
     assert!(
@@ -627,7 +631,8 @@ fn an_archive_says_what_it_lacks() {
         expect_code(&archive, 1);
         let error = stderr(&archive);
         assert!(
-            error.contains("lacks the transactions from number") && error.contains("new backup"),
+            error.contains("lacks the transactions with sequence numbers")
+                && error.contains("new backup"),
             "{error}"
         );
         let restore = braid(&["restore", "full", "restored", "--archive", "archive"]);

@@ -14,7 +14,7 @@ use super::stages::{LogWrites, NotedWrites, Staged};
 use super::{CompareSpec, Load, Machine, RUN, TABLE};
 use crate::driver::Driver;
 use crate::engines::{KvEngine, Mode, Order, PeerInfo, Stop, Wait, peers};
-use crate::{BenchError, Engine, Report, Spec, Workload, bare_log, measure_device};
+use crate::{BenchError, Engine, PROFILE, Report, Spec, Workload, bare_log, measure_device};
 
 /// Threads that read the data once before an engine is measured.
 const WARMERS: u8 = 8;
@@ -98,12 +98,11 @@ fn describe(spec: &CompareSpec) -> Result<Run, BenchError> {
         serializable: peer.abilities.serializable,
     };
     let optimized = !cfg!(debug_assertions);
-    let kind = if optimized { "release" } else { "debug" };
     let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
     Ok(Run {
         began: now.to_string(),
         machine: Machine::read(&spec.dir),
-        build: format!("Braid {}, {kind} build", env!("CARGO_PKG_VERSION")),
+        build: format!("Braid {}, profile {PROFILE}", env!("CARGO_PKG_VERSION")),
         optimized,
         seconds: spec.each.as_secs_f64(),
         warm_up: spec.warm_up.as_secs_f64(),

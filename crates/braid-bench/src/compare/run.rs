@@ -15,7 +15,7 @@ pub struct Run {
     pub began: String,
     /// The machine.
     pub machine: Machine,
-    /// Braid's version, and whether the build is a release build.
+    /// Braid's version, and the profile of the build.
     pub build: String,
     /// Whether the build is optimized; figures of one that is not are worth nothing.
     pub optimized: bool,

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid::{Database, DeviceChoice, Protocol, RecoveryReport};
-use braid_bench::Workload;
+use braid_bench::{PROFILE, Workload};
 
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib, parse};
@@ -180,13 +180,13 @@ fn print(args: &RecoveryArgs, report: &RecoveryReport, output: &mut Output) -> R
     let tx_per_s = report.transactions as f64 / seconds;
     if args.json {
         return output.line(format_args!(
-            "{{\"workload\":\"{}\",\"protocol\":\"{}\",\"log_bytes\":{},\"transactions\":{},\
+            "{{\"workload\":\"{}\",\"profile\":\"{PROFILE}\",\"protocol\":\"{}\",\"log_bytes\":{},\"transactions\":{},\
              \"seconds\":{seconds},\"scan_seconds\":{scan},\"mib_per_s\":{mib_per_s},\"tx_per_s\":{tx_per_s}}}",
             args.workload, args.protocol, report.log_bytes, report.transactions
         ));
     }
     output.line(format_args!(
-        "{} ({}): opened in {seconds:.2} s ({scan:.2} s of it to find the log's end) after a kill: {} transactions from {} of log, \
+        "{} ({}, profile {PROFILE}): opened in {seconds:.2} s ({scan:.2} s of it to find the log's end) after a kill: {} transactions from {} of log, \
          {mib_per_s:.0} MiB/s, {} transactions/s",
         args.workload,
         args.protocol,
