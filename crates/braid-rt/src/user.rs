@@ -43,7 +43,7 @@ pub fn call_user<R>(code: impl FnOnce() -> R) -> Result<R, String> {
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "something that is no text".to_owned())
+        .unwrap_or_else(|| "a panic without a text message".to_owned())
 }
 
 #[cfg(test)]

@@ -91,29 +91,29 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
         Gauge checkpoint_failing => "braid_checkpoint_failing",
             "1 if the last checkpoint failed.";
         Counter commits => "braid_commits_total",
-            "Committed transactions, those without writes included.";
+            "Committed transactions, including those without writes.";
         Counter conflicts => "braid_conflicts_total",
             "Transactions that failed with a conflict.";
         Counter expired => "braid_expired_total",
-            "Entries removed because their time was over.";
+            "Expired entries that were removed.";
         Gauge archived => "braid_archived_seqno",
-            "The number up to which the archive has every transaction; 0 without an archive.";
+            "Sequence number up to which the archive contains every transaction; 0 without an archive.";
         Gauge changes_kept_from => "braid_changes_kept_from_seqno",
-            "The sequence number after which the log keeps every transaction for readers of changes.";
+            "Sequence number after which the log keeps every transaction for readers of changes.";
         Counter checkpoints => "braid_checkpoints_total",
-            "Published checkpoints.";
+            "Completed checkpoints.";
         Gauge snapshots => "braid_snapshots",
             "Open snapshots.";
         Gauge oldest_snapshot => "braid_oldest_snapshot_seqno",
-            "The number of the oldest open snapshot; 0 if none is open.";
+            "Sequence number of the oldest open snapshot; 0 if none is open.";
         Gauge old_versions => "braid_old_versions",
-            "Old versions and tombstones that wait to be collected.";
+            "Old versions and removed keys that wait to be collected.";
         Gauge durable_seqno => "braid_durable_seqno",
-            "The number up to which all transactions are durable.";
+            "Durable sequence number: all transactions up to it are durable.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",
             "Log after the newest checkpoint, which a recovery would read.";
         Counter log.written_bytes => "braid_log_written_bytes_total",
-            "Bytes written to the log, with headers and padding.";
+            "Bytes written to the log, including headers and padding.";
         Counter log.chunk_bytes => "braid_log_chunk_bytes_total",
             "Bytes written to the log without padding.";
         Counter log.payload_bytes => "braid_log_payload_bytes_total",
@@ -123,47 +123,47 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
         Counter log.chunks => "braid_log_chunks_total",
             "Chunks written to the log.";
         Counter log.records => "braid_log_records_total",
-            "Transactions, or parts of large ones, written to the log.";
+            "Log records written: one for each transaction, several for a large one.";
         Counter log.consolidated_records => "braid_log_consolidated_records_total",
             "Log records that were appended together with others.";
         Gauge log.segments => "braid_log_segments",
-            "Segment files of the log.";
+            "Log files.";
         Gauge log.segments_ready => "braid_log_segments_ready",
-            "Segment files that are ready for use.";
+            "Log files that are ready for use.";
         Counter log.segments_recycled => "braid_log_segments_recycled_total",
-            "Segment files that were used again.";
+            "Log files that were reused.";
         Counter log.buffer_waits => "braid_log_buffer_waits_total",
             "Times that a commit waited for space in a log buffer.";
         Counter log.queue_time => "braid_log_queue_seconds_total",
-            "Sum over flushes of the time from the first append to the sealing.";
+            "Time from the first append to a log buffer to its sealing, summed over flushes.";
         Counter log.write_time => "braid_log_write_seconds_total",
-            "Sum over flushes of the time that the durable write took.";
+            "Time of the durable writes, summed over flushes.";
         Counter log.notify_time => "braid_log_notify_seconds_total",
-            "Sum over flushes of the time until all who waited were told.";
+            "Time from the end of a write until all waiters are notified, summed over flushes.";
         Gauge store.page_size => "braid_store_page_bytes",
-            "The size of a page.";
+            "Size of a page.";
         Gauge store.pool_pages => "braid_store_pool_pages",
-            "Pages that the buffer pool can hold.";
+            "Pages that fit in the buffer pool.";
         Gauge store.resident_pages => "braid_store_resident_pages",
             "Pages in memory.";
         Gauge store.pages => "braid_store_pages",
-            "Pages that exist.";
+            "Existing pages.";
         Counter store.page_loads => "braid_store_page_loads_total",
             "Pages read from the medium.";
         Counter store.pages_read_ahead => "braid_store_pages_read_ahead_total",
-            "Pages read along with a neighbour, before the pool was full for the first time.";
+            "Pages read ahead together with a neighbour, before the pool was full for the first time.";
         Counter store.evictions => "braid_store_evictions_total",
-            "Pages put out of memory.";
+            "Evicted pages.";
         Counter store.eviction_writes => "braid_store_eviction_writes_total",
-            "Pages that had to be written to be put out of memory.";
+            "Evicted pages that had to be written.";
         Counter store.checkpoint_copies => "braid_store_checkpoint_copies_total",
             "Pages copied because a checkpoint still needed their image.";
         Gauge store.file_bytes => "braid_store_file_bytes",
-            "The length of the data file.";
+            "Length of the data file.";
         Gauge store.file_free_bytes => "braid_store_file_free_bytes",
             "Free space in the data file.";
         Gauge store.checkpoint_sequence => "braid_store_checkpoint_number",
-            "The number of the newest checkpoint.";
+            "Number of the newest checkpoint.";
     }
     .into_iter()
 }
@@ -183,7 +183,7 @@ impl Stats {
     /// ```
     pub fn to_prometheus(&self) -> String {
         let mut out = format!(
-            "# HELP braid_info What is running.\n# TYPE braid_info gauge\n\
+            "# HELP braid_info Version and commit protocol of the database.\n# TYPE braid_info gauge\n\
              braid_info{{protocol=\"{}\",version=\"{}\"}} 1\n",
             self.protocol,
             env!("CARGO_PKG_VERSION")

@@ -310,7 +310,7 @@ impl Archive {
             Until::Seqno(asked) if (seqno..=to).contains(&asked) => Ok(asked),
             Until::Seqno(asked) => match hole {
                 Some(hole) if asked > to => Err(hole_error(hole)),
-                _ => out_of_reach(format!("number {asked}")),
+                _ => out_of_reach(format!("sequence number {asked}")),
             },
             Until::Time(time) => {
                 let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
@@ -358,7 +358,7 @@ impl Archive {
                 let (from, to) = (batch.header.after + 1, batch.header.last);
                 Error::from(BackupError::Damaged {
                     backup: format!("{}, {}", self.name, batch.name),
-                    what: format!("its transactions from number {from} to {to}"),
+                    what: format!("its transactions with sequence numbers {from} to {to}"),
                 })
             };
             let bytes = self.load(batch)?.ok_or_else(damaged)?;

@@ -55,7 +55,7 @@ pub enum BackupError {
     },
     /// The first backup given is an incremental one.
     #[error(
-        "cannot restore backup {backup} first: it is incremental and builds on the backup up to number {parent}; give that one, and what it builds on, before it"
+        "cannot restore backup {backup} first: it is incremental and builds on the backup up to sequence number {parent}; give that backup, and all that it builds on, before this one"
     )]
     NotFull {
         /// The backup's name.
@@ -65,7 +65,7 @@ pub enum BackupError {
     },
     /// A backup does not build on the one given before it.
     #[error(
-        "cannot restore backup {backup}: it builds on the backup up to number {needs}, and the one before it goes up to {found}; give all backups from the oldest to the newest"
+        "cannot restore backup {backup}: it builds on the backup up to sequence number {needs}, and the preceding one reaches {found}; give all backups from the oldest to the newest"
     )]
     BrokenChain {
         /// The backup's name.
@@ -80,10 +80,10 @@ pub enum BackupError {
     Nothing,
     /// The parent of an incremental backup is newer than the database.
     #[error(
-        "cannot make an incremental backup: its parent, up to number {parent}, is newer than this database, which was restored to an earlier state; make a full backup"
+        "cannot make an incremental backup: its parent, up to sequence number {parent}, is newer than this database, which was restored to an earlier state; make a full backup"
     )]
     NewerParent {
-        /// The parent's number.
+        /// Sequence number of the parent.
         parent: u64,
     },
     /// This process has the database open read-only, or such a process made the parent. Only the
@@ -93,7 +93,7 @@ pub enum BackupError {
     )]
     MadeByReader,
     /// The destination of a backup or of a restored database is not empty.
-    #[error("cannot write to {}: it holds {found:?}; choose an empty or new place", path.display())]
+    #[error("cannot write to {}: it contains {found:?}; choose an empty or new place", path.display())]
     DestinationInUse {
         /// The destination.
         path: PathBuf,
@@ -114,7 +114,7 @@ pub enum BackupError {
     },
     /// The archive lacks transactions.
     #[error(
-        "the archive lacks the transactions from number {from} to {to}{}; restore up to {}, or give a backup that goes up to {to} or more",
+        "cannot restore: the archive lacks the transactions with sequence numbers {from} to {to}{}; restore up to {}, or give a backup that reaches {to} or more",
         Since(*since),
         from - 1
     )]
@@ -129,7 +129,7 @@ pub enum BackupError {
     /// The archive contains no transactions and does not record where it begins, so it is unknown
     /// whether any are missing.
     #[error(
-        "cannot restore from archive {archive}: it holds no transactions; give the directory that the database archives to, or restore without an archive"
+        "cannot restore from archive {archive}: it contains no transactions; give the directory that the database archives to, or restore without an archive"
     )]
     EmptyArchive {
         /// The archive's name.
@@ -138,7 +138,7 @@ pub enum BackupError {
     /// The log released transactions before they were archived, and no backup contains them. Later
     /// transactions are archived.
     #[error(
-        "the archive {archive} lacks the transactions from number {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to number {archived})",
+        "the archive {archive} lacks the transactions with sequence numbers {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to sequence number {archived})",
         Since(*since)
     )]
     ArchiveGap {
@@ -163,7 +163,7 @@ pub enum BackupError {
     },
     /// A table was bulk-loaded without the log, so the archive lacks its entries.
     #[error(
-        "cannot restore table {table:?}: transaction {seqno} loaded it past the log, after the backup; restore up to number {}, or give a backup that goes further",
+        "cannot restore table {table:?}: transaction {seqno} loaded it in bulk, without the log, after the backup; restore up to sequence number {}, or give a later backup",
         seqno - 1
     )]
     LoadedTable {
@@ -183,7 +183,7 @@ pub enum BackupError {
     /// The archive contains transactions that the database lacks: the database's files were
     /// replaced by older ones, or another database was archived there.
     #[error(
-        "cannot archive to {archive}: it goes up to number {archived}, the database only to {database}; archive to a new place, beginning with a full backup"
+        "cannot archive to {archive}: it reaches sequence number {archived}, the database only {database}; archive to a new directory, and begin with a full backup"
     )]
     ArchiveAhead {
         /// The archive's name.
@@ -195,7 +195,7 @@ pub enum BackupError {
     },
     /// The requested time is ambiguous, because the clock was set back.
     #[error(
-        "cannot tell what this time means: the clock was set back, and it came after number {earliest} and after {latest}; restore up to a number, one of these or between them"
+        "cannot restore up to this time: the clock was set back, and showed the time after sequence number {earliest} and again after {latest}; restore up to one of these sequence numbers, or one between them"
     )]
     ClockSetBack {
         /// Durable sequence number when the clock first showed the time.
@@ -205,7 +205,7 @@ pub enum BackupError {
     },
     /// The requested point is outside of what the backups and the archive cover.
     #[error(
-        "cannot restore up to {asked}: the backups and the archive go from number {from} to {to}; choose a point between them, or give further backups"
+        "cannot restore up to {asked}: the backups and the archive reach from sequence number {from} to {to}; choose a point between them, or give further backups"
     )]
     OutOfReach {
         /// The requested point.

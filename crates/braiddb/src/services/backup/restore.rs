@@ -416,7 +416,7 @@ impl Chain {
     }
 }
 
-/// The number to which a database is restored.
+/// Returns the sequence number to which a database is restored.
 fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
     if let Some(archive) = archive {
         return archive.target(until, manifest.identity, manifest.seqno, manifest.time);
@@ -424,7 +424,7 @@ fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Resul
     let asked = match until {
         Until::End => return Ok(manifest.seqno),
         Until::Seqno(seqno) if seqno == manifest.seqno => return Ok(seqno),
-        Until::Seqno(seqno) => format!("number {seqno}"),
+        Until::Seqno(seqno) => format!("sequence number {seqno}"),
         Until::Time(_) => "a time without an archive".to_owned(),
     };
     Err(BackupError::OutOfReach {
