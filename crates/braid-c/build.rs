@@ -1,6 +1,7 @@
-//! Names the shared library for the dynamic linker, with the version of the interface.
+//! Sets the name of the shared library for the dynamic linker, with the version of the interface.
 //!
-//! A program asks for this name when it starts, so it gets the interface that it was built with or none.
+//! A program requests this name when it starts, so it gets the interface version that it was built
+//! with, or fails.
 
 use std::env;
 

@@ -1,6 +1,6 @@
 /*
  * A bank: four threads move money between accounts, each transfer durable when it is acknowledged.
- * Whatever happens, to the process or to the machine, no money comes or goes.
+ * Whatever happens to the process or to the machine, the total stays the same.
  *
  *     cargo build --release -p braid-c
  *     cc -std=c99 -O2 -I crates/braid-c/include crates/braid-c/examples/bank.c \
@@ -29,7 +29,7 @@ static void check(int status, const char *what) {
 
 static void account_key(char key[8], unsigned account) { snprintf(key, 8, "%05u", account); }
 
-/* The balance of an account, which nobody else can change until the transaction is over. */
+/* Returns the balance of an account, which no other thread can change until the transaction ends. */
 static int read_balance(braid_tx *tx, unsigned account, long *balance) {
     char key[8];
     braid_value value;
@@ -51,7 +51,7 @@ struct transfer {
     long amount;
 };
 
-/* The body of a transaction. It may run several times: it does nothing but read and write. */
+/* Body of a transaction. It may run several times, so it only reads and writes. */
 static int transfer(void *data, braid_tx *tx) {
     const struct transfer *t = data;
     long from, to;
@@ -86,7 +86,7 @@ static int open_accounts(void *data, braid_tx *tx) {
     return BRAID_OK;
 }
 
-/* All balances as they were at one moment. */
+/* Returns the sum of all balances at one moment. */
 static long total(void) {
     braid_snapshot *snapshot = NULL;
     braid_cursor *cursor = NULL;

@@ -1,5 +1,5 @@
-//! What the C interface costs: the same work by the Rust interface and by the functions that C calls, in turn
-//! in one process, medians of the rounds.
+//! Measures the cost of the C interface: the same work through the Rust interface and through the
+//! functions that C calls, alternating in one process, as medians of the rounds.
 //!
 //! ```text
 //! cargo run --profile fat -p braid-c --example overhead                 # times, side by side
@@ -12,12 +12,13 @@
 //! done; done
 //! ```
 //!
-//! The functions are called through pointers that the compiler can't see through, as a C program calls them. Both sides
-//! have the same records and keys, take turns at being first, and are given bytes whose number the compiler does not
-//! know: for keys of eight bytes and values of a hundred that it does know, Rust's reads take some 60 instructions
-//! less and its writes 20. What they do is not always the same: a value is a counted reference in Rust and C's own bytes
-//! in C, an entry of a scan is a reference in Rust and lasts until the next call in C, and C's tickets are freed one by
-//! one, each by a call.
+//! The functions are called through pointers that the compiler cannot see through, as a C program
+//! calls them. Both sides have the same records and keys, alternate in going first, and get bytes
+//! whose number the compiler does not know. For keys of eight bytes and values of a hundred whose
+//! sizes it knows, Rust's reads take some 60 instructions less and its writes 20. The work is not
+//! always identical: a value is a counted reference in Rust, and bytes that belong to C in C; an
+//! entry of a scan is a reference in Rust, and is valid until the next call in C; and C's tickets
+//! are freed one by one, with a call each.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -36,7 +37,7 @@ const ROUNDS: usize = 51;
 
 type Table = braid::Table<Bytes, Bytes>;
 
-/// The same records in a database of either interface.
+/// A database of each interface with the same records.
 struct Both {
     db: Database,
     table: Table,
@@ -49,7 +50,7 @@ fn ok(status: braid_status) {
     assert_eq!(status, braid_status::BRAID_OK);
 }
 
-/// A handle that a function of the C interface sets.
+/// Returns a handle that a function of the C interface sets.
 fn opened<H>(open: impl FnOnce(*mut *mut H) -> braid_status) -> *mut H {
     let mut handle = std::ptr::null_mut();
     ok(open(&mut handle));
@@ -57,7 +58,7 @@ fn opened<H>(open: impl FnOnce(*mut *mut H) -> braid_status) -> *mut H {
 }
 
 impl Both {
-    /// In memory without threads of their own, or in directories.
+    /// Opens the databases in memory without background threads, or in directories.
     fn open(dir: Option<&Path>) -> braid::Result<Self> {
         let db = match dir {
             Some(dir) => Database::open(dir.join("rust"))?,
@@ -73,7 +74,7 @@ impl Both {
             tx.commit()?;
         }
         let options = opened(|out| {
-            // SAFETY: `out` is where the handle goes.
+            // SAFETY: `out` is writable memory for the handle.
             unsafe { braid_options_new(out) }
         });
         let mut path = Vec::new();
@@ -94,7 +95,7 @@ impl Both {
                 ));
             }
         }
-        // SAFETY: the path ends with a NUL, or is not looked at; `out` is where the handle goes.
+        // SAFETY: the path ends with a NUL, or is ignored; `out` is writable memory for the handle.
         let c_db = opened(|out| unsafe { braid_db_open(path.as_ptr().cast(), options, out) });
         let name = c"records".as_ptr();
         // SAFETY: the same.
@@ -102,7 +103,7 @@ impl Both {
         for first in (0..RECORDS).step_by(1_024) {
             let tx = begin(c_db);
             (first..first + 1_024).for_each(|key| insert(tx, c_table, key));
-            // SAFETY: the number is not wanted.
+            // SAFETY: NULL is allowed, as the sequence number is not needed.
             ok(unsafe { braid_tx_commit(tx, std::ptr::null_mut()) });
         }
         let rng = fastrand::Rng::with_seed(1);
@@ -120,14 +121,14 @@ impl Both {
     }
 }
 
-/// Bytes whose number the compiler does not know: no more than it does in a function that C calls, or in one of a
-/// program whose keys come from elsewhere.
+/// Hides the number of bytes from the compiler, as in a function that C calls, or in a program
+/// whose keys come from elsewhere.
 fn unknown(bytes: &[u8]) -> &[u8] {
     black_box(bytes)
 }
 
 fn begin(db: *mut braid_db) -> *mut braid_tx {
-    // SAFETY: no options; `out` is where the handle goes.
+    // SAFETY: NULL means no options; `out` is writable memory for the handle.
     opened(|out| unsafe { black_box(braid_tx_begin as Begin)(db, std::ptr::null(), out) })
 }
 
@@ -177,11 +178,11 @@ type OfTicket = extern "C" fn(*mut braid_ticket) -> braid_status;
 fn insert(tx: *mut braid_tx, table: *mut braid_table, key: u64) {
     let key = key.to_be_bytes();
     let (data, value) = (key.as_ptr().cast(), VALUE.as_ptr().cast());
-    // SAFETY: key and value are there for the call.
+    // SAFETY: key and value are valid during the call.
     ok(unsafe { black_box(braid_tx_insert as Insert)(tx, table, data, 8, value, VALUE.len()) });
 }
 
-/// Reads by one of the three ways, and frees the value.
+/// Reads in one of the three ways, and frees the value.
 fn read(get: impl FnOnce(*const c_void, *mut braid_value) -> braid_status, key: u64) {
     let mut value = std::mem::MaybeUninit::<braid_value>::uninit();
     ok(get(key.to_be_bytes().as_ptr().cast(), value.as_mut_ptr()));
@@ -190,7 +191,7 @@ fn read(get: impl FnOnce(*const c_void, *mut braid_value) -> braid_status, key: 
     unsafe { black_box(braid_value_free as Free)(value.as_mut_ptr()) }
 }
 
-/// A kind of work, by either interface, so many times.
+/// A kind of work through either interface, repeated a number of times.
 struct Work {
     name: &'static str,
     what: &'static str,
@@ -217,7 +218,7 @@ const WORK: &[Work] = &[
             for _ in 0..n {
                 let (key, table) = (both.key(), both.c_table);
                 let get = black_box(braid_table_get as TableGet);
-                // SAFETY: `read` gives a key of 8 bytes and where a value fits.
+                // SAFETY: `read` passes a key of 8 bytes and writable memory for a value.
                 read(|key, value| unsafe { get(table, key, 8, value) }, key);
             }
         },
@@ -236,7 +237,7 @@ const WORK: &[Work] = &[
         },
         c: |both, n| {
             let table = both.c_table;
-            // SAFETY: `out` is where the handle goes.
+            // SAFETY: `out` is writable memory for the handle.
             let snapshot = opened(|out| unsafe { braid_snapshot_open(both.c_db, out) });
             for _ in 0..n {
                 let get = black_box(braid_snapshot_get as Get<braid_snapshot>);
@@ -276,7 +277,7 @@ const WORK: &[Work] = &[
                         both.key(),
                     );
                 }
-                // SAFETY: the number is not wanted.
+                // SAFETY: NULL is allowed, as the sequence number is not needed.
                 ok(unsafe { black_box(braid_tx_commit as Commit)(tx, std::ptr::null_mut()) });
             }
         },
@@ -299,7 +300,7 @@ const WORK: &[Work] = &[
         c: |both, n| {
             scan(both, n, |cursor, entries, _| {
                 let next = black_box(braid_cursor_next as Next);
-                // SAFETY: there is room for an entry.
+                // SAFETY: `entries` is writable memory for an entry.
                 match unsafe { next(cursor, entries.as_mut_ptr().cast()) } {
                     braid_status::BRAID_OK => 1,
                     _ => 0,
@@ -317,7 +318,7 @@ const WORK: &[Work] = &[
                 let fetch = black_box(braid_cursor_fetch as Fetch);
                 let room = entries.len().min(left);
                 let mut count = 0;
-                // SAFETY: there is room for so many entries.
+                // SAFETY: `entries` is writable memory for this many entries.
                 unsafe { fetch(cursor, 0, entries.as_mut_ptr().cast(), room, &mut count) };
                 count
             });
@@ -348,7 +349,7 @@ const WORK: &[Work] = &[
                 let tx = begin(both.c_db);
                 insert(tx, both.c_table, both.key());
                 let commit = black_box(braid_tx_commit_async as CommitAsync);
-                // SAFETY: `out` is where the handle goes.
+                // SAFETY: `out` is writable memory for the handle.
                 opened(|out| unsafe { commit(tx, out) })
             });
         },
@@ -393,7 +394,7 @@ const WORK: &[Work] = &[
     },
 ];
 
-/// Transactions of one write, of which there are numbers instead of tickets.
+/// Transactions of one write, with sequence numbers instead of tickets.
 fn submit(both: &mut Both, n: u64) {
     let mut numbers = VecDeque::with_capacity(IN_FLIGHT);
     for _ in 0..n {
@@ -401,7 +402,7 @@ fn submit(both: &mut Both, n: u64) {
         let write = write_of(both, &key);
         let submit = black_box(braid_db_submit as Submit);
         let mut number = 0;
-        // SAFETY: there is one write, of bytes that are there for the call.
+        // SAFETY: `write` is one write, whose bytes are valid during the call.
         ok(unsafe { submit(both.c_db, &raw const write, 1, &raw mut number) });
         numbers.push_back(number);
         if numbers.len() == IN_FLIGHT {
@@ -415,7 +416,7 @@ fn submit(both: &mut Both, n: u64) {
     ok(braid_db_sync(both.c_db));
 }
 
-/// The write of a value under a key.
+/// Returns the write of a value under a key.
 fn write_of(both: &Both, key: &[u8; 8]) -> braid_write {
     let slice = |bytes: &[u8]| braid_slice {
         data: bytes.as_ptr().cast(),
@@ -429,18 +430,18 @@ fn write_of(both: &Both, key: &[u8; 8]) -> braid_write {
     }
 }
 
-/// Transactions of so many writes by one call each.
+/// Transactions of this many writes, with one call each.
 fn write_async<const WRITES: usize>(both: &mut Both, n: u64) {
     in_flight(both, n, |both| {
         let keys: [_; WRITES] = std::array::from_fn(|_| both.key().to_be_bytes());
         let writes = keys.each_ref().map(|key| write_of(both, key));
         let write_async = black_box(braid_db_write_async as WriteAsync);
-        // SAFETY: `out` is where the handle goes.
+        // SAFETY: `out` is writable memory for the handle.
         opened(|out| unsafe { write_async(both.c_db, writes.as_ptr(), WRITES, out) })
     });
 }
 
-/// Has so many transactions in flight that `commit` gives tickets of.
+/// Keeps this many transactions in flight, for which `commit` returns tickets.
 fn in_flight(both: &mut Both, n: u64, commit: impl Fn(&mut Both) -> *mut braid_ticket) {
     let mut tickets = VecDeque::with_capacity(IN_FLIGHT);
     for _ in 0..n {
@@ -476,7 +477,7 @@ const DURABLE: Work = Work {
         for _ in 0..n {
             let tx = begin(both.c_db);
             insert(tx, both.c_table, both.key());
-            // SAFETY: the number is not wanted.
+            // SAFETY: NULL is allowed, as the sequence number is not needed.
             ok(unsafe { black_box(braid_tx_commit as Commit)(tx, std::ptr::null_mut()) });
         }
     },
@@ -487,7 +488,7 @@ type Entries = [std::mem::MaybeUninit<braid_entry>; 64];
 fn scan(both: &Both, n: u64, step: impl Fn(*mut braid_cursor, &mut Entries, usize) -> usize) {
     let mut entries: Entries = [const { std::mem::MaybeUninit::uninit() }; 64];
     let mut left = n as usize;
-    // SAFETY: `out` is where the handle goes.
+    // SAFETY: `out` is writable memory for the handle.
     let snapshot = opened(|out| unsafe { braid_snapshot_open(both.c_db, out) });
     while left > 0 {
         let all = std::ptr::null();
@@ -506,8 +507,8 @@ fn scan(both: &Both, n: u64, step: impl Fn(*mut braid_cursor, &mut Entries, usiz
     ok(braid_snapshot_free(snapshot));
 }
 
-/// Time, in nanoseconds: of this thread's processor where it does all the work, since the machine may have
-/// other work, too.
+/// Returns the time in nanoseconds: of this thread's processor if it does all the work, because the
+/// machine may have other work, too.
 fn nanoseconds(waits: bool) -> f64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     #[cfg(unix)]
@@ -516,7 +517,7 @@ fn nanoseconds(waits: bool) -> f64 {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: `now` is where the time goes.
+        // SAFETY: `now` is writable memory for the time.
         let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
         assert_eq!(status, 0);
         return now.tv_sec as f64 * 1e9 + now.tv_nsec as f64;
@@ -529,12 +530,13 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Nanoseconds a piece of work: by Rust, by C, and the median of the rounds' ratios.
+/// Returns the nanoseconds per operation through Rust and through C, and the median of the rounds'
+/// ratios.
 fn compare(both: &mut Both, work: &Work, waits: bool) -> braid::Result<(f64, f64, f64)> {
     let (mut rust, mut c) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let mut times = [0.0; 2];
-        // Each is first as often as the other, and they have the same keys.
+        // Both go first equally often, and have the same keys.
         for by in [round % 2, 1 - round % 2] {
             both.rng = fastrand::Rng::with_seed(round as u64);
             let began = nanoseconds(waits);
@@ -544,7 +546,7 @@ fn compare(both: &mut Both, work: &Work, waits: bool) -> braid::Result<(f64, f64
             }
             times[by] = (nanoseconds(waits) - began) / work.times as f64;
         }
-        // The first warms up.
+        // The first round warms up.
         if round > 0 {
             rust.push(times[0]);
             c.push(times[1]);

@@ -1,4 +1,5 @@
-//! The C interface of Braid: `libbraid_c`, with `include/braid.h` made from this crate's sources.
+//! The C interface of Braid: `libbraid_c`, with `include/braid.h`, which is generated from this
+//! crate's sources.
 //!
 //! `docs/c-api.md` is the manual for C programmers. Rules of the implementation:
 //!

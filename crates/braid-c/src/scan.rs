@@ -1,8 +1,9 @@
-//! Ranges beside what they borrow from.
+//! Ranges stored together with the objects that they borrow from.
 //!
-//! A range borrows its transaction or snapshot. Rust's callers see to it that this outlives it and, for a
-//! transaction, that nothing is written meanwhile. C's can't, so both are kept together here, and the ranges
-//! of a transaction go whenever it is written to or ends; a cursor opens its range again where it was.
+//! A range borrows its transaction or snapshot. In Rust, the compiler ensures that the transaction
+//! or snapshot outlives the range, and that a transaction is not written while a range is open. In
+//! C nothing does, so both are stored together here. The ranges of a transaction are closed
+//! whenever it is written or ends; a cursor then reopens its range at its position.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use self_cell::self_cell;
 
 pub(crate) type BytesRange<'a> = Range<'a, Bytes, Bytes>;
 
-/// Ranges, by their cursor's number.
+/// Ranges, by the number of their cursor.
 type Ranges<'a> = Vec<(u64, BytesRange<'a>)>;
 
 self_cell!(
@@ -30,7 +31,7 @@ self_cell!(
     }
 );
 
-/// A range over a snapshot, which lives as long.
+/// A range over a snapshot, which lives as long as the range.
 pub(crate) struct SnapshotScan(SnapshotAndRange);
 
 impl SnapshotScan {
@@ -46,11 +47,11 @@ impl SnapshotScan {
     }
 }
 
-/// A running transaction, and the ranges that are open on it.
+/// A running transaction, and its open ranges.
 pub(crate) enum Tx {
     Alone(Transaction),
     Scanned(Scanned),
-    /// Only while it changes from one into the other.
+    /// Only during a change between the other variants.
     Changing,
 }
 
@@ -61,7 +62,7 @@ impl Tx {
         Tx::Alone(transaction)
     }
 
-    /// The transaction, for reading.
+    /// Returns the transaction, for reading.
     #[inline]
     pub(crate) fn reader(&self) -> &Transaction {
         match self {
@@ -71,7 +72,7 @@ impl Tx {
         }
     }
 
-    /// The transaction, for writing; the ranges go.
+    /// Returns the transaction, for writing; closes its ranges.
     #[inline]
     pub(crate) fn writer(&mut self) -> &mut Transaction {
         if !matches!(self, Tx::Alone(_)) {
@@ -89,7 +90,7 @@ impl Tx {
         *self = Tx::Alone(transaction);
     }
 
-    /// The transaction itself; the ranges go, and tell it what they read.
+    /// Returns the transaction itself; closes its ranges, which report what they read.
     pub(crate) fn into_transaction(self) -> Transaction {
         match self {
             Tx::Alone(transaction) => transaction,
@@ -98,7 +99,7 @@ impl Tx {
         }
     }
 
-    /// Opens a cursor's range, if it is not open; says which it is.
+    /// Opens a cursor's range, if it is not open; returns its index.
     pub(crate) fn open_range(
         &mut self,
         cursor: u64,
@@ -121,7 +122,7 @@ impl Tx {
         })
     }
 
-    /// Works with a range that is open.
+    /// Calls a function with an open range.
     pub(crate) fn with_range<R>(
         &mut self,
         place: usize,
@@ -135,7 +136,7 @@ impl Tx {
         }
     }
 
-    /// Lets a cursor's range go.
+    /// Closes a cursor's range.
     pub(crate) fn close_range(&mut self, cursor: u64) {
         if let Tx::Scanned(Scanned(scanned)) = self {
             scanned.with_dependent_mut(|_, ranges| ranges.retain(|(of, _)| *of != cursor));

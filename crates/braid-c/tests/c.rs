@@ -1,8 +1,9 @@
-//! The interface as C sees it: programs in `tests/c`, compiled with warnings as errors under the address and
-//! undefined behaviour sanitizers, linked with the library that cargo built beside this test, and run.
+//! The interface as C sees it: programs in `tests/c`, compiled with warnings as errors under the
+//! address and undefined behaviour sanitizers, linked with the library that cargo built, and run.
 //!
-//! With every C compiler that is there (`cc`, and `clang` if it is another one), at once. What is missing is said.
-//! Programs take the shared library, which links in a moment; one of them, and the example, take the static one.
+//! The tests use every installed C compiler (`cc`, and `clang` if it is another one), concurrently,
+//! and report missing ones. Programs link the shared library, which takes a moment; one of them,
+//! and the example, link the static one.
 
 mod built;
 
@@ -21,7 +22,8 @@ fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Links the shared library's name for the dynamic linker to it, in a directory for `LD_LIBRARY_PATH`.
+/// Links the shared library's name for the dynamic linker to the library, in a directory for
+/// `LD_LIBRARY_PATH`.
 fn name_for_loading(library: &Path, dir: &Path) {
     #[cfg(unix)]
     if library.extension() == Some(OsStr::new("so")) {
@@ -41,13 +43,13 @@ struct Compiler {
     flags: Vec<&'static str>,
 }
 
-/// The compilers of C that are there.
+/// Returns the installed C compilers.
 fn compilers() -> &'static [Compiler] {
     static FOUND: OnceLock<Vec<Compiler>> = OnceLock::new();
     FOUND.get_or_init(|| ["cc", "clang"].into_iter().filter_map(find).collect())
 }
 
-/// A compiler, of C or C++, if it is there and makes programs for this machine.
+/// Returns a compiler of C or C++, if it is installed and compiles for this machine.
 fn find(name: &'static str) -> Option<Compiler> {
     let Some(machine) = output(Command::new(name).arg("-dumpmachine")) else {
         println!("SKIPPED: there is no {name}");
@@ -108,7 +110,7 @@ impl Compiler {
     }
 }
 
-/// Runs a command, and shows what it said if it fails.
+/// Runs a command, and shows its output if it fails.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -121,8 +123,8 @@ fn succeed(command: &mut Command) -> String {
     stdout
 }
 
-/// Compiles a program with each compiler, and runs it with each list of arguments, one after the other, in a
-/// new directory, which is `{dir}` in them.
+/// Compiles a program with each compiler, and runs it with each list of arguments in turn, in a new
+/// directory, whose path replaces `{dir}`.
 fn run(program: &str, arguments: &[&[&str]]) {
     run_in(program, arguments, |_| {});
 }
@@ -151,7 +153,7 @@ fn run_with(program: &str, arguments: &[&[&str]], library: &Path, prepare: impl 
     });
 }
 
-/// Calls `f` for all compilers at once, each with a new directory.
+/// Calls `f` for all compilers concurrently, each with a new directory.
 fn by_each_compiler(f: impl Fn(&Compiler, &Path) + Sync) {
     std::thread::scope(|scope| {
         for compiler in compilers() {
@@ -191,7 +193,7 @@ fn a_child_made_by_fork_is_refused() {
     run("fork.c", &[&["{dir}/db"]]);
 }
 
-/// A reader and a writer are two processes.
+/// The reader and the writer are two processes.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_reader_follows_a_writer() {
@@ -218,7 +220,7 @@ fn databases_in_directories() {
     run_in("files.c", &runs, typed_table);
 }
 
-/// The example in the manual, twice: what the first run committed the second finds.
+/// Runs the manual's example twice: the second run finds what the first one committed.
 #[test]
 fn the_example_runs() {
     let source = crate_dir().join("examples/bank.c");
@@ -231,7 +233,7 @@ fn the_example_runs() {
     });
 }
 
-/// The first program in the manual is whole.
+/// The first program in the manual is complete.
 #[test]
 fn the_shortest_program_runs() {
     let manual = crate_dir().join("../../docs/c-api.md");

@@ -1,4 +1,5 @@
-//! A C program that asks pkg-config builds and runs with what `scripts/install-c.sh` installed.
+//! A C program that uses pkg-config builds and runs with the files that `scripts/install-c.sh`
+//! installed.
 
 #![cfg(target_os = "linux")]
 
@@ -18,7 +19,7 @@ fn has(tool: &str) -> bool {
     has
 }
 
-/// Runs a command and returns its standard output without the last line's end.
+/// Runs a command; returns its standard output without the final line break.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -31,7 +32,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The installation of the libraries that cargo built for these tests.
+/// Returns the command that installs the libraries that cargo built for these tests.
 fn install(prefix: &Path) -> Command {
     let mut command = Command::new(root().join("scripts/install-c.sh"));
     let library = library("libbraid_c.so");
@@ -44,7 +45,7 @@ fn install(prefix: &Path) -> Command {
     command
 }
 
-/// Builds the program of tests/c/basics.c by a shell, with these arguments of the compiler.
+/// Builds the program of tests/c/basics.c with a shell, with these compiler arguments.
 fn compile(prefix: &Path, arguments: &str, program: &Path) {
     let source = root().join("crates/braid-c/tests/c/basics.c");
     let line =
@@ -72,7 +73,7 @@ fn a_program_builds_and_runs_with_what_was_installed() {
             .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
     );
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
-    // Without debug information, which is most of the size.
+    // Without debug information, which is most of the file.
     let size = |path: &Path| std::fs::metadata(path).unwrap().len();
     let (built, installed) = (library("libbraid_c.a"), prefix.join("lib/libbraid_c.a"));
     if has("strip") {
@@ -93,7 +94,7 @@ fn a_program_builds_and_runs_with_what_was_installed() {
         command
     };
     assert_eq!(succeed(&mut run()), "ok");
-    // The program asks for the interface that it was built with, not for any libbraid_c.so.
+    // The program requests the interface that it was built with, not any libbraid_c.so.
     let name = format!("libbraid_c.so.{INTERFACE}");
     std::fs::remove_file(prefix.join("lib").join(&name)).unwrap();
     let output = run().output().unwrap();
@@ -110,7 +111,7 @@ fn packagers_install_into_a_directory_that_stands_for_the_root() {
     succeed(&mut command);
     let lib = dir.path().join("usr/lib/some-machine");
     for file in ["libbraid_c.a", "libbraid_c.so", "pkgconfig/braid.pc"] {
-        // Follows the links: none may point out of the directory.
+        // Follow the links: none may point out of the directory.
         assert!(lib.join(file).is_file(), "no {file}");
     }
     assert!(dir.path().join("usr/include/braid.h").is_file());

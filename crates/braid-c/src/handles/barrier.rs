@@ -1,32 +1,34 @@
-//! A barrier of two unequal sides: the light one, of those who come often, costs nothing; the heavy one, of who comes
-//! seldom, makes all threads of the process pass a full barrier (`membarrier`). Where the system has no such thing,
-//! both are full ones.
+//! An asymmetric barrier. The light side, for frequent callers, costs nothing. The heavy side, for
+//! rare callers, makes all threads of the process pass a full barrier (`membarrier`). If the system
+//! has no `membarrier`, both sides are full barriers.
 //!
-//! Of two threads that each write, pass their side, and read what the other writes, at least one sees the other's
-//! write.
+//! If two threads each write, pass their side, and read what the other one writes, then at least
+//! one of them sees the other's write.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use super::sync::fence;
 
-/// Whether the heavy side reaches all threads. It is set before anything is published that a light side protects.
+/// Whether the heavy side reaches all threads. Set before anything that a light side protects is
+/// published.
 static IS_UNEQUAL: AtomicBool = AtomicBool::new(false);
 
-/// Makes the light side free, if the system can; to be called before the first use of either.
+/// Makes the light side free, if the system supports it. Call this before the first use of either
+/// side.
 pub(super) fn prepare() {
     use std::sync::Once;
     static ONCE: Once = Once::new();
     ONCE.call_once(|| IS_UNEQUAL.store(system::register(), Ordering::Release));
 }
 
-/// Whether [`light_if_free`] will do.
+/// Returns whether [`light_if_free`] suffices.
 #[inline]
 pub(super) fn is_free() -> bool {
-    // Relaxed: it is set once, before the handle came to this thread.
+    // Relaxed: set once, before the handle reached this thread.
     IS_UNEQUAL.load(Ordering::Relaxed) || cfg!(miri)
 }
 
-/// The side of those who come often.
+/// The light side, for frequent callers.
 #[inline]
 pub(super) fn light() {
     match is_free() {
@@ -35,7 +37,8 @@ pub(super) fn light() {
     }
 }
 
-/// The same for those who know that it [is free](is_free). (Miri has no such barrier, and is to see these users, too.)
+/// The light side, for callers that know that it [is free](is_free). (Miri has no such barrier, and
+/// must see these callers, too.)
 #[inline(always)]
 pub(super) fn light_if_free() {
     match cfg!(miri) {
@@ -44,7 +47,7 @@ pub(super) fn light_if_free() {
     }
 }
 
-/// The side of who comes seldom.
+/// The heavy side, for rare callers.
 pub(super) fn heavy() {
     fence(Ordering::SeqCst);
     if IS_UNEQUAL.load(Ordering::Relaxed) {
@@ -56,12 +59,12 @@ pub(super) fn heavy() {
 mod system {
     use std::ffi::c_long;
 
-    // Of linux/membarrier.h.
+    // From linux/membarrier.h.
     const PRIVATE_EXPEDITED: c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: c_long = 1 << 4;
 
     fn membarrier(command: c_long) -> bool {
-        // SAFETY: the call takes numbers, and touches no memory of the process.
+        // SAFETY: the call takes numbers, and accesses no memory of the process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0 as c_long, 0 as c_long) == 0 }
     }
 
@@ -70,7 +73,7 @@ mod system {
     }
 
     pub(super) fn barrier_everywhere() {
-        // Once registered it can't fail; if it does, what follows must not go on as if it had not.
+        // After the registration the call cannot fail; if it does, the process must not continue.
         assert!(membarrier(PRIVATE_EXPEDITED), "the system's barrier failed");
     }
 }
@@ -91,7 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// The promise, from both sides: of two that write and then read, one sees the other.
+    /// Of two threads that write and then read, at least one sees the other's write, from either
+    /// side.
     #[test]
     fn one_of_two_sees_the_other() {
         prepare();

@@ -1,4 +1,4 @@
-//! Objects that one thread at a time works with.
+//! Objects for one thread at a time.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ pub(crate) struct Exclusive<H, T> {
 }
 
 impl<H: Opaque, T: Send> Exclusive<H, T> {
-    /// Those of the process, of which there is one table.
+    /// Creates the table of the process for this kind.
     pub(crate) const fn new() -> Self {
         Self::with(FreeList::of(H::KIND))
     }
@@ -31,18 +31,18 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         }
     }
 
-    /// Puts an object into a slot, and says by which handle it goes.
+    /// Stores an object in a slot; returns its handle.
     #[inline(always)]
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Outcome<*mut H> {
         self.slots.insert(value, owner)
     }
 
-    /// Takes the object of a handle, for this thread alone, until the guard goes.
+    /// Locks the object of a handle for this thread, until the guard is dropped.
     #[inline]
     pub(crate) fn lock(&self, handle: *mut H) -> Outcome<Locked<'_, H, T>> {
         let live = number(handle);
         let locked = self.slots.of(live).and_then(|slot| {
-            // Acquire: pairs with the release of whoever published or left it.
+            // Acquire: pairs with the release of the thread that published or unlocked it.
             slot.header
                 .state
                 .compare_exchange(live, taken(live), Ordering::Acquire, Ordering::Relaxed)
@@ -56,13 +56,13 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         locked.ok_or_else(|| self.slots.refuse(handle))
     }
 
-    /// Ends the object of a handle that nobody works with, and takes it out. Other threads find it stale from then on,
-    /// never busy because of this.
+    /// Ends the object of a handle that no thread is using, and returns it. From then on, other
+    /// threads find the handle stale, and never busy because of this call.
     pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Outcome<T> {
         self.end_with(handle, ended, |value| value)
     }
 
-    /// The same for an object that is to be dropped.
+    /// As [`Self::end`], for an object that is to be dropped.
     #[inline(always)]
     pub(crate) fn free(&self, handle: *mut H, ended: Ended) -> Outcome<()> {
         let live = number(handle);
@@ -77,7 +77,7 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         }
     }
 
-    /// The same for an object that `then` makes something else of.
+    /// As [`Self::end`], for an object that `then` converts into a result.
     #[inline(always)]
     pub(crate) fn end_with<R>(
         &self,
@@ -106,14 +106,14 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
         if !slot.header.try_retire(live, ended) {
             return None;
         }
-        // SAFETY: the exchange succeeds once for a generation, and from a state in which nobody has it; the slot is this
-        // thread's alone until it is given back.
+        // SAFETY: the exchange succeeds once for a generation, and only if no thread uses the
+        // object. The slot belongs to this thread until it is recycled.
         let value = unsafe { (*slot.value.get()).take() };
         self.recycle(live);
         value
     }
 
-    /// Ends what belongs to a database, but for what a thread is just working with.
+    /// Ends the objects of a database, except those that a thread is using.
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
         for slot in self.slots.iter() {
             if let Some(live) = slot.header.live_of(owner) {
@@ -123,21 +123,21 @@ impl<H: Opaque, T: Send> Exclusive<H, T> {
     }
 }
 
-/// An object that is this thread's alone.
+/// An object that this thread has locked.
 pub(crate) struct Locked<'a, H: Opaque, T: Send> {
     objects: &'a Exclusive<H, T>,
     slot: &'a Slot<T>,
-    /// The handle's number.
+    /// Number of the handle.
     live: u64,
 }
 
 impl<H: Opaque, T: Send> Locked<'_, H, T> {
-    /// The database that the object belongs to.
+    /// Returns the database that the object belongs to.
     pub(crate) fn owner(&self) -> Owner {
         self.slot.header.owner()
     }
 
-    /// Takes the object out. Its handle is good for nothing from then on.
+    /// Takes the object out. Its handle is stale from then on.
     #[inline]
     pub(crate) fn end(self, ended: Ended) -> T {
         // SAFETY: as in `deref_mut`.
@@ -166,8 +166,8 @@ impl<H: Opaque, T: Send> Deref for Locked<'_, H, T> {
 impl<H: Opaque, T: Send> DerefMut for Locked<'_, H, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard took the slot, and no other can until it is dropped or ended; the guard's own
-        // borrow sees to it that there is one reference.
+        // SAFETY: this guard locked the slot, so no other thread can until the guard is dropped or
+        // ended; the borrow of the guard ensures that there is one reference.
         let value = unsafe { &mut *self.slot.value.get() };
         value
             .as_mut()
@@ -178,7 +178,7 @@ impl<H: Opaque, T: Send> DerefMut for Locked<'_, H, T> {
 impl<H: Opaque, T: Send> Drop for Locked<'_, H, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with the acquire of the next one that takes it.
+        // Release: pairs with the acquire of the next thread that locks it.
         self.slot.header.state.store(self.live, Ordering::Release);
     }
 }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(objects.lock(handle).unwrap().end(Ended::Aborted), "ab");
         let stale = |ended| Some(HandleError::Stale(Kind::Transaction, ended));
         assert_eq!(refused(&objects, handle), stale(Some(Ended::Aborted)));
-        // The slot is used again; the old handle does not reach what is in it now.
+        // The slot is reused; the old handle does not reach the new object.
         let next = objects.insert("c".into(), 1).unwrap();
         assert_eq!(refused(&objects, handle), stale(Some(Ended::Aborted)));
         objects.lock(next).unwrap().end(Ended::Committed);

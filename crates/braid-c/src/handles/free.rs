@@ -1,6 +1,7 @@
-//! Which slots of a table are free.
+//! Free slots of a table.
 //!
-//! Each thread keeps a few that it freed itself, so that to end an object and to make the next one takes no lock.
+//! Each thread caches a few slots that it freed, so that ending an object and creating the next one
+//! takes no lock.
 
 use std::cell::Cell;
 
@@ -8,16 +9,16 @@ use braid_rt::Mutex;
 
 use super::Kind;
 
-/// As many slots go to a thread, or come from it, at once.
+/// Number of slots that move between a thread and the list at once.
 const LOT: usize = 32;
-/// So many a thread keeps.
+/// Maximum number of slots that a thread caches.
 const KEPT_MAX: usize = 2 * LOT;
 
-/// The free slots of a table, but for those that threads keep.
+/// The free slots of a table, except those that threads cache.
 #[derive(Debug)]
 pub(super) struct FreeList(Mutex<Vec<u32>>);
 
-/// What a thread keeps of one list.
+/// A thread's cached slots of one list.
 struct Kept {
     of: Cell<Option<&'static FreeList>>,
     len: Cell<usize>,
@@ -38,7 +39,7 @@ impl Kept {
         self.of.get().is_some_and(|of| std::ptr::eq(of, list))
     }
 
-    /// Gives the last ones back, to which it leaves `len`.
+    /// Returns the last slots to the list, and keeps `len` of them.
     fn recycle(&self, len: usize) {
         if let Some(list) = self.of.get() {
             let kept = &self.slots[len..self.len.replace(len)];
@@ -50,7 +51,8 @@ impl Kept {
 thread_local! {
     /// By kind of object: a process has one table of each.
     static KEPT: [Kept; Kind::ALL.len()] = const { [const { Kept::new() }; Kind::ALL.len()] };
-    /// Gives back what the thread keeps when it ends. Apart, because to use what is dropped costs a look each time.
+    /// Returns the thread's cached slots when it exits. Separate, because each access to a
+    /// thread-local with a destructor costs a check.
     static AT_END: AtEnd = const { AtEnd };
 }
 
@@ -72,23 +74,23 @@ impl FreeList {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// That of the process's table of a kind.
+    /// Returns the list of the process's table of a kind.
     pub(super) const fn of(kind: Kind) -> &'static Self {
         static OF: [FreeList; Kind::ALL.len()] = [const { FreeList::new() }; Kind::ALL.len()];
         &OF[kind as usize - 1]
     }
 
-    /// That of a table of its own.
+    /// Creates a list for a table of a test.
     #[cfg(test)]
     pub(super) fn leaked() -> &'static Self {
-        // From here it can be reached, so that nothing that looks for leaks finds it.
+        // Keeps the list reachable, so that leak checkers do not report it.
         static ALL: Mutex<Vec<&FreeList>> = Mutex::new(Vec::new());
         let list = Box::leak(Box::new(Self::new()));
         ALL.lock().push(list);
         list
     }
 
-    /// A free slot, if there is one.
+    /// Returns a free slot, if there is one.
     #[inline(always)]
     pub(super) fn take(&'static self, kind: Kind) -> Option<u32> {
         KEPT.with(|kept| {
@@ -118,7 +120,7 @@ impl FreeList {
         Some(last)
     }
 
-    /// Takes a slot back.
+    /// Frees a slot.
     #[inline(always)]
     pub(super) fn give(&'static self, kind: Kind, slot: u32) {
         KEPT.with(|kept| {
@@ -146,7 +148,8 @@ impl FreeList {
         kept.len.set(len + 1);
     }
 
-    /// Makes what a thread keeps of a kind that of this list. A thread that is about to end keeps none.
+    /// Assigns the thread's cache of a kind to this list. Returns false if the thread is about to
+    /// exit, because it then keeps no slots.
     fn turn(&'static self, kept: &Kept) -> bool {
         if !kept.is_of(self) {
             kept.recycle(0);

@@ -1,8 +1,10 @@
-//! The handles' protocol in every order of its steps, and with all values that the memory model lets a load return.
+//! The handles' protocol in every order of its steps, with all values that the memory model lets a
+//! load return.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-c --lib --release loom`; see docs/testing.md. Both sides of the
-//! barrier ([`super::barrier`]) are full ones here, as where the system has no `membarrier`; one that makes all threads
-//! pass a full barrier promises the same between the two sides.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-c --lib --release loom`; see docs/testing.md.
+//! Both sides of the barrier ([`super::barrier`]) are full barriers here, as on systems without
+//! `membarrier`. A barrier that makes all threads pass a full barrier gives the same guarantee
+//! between the two sides.
 
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
@@ -16,20 +18,20 @@ use super::shared::Shared;
 use super::user::OF_ALL;
 use super::{Ended, HandleError, braid_table, braid_tx};
 
-/// An object whose every access loom checks: its end must come behind all of its uses.
+/// An object whose accesses loom checks: its end must follow all of its uses.
 struct Watched {
     content: UnsafeCell<u32>,
     ends: Arc<AtomicUsize>,
 }
 
-// SAFETY: loom checks that who writes to it is alone.
+// SAFETY: loom checks that a writer has exclusive access.
 unsafe impl Send for Watched {}
 // SAFETY: the same.
 unsafe impl Sync for Watched {}
 
 impl Watched {
     fn look(&self) {
-        // SAFETY: nobody writes to it meanwhile, which loom checks.
+        // SAFETY: no thread writes to it meanwhile, which loom checks.
         self.content
             .with(|content| assert_eq!(unsafe { *content }, 1));
     }
@@ -37,7 +39,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it meanwhile, which loom checks.
+        // SAFETY: no thread reads it meanwhile, which loom checks.
         self.content.with_mut(|content| unsafe { *content = 2 });
         self.ends.fetch_add(1, Ordering::Relaxed);
     }
@@ -52,9 +54,11 @@ fn watched() -> (Watched, Arc<AtomicUsize>) {
     (object, ends)
 }
 
-/// A user, with a counter of its own or with that of all, and one who ends the object: it goes once, after the use.
+/// A user, with its own counter or the shared one, and a thread that ends the object: the object is
+/// dropped once, after the use.
 ///
-/// Needs: the light side in `pin` and in `drop`, the heavy side in `reap`, the release of a count that is taken back.
+/// Needs: the light side in `pin` and in `drop`, the heavy side in `reap`, the release when a count
+/// is decremented.
 fn an_end_and_uses(preemptions: usize, users: &'static [usize]) {
     explore(preemptions, move || {
         let objects = Arc::new(Shared::<braid_table, Watched>::with(FreeList::leaked()));
@@ -97,7 +101,7 @@ fn loom_an_object_ends_behind_all_its_users() {
     an_end_and_uses(1, &[0, OF_ALL]);
 }
 
-/// Two who end an object, one of them with all of its database: it ends once.
+/// Two threads end an object, one of them with its whole database: it ends once.
 #[test]
 fn loom_an_object_ends_once() {
     explore(usize::MAX, || {
@@ -106,15 +110,15 @@ fn loom_an_object_ends_once() {
         let handle = objects.insert(object, 7).unwrap();
         let others = Arc::clone(&objects);
         let other = spawn(move || others.end_all_of(7, Ended::DatabaseClosed));
-        let _whoever_was_first = objects.end(handle, Ended::Freed);
+        let _either = objects.end(handle, Ended::Freed);
         other.join().unwrap();
         assert_eq!(ends.load(Ordering::Relaxed), 1);
     });
 }
 
-/// An object of one thread at a time: two that want it, and one who ends all of its database.
+/// An exclusive object: two threads use it, and one ends its whole database.
 ///
-/// Needs: the acquire of `lock` and the release of its end.
+/// Needs: the acquire of `lock`, and the release of its end.
 #[test]
 fn loom_one_thread_at_a_time() {
     explore(2, || {
@@ -125,7 +129,7 @@ fn loom_one_thread_at_a_time() {
             let objects = Arc::clone(&objects);
             spawn(move || {
                 if let Ok(object) = objects.lock(without_provenance_mut(handle)) {
-                    // SAFETY: this thread is alone, which loom checks.
+                    // SAFETY: this thread has exclusive access, which loom checks.
                     object.content.with_mut(|content| unsafe { *content = 1 });
                 }
             })
@@ -134,7 +138,7 @@ fn loom_one_thread_at_a_time() {
         for thread in threads {
             thread.join().unwrap();
         }
-        // Whoever was at it goes on; it is freed then.
+        // A thread that is using it continues; the object is freed afterwards.
         let left = objects.end(without_provenance_mut(handle), Ended::Freed);
         drop(left);
         assert_eq!(ends.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! Where a thread found the shared objects that it used last, so that to find one again is a comparison.
+//! A thread's recently used shared objects, so that finding one again takes a comparison.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::sync::AtomicUsize;
 use super::{Kind, index_of};
 
-/// So many of each kind, by the lowest bits of their slots' numbers.
+/// Number of entries for each kind, indexed by the lowest bits of the slot's number.
 const PLACES: usize = 8;
 
 /// An object's slot, and this thread's counter in it.
@@ -15,7 +15,7 @@ type Found = (NonNull<()>, NonNull<AtomicUsize>);
 #[repr(align(32))]
 struct Place {
     handle: Cell<u64>,
-    /// None if nothing was noted here: then the handle is none that says anything.
+    /// `None` while the entry is unused; then the handle has no meaning.
     found: Cell<Option<Found>>,
 }
 
@@ -40,7 +40,7 @@ const fn place_of(handle: u64) -> usize {
     index_of(handle) as usize % PLACES
 }
 
-/// What was noted last of a handle of this kind.
+/// Returns the entry for a handle of this kind, if the thread used it last.
 #[inline(always)]
 pub(super) fn find(kind: Kind, handle: u64) -> Option<Found> {
     RECENT.with(|recent| {
@@ -60,7 +60,7 @@ pub(super) fn note(kind: Kind, handle: u64, slot: NonNull<()>, uses: NonNull<Ato
     });
 }
 
-/// Forgets all of it.
+/// Forgets all entries.
 pub(super) fn forget() {
     RECENT.with(|recent| {
         for place in recent.iter().flatten() {

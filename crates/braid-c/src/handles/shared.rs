@@ -1,8 +1,9 @@
-//! Objects that many threads work with at once.
+//! Objects that many threads use at once.
 //!
-//! A use is counted, in a counter of the thread's own ([`user`]), so that no call waits for another processor. An object
-//! that shall end is marked; then nobody can begin to use it, and whoever sees the mark and no use drops it: the one
-//! who marked it, or the last user.
+//! A use is counted in a counter of the thread ([`user`]), so that no call waits for another
+//! processor. An object that is to end is marked. From then on, no thread can begin to use it. The
+//! thread that sees the mark and no use drops the object: the thread that marked it, or the last
+//! user.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -19,46 +20,48 @@ use super::sync::AtomicUsize;
 use super::user::{self, COUNTERS, OF_ALL};
 use super::{Ended, HANDLE, HandleError, Opaque, Owner, barrier, number, recent};
 
-/// Beside an object: who uses it.
+/// Data of a slot, next to the object: its users.
 #[derive(Default)]
 pub(super) struct Users {
     uses: [CachePadded<AtomicUsize>; COUNTERS],
-    /// How it shall end.
+    /// How the object ends, once it is marked.
     ending: AtomicU8,
 }
 
 type Slot<T> = slots::Slot<T, Users>;
 
 impl<T> Slot<T> {
-    /// Takes the object out if it shall end and nobody uses it.
+    /// Takes the object out if it is marked and no thread uses it.
     ///
-    /// A user counts itself, passes the light side of the barrier, then looks at the state; and so when it takes its
-    /// count back. One who ends the object changes the state, passes the heavy side, then looks at the counters. So a
-    /// user that found the object live is seen here until it is gone. One that comes later finds the mark, and touches
-    /// nothing but the counter; if that keeps this look from finding zero, it looks itself when it has taken its count
-    /// back.
+    /// A user increments its counter, passes the light side of the barrier, and then reads the
+    /// state; it does the same after decrementing. A thread that ends the object changes the state,
+    /// passes the heavy side, and then reads the counters. So this function sees every user that
+    /// found the object live, until that user has finished. A later user finds the mark and changes
+    /// only the counter. If that keeps this function from seeing zero, the user calls it again
+    /// after decrementing.
     #[cold]
     fn reap(&self) -> Option<(T, Ended)> {
         let state = self.header.state.load(Ordering::Acquire);
         let marked = is_taken(state);
         let used = || {
             barrier::heavy();
-            self.beside
+            self.extra
                 .uses
                 .iter()
-                // Acquire: pairs with the release of a user that is gone.
+                // Acquire: pairs with the release of a user that has finished.
                 .any(|uses| uses.load(Ordering::Acquire) != 0)
         };
         if !marked || used() {
             return None;
         }
-        let ended = Ended::from_number(self.beside.ending.load(Ordering::Relaxed));
-        // The generation is in it: what was looked at is what ends.
+        let ended = Ended::from_number(self.extra.ending.load(Ordering::Relaxed));
+        // The state contains the generation, so this ends exactly the generation that was checked.
         self.header
             .state
             .compare_exchange(state, emptied(state), Ordering::SeqCst, Ordering::SeqCst)
             .ok()?;
-        // SAFETY: the exchange succeeds once for a generation, and there is no user, as said above.
+        // SAFETY: the exchange succeeds once for a generation, and no user is left, as explained
+        // above.
         let value = unsafe { (*self.value.get()).take() };
         Some((value?, ended.unwrap_or(Ended::Freed)))
     }
@@ -71,7 +74,7 @@ pub(crate) struct Shared<H, T> {
 }
 
 impl<H: Opaque, T: Send + Sync> Shared<H, T> {
-    /// Those of the process, of which there is one table.
+    /// Creates the table of the process for this kind.
     pub(crate) const fn new() -> Self {
         Self::with(FreeList::of(H::KIND))
     }
@@ -83,13 +86,13 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         }
     }
 
-    /// Puts an object into a slot, and says by which handle it goes.
+    /// Stores an object in a slot; returns its handle.
     pub(crate) fn insert(&self, value: T, owner: Owner) -> Outcome<*mut H> {
         barrier::prepare();
         self.slots.insert(value, owner)
     }
 
-    /// Uses the object of a handle until the guard goes, as the user of this number.
+    /// Uses the object of a handle until the guard is dropped, as the user with this number.
     #[inline]
     pub(super) fn pin_as(
         &self,
@@ -103,7 +106,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         let pinned = Pinned {
             objects: self,
             slot,
-            uses: &slot.beside.uses[user],
+            uses: &slot.extra.uses[user],
             is_recent: false,
             of_thread: PhantomData,
         };
@@ -120,10 +123,10 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     #[cold]
     fn why_not(&self, handle: *mut H) -> HandleError {
         match self.slots.why_not(handle) {
-            // It is marked: to this handle that is the end.
+            // The object is marked: for this handle, it has ended.
             HandleError::Busy(kind) => {
                 let slot = self.slots.of(number(handle));
-                let ended = slot.map(|slot| slot.beside.ending.load(Ordering::Relaxed));
+                let ended = slot.map(|slot| slot.extra.ending.load(Ordering::Relaxed));
                 HandleError::Stale(kind, ended.and_then(Ended::from_number))
             }
             error => error,
@@ -136,7 +139,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         self.why_not(handle).into()
     }
 
-    /// Ends the object of a handle. It goes when its last user does.
+    /// Ends the object of a handle. It is dropped after its last use.
     pub(crate) fn end(&self, handle: *mut H, ended: Ended) -> Outcome<()> {
         let live = number(handle);
         match self.slots.of(live) {
@@ -146,8 +149,8 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     }
 
     fn try_end(&self, slot: &Slot<T>, live: u64, ended: Ended) -> bool {
-        // A reason that comes too late is a word in a message.
-        slot.beside.ending.store(ended as u8, Ordering::Relaxed);
+        // If another thread ends it at the same time, only the reason in a message may differ.
+        slot.extra.ending.store(ended as u8, Ordering::Relaxed);
         let state = &slot.header.state;
         let marked = state
             .compare_exchange(live, taken(live), Ordering::AcqRel, Ordering::Relaxed)
@@ -169,7 +172,7 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
         }
     }
 
-    /// Ends what belongs to a database.
+    /// Ends the objects of a database.
     pub(crate) fn end_all_of(&self, owner: Owner, ended: Ended) {
         for slot in self.slots.iter() {
             if let Some(live) = slot.header.live_of(owner) {
@@ -179,16 +182,17 @@ impl<H: Opaque, T: Send + Sync> Shared<H, T> {
     }
 }
 
-/// Handles of which the process has one table, whose objects are of this type.
+/// Handles whose objects are in one table of the process.
 pub(crate) trait Process: Opaque {
     type Object: Send + Sync + 'static;
 }
 
-/// A use that is counted: the slot, and the counter. They are returned in registers.
+/// A counted use: the slot and the counter. They are returned in registers.
 type Counted<T> = (&'static Slot<T>, &'static AtomicUsize);
 
 impl<H: Process> Shared<H, H::Object> {
-    /// Uses the object of a handle until the guard goes. What the thread used before it finds by a comparison.
+    /// Uses the object of a handle until the guard is dropped. A comparison finds objects that the
+    /// thread used recently.
     #[inline(always)]
     pub(crate) fn pin(&'static self, handle: *mut H) -> Outcome<Pinned<'static, H, H::Object>> {
         match self.pin_if_there(handle) {
@@ -197,7 +201,7 @@ impl<H: Process> Shared<H, H::Object> {
         }
     }
 
-    /// The same without a reason if it can't.
+    /// As [`Self::pin`], without a reason for a failure.
     #[inline(always)]
     pub(crate) fn pin_if_there(
         &'static self,
@@ -205,7 +209,7 @@ impl<H: Process> Shared<H, H::Object> {
     ) -> Option<Pinned<'static, H, H::Object>> {
         let (counted, is_recent) = match self.pin_recent(number(handle)) {
             Some(counted) => (Some(counted), true),
-            None => (self.pin_anew(handle), false),
+            None => (self.pin_counted(handle), false),
         };
         let (slot, uses) = counted?;
         Some(Pinned {
@@ -220,8 +224,9 @@ impl<H: Process> Shared<H, H::Object> {
     #[inline(always)]
     fn pin_recent(&'static self, live: u64) -> Option<Counted<H::Object>> {
         let (slot, uses) = recent::find(H::KIND, live)?;
-        // SAFETY: `pin_anew` noted both of this handle, and they lie in a table of the process, which goes on for ever:
-        // a slot of one for these handles, since they have one type of object; and the counter is this thread's own.
+        // SAFETY: `pin_counted` recorded both for this handle. They are in a table of the process,
+        // which lives forever, and in a slot for these handles, which have one type of object. The
+        // counter belongs to this thread.
         let (slot, uses) = unsafe { (slot.cast::<Slot<H::Object>>().as_ref(), uses.as_ref()) };
         count_alone(uses, 1);
         // See `reap`.
@@ -234,7 +239,7 @@ impl<H: Process> Shared<H, H::Object> {
         Some((slot, uses))
     }
 
-    /// After a use of what has ended.
+    /// Ends a use of an object that has ended.
     #[cold]
     #[inline(never)]
     fn give_up(&'static self, slot: &'static Slot<H::Object>, uses: &'static AtomicUsize) {
@@ -249,7 +254,7 @@ impl<H: Process> Shared<H, H::Object> {
 
     #[cold]
     #[inline(never)]
-    fn pin_anew(&'static self, handle: *mut H) -> Option<Counted<H::Object>> {
+    fn pin_counted(&'static self, handle: *mut H) -> Option<Counted<H::Object>> {
         let user = user::counter();
         let pinned = self.pin_as(user, handle).ok()?;
         let (slot, uses) = (pinned.slot, pinned.uses);
@@ -262,43 +267,44 @@ impl<H: Process> Shared<H, H::Object> {
     }
 }
 
-/// An object in use by this thread, among others.
+/// An object that this thread uses; other threads may use it, too.
 pub(crate) struct Pinned<'a, H: Opaque, T: Send + Sync> {
     objects: &'a Shared<H, T>,
     slot: &'a Slot<T>,
     /// This thread's counter.
     uses: &'a AtomicUsize,
-    /// Whether that is its own, and the light side of the barrier is free.
+    /// Whether the counter belongs to this thread alone, and the light side of the barrier is free.
     is_recent: bool,
-    /// It stays with its thread, whose counter that is.
+    /// Keeps the guard on its thread, whose counter it uses.
     of_thread: PhantomData<*const ()>,
 }
 
 impl<H: Opaque, T: Send + Sync> Pinned<'_, H, T> {
-    /// The database that the object belongs to.
+    /// Returns the database that the object belongs to.
     pub(crate) fn owner(&self) -> Owner {
         self.slot.header.owner()
     }
 }
 
-/// Adds to the uses of an object; one is taken back by adding its complement.
+/// Adds to the uses of an object; adding the complement of one removes a use.
 fn count<T>(slot: &Slot<T>, counter: &AtomicUsize, uses: usize) {
-    // Release: what this thread read of the object comes before it is seen to be gone.
-    if std::ptr::eq(counter, &*slot.beside.uses[OF_ALL]) {
+    // Release: this thread's reads of the object come before its use is seen to have ended.
+    if std::ptr::eq(counter, &*slot.extra.uses[OF_ALL]) {
         counter.fetch_add(uses, Ordering::Release);
     } else {
         count_alone(counter, uses);
     }
 }
 
-/// The same if nobody else writes to the counter.
+/// As [`count`], if no other thread writes to the counter.
 #[inline(always)]
 fn count_alone(counter: &AtomicUsize, uses: usize) {
     let sum = counter.load(Ordering::Relaxed).wrapping_add(uses);
     counter.store(sum, Ordering::Release);
 }
 
-/// Takes a use back that was not found by [`recent`]. Not of a `Pinned`: that is to be in registers only.
+/// Ends a use that [`recent`] did not find. Not a method of `Pinned`, which is to stay in
+/// registers.
 #[cold]
 #[inline(never)]
 fn count_back<T>(slot: &Slot<T>, counter: &AtomicUsize) {
@@ -312,8 +318,9 @@ impl<H: Opaque, T: Send + Sync> Deref for Pinned<'_, H, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard's use is counted, and `pin` gave it out only after it found the object live; so
-        // nobody takes it out before the guard is dropped, and until then it is only read.
+        // SAFETY: this guard's use is counted, and `pin` returned the guard only after it found the
+        // object live. So no thread takes the object out before the guard is dropped, and until
+        // then it is only read.
         let value = unsafe { &*self.slot.value.get() };
         value.as_ref().expect("a slot that is live has an object")
     }
@@ -381,14 +388,15 @@ mod tests {
         }
     }
 
-    /// Not one that the process has a table of otherwise.
+    /// A kind of which the process has no other shared table.
     impl Process for braid_loader {
         type Object = Watched;
     }
 
     static OBJECTS: Shared<braid_loader, Watched> = Shared::new();
 
-    /// Dropped once, after its last user, however users and ends meet; also if they know the way to it.
+    /// The object is dropped once, after its last user, however uses and ends interleave; also with
+    /// recent entries.
     #[test]
     fn threads_never_see_what_was_dropped() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 100 };
@@ -400,7 +408,7 @@ mod tests {
             for thread in 0..THREADS {
                 let (current, done) = (&current, &done);
                 scope.spawn(move || {
-                    // Some come after the counters of their own were taken.
+                    // Some threads come after the counters for single threads were taken.
                     let pin = |handle| match thread % 3 {
                         0 => OBJECTS.pin_as(OF_ALL, handle),
                         _ => OBJECTS
@@ -431,7 +439,7 @@ mod tests {
         assert_eq!(drops.load(Ordering::SeqCst), ROUNDS);
     }
 
-    /// What a thread noted of an object is no way to the next one in its slot.
+    /// A thread's entry for an object does not lead to the next object in its slot.
     #[test]
     fn a_known_way_leads_to_one_object() {
         let drops = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! Where the objects are: slots that never move and are never given back to the system.
+//! Storage of the objects: slots that never move and are never freed.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -13,58 +13,60 @@ use super::{
     KIND_AND_HANDLE, Kind, Opaque, Owner, bits_of, handle_of, index_of, misfit,
 };
 
-/// Slots of the first chunk, and the number of its first slot; each further chunk has as many as all before it
-/// and that. So the highest bit of a slot's number says which chunk it is in.
+/// Number of slots of the first chunk, and number of its first slot. Each further chunk has as many
+/// slots as all previous numbers, so the highest bit of a slot's number identifies its chunk.
 const FIRST: u32 = if cfg!(all(test, loom)) { 1 } else { 8 };
 const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
 const INDEX_END: u32 = 1 << INDEX_BITS;
 
-/// What every slot has, whatever else it holds.
+/// Header of every slot.
 #[derive(Debug, Default)]
 pub(super) struct Header {
-    /// While the object is there, its handle. So, too, while it is taken: a thread works with it alone
-    /// ([`super::exclusive`]), or it shall end ([`super::shared`]); but then the bit of every handle is missing. While
-    /// there is none, the next one's handle without its kind: no handle is like that, either.
+    /// The object's handle, while the slot contains an object. While a thread has locked the object
+    /// ([`super::exclusive`]), or the object is marked to end ([`super::shared`]), the bit of every
+    /// handle is cleared. While the slot is empty: the next object's handle without its kind, which
+    /// is not a handle.
     pub(super) state: AtomicU64,
     owner: AtomicU64,
-    /// How the generation before ended.
+    /// How the previous generation ended.
     ended: AtomicU8,
 }
 
-/// The state of a slot whose object goes by a handle and is taken.
+/// Returns the state of a slot whose object is locked or marked.
 #[inline(always)]
 pub(super) const fn taken(handle: u64) -> u64 {
     handle & !HANDLE
 }
 
-/// Whether this is the state of a slot whose object is taken.
+/// Returns whether a slot with this state has a locked or marked object.
 pub(super) const fn is_taken(state: u64) -> bool {
     state & HANDLE == 0 && state & KIND_AND_HANDLE != 0
 }
 
-/// The state of a slot without an object, of the same generation.
+/// Returns the state of an empty slot, in the same generation.
 pub(super) const fn emptied(state: u64) -> u64 {
     state & !KIND_AND_HANDLE
 }
 
-/// The state of a slot whose object of this generation ended.
+/// Returns the state of a slot after its object of this generation has ended.
 #[inline(always)]
 const fn next(state: u64) -> u64 {
     emptied(state).wrapping_add(1 << GENERATION_SHIFT)
 }
 
-/// Whether there is another generation after that of a state.
+/// Returns whether another generation follows that of a state.
 #[inline(always)]
 const fn has_next(state: u64) -> bool {
     state < GENERATION_MAX << GENERATION_SHIFT
 }
 
 impl Header {
-    /// Makes a new object known, which the caller has put into the slot that is its own; returns its handle.
+    /// Publishes a new object, which the caller has stored in a slot that it owns; returns its
+    /// handle.
     #[inline]
     pub(super) fn publish(&self, kind: Kind, owner: Owner) -> u64 {
-        // Relaxed: the slot is this thread's until the store below; who had it before gave it back under the
-        // free list's lock.
+        // Relaxed: the slot belongs to this thread until the store below; its previous owner freed
+        // it under the lock of the free list.
         self.owner.store(owner, Ordering::Relaxed);
         let handle = self.state.load(Ordering::Relaxed) | bits_of(kind);
         // Release: pairs with the acquiring loads of the state in `lock` and `pin`.
@@ -83,59 +85,63 @@ impl Header {
     pub(super) fn retire(&self, ended: Ended) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         self.ended.store(ended as u8, Ordering::Relaxed);
-        // Release: who sees the new generation sees how the old one ended.
+        // Release: a thread that sees the new generation sees how the old one ended.
         self.state.store(next(state), Ordering::Release);
         has_next(state)
     }
 
-    /// Ends the generation of an object that nobody has taken; says whether it did. The object is the caller's then.
+    /// Ends the generation of an object that no thread has locked; returns whether it did. The
+    /// object then belongs to the caller.
     #[inline]
     pub(super) fn try_retire(&self, handle: u64, ended: Ended) -> bool {
-        // Acquire: pairs with the release of whoever published or left it. Release: as in `retire`.
+        // Acquire: pairs with the release of the thread that published or unlocked it. Release: as
+        // in `retire`.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let retired = self
             .state
             .compare_exchange(handle, next(handle), success, failure);
         if retired.is_ok() {
-            // Who looks before this is told how the generation before ended: a word in a message.
+            // A thread that reads this earlier sees how the previous generation ended, which only
+            // affects a message.
             self.ended.store(ended as u8, Ordering::Relaxed);
         }
         retired.is_ok()
     }
 
-    /// The handle, if the slot has an object of this owner that is not taken.
+    /// Returns the handle, if the slot contains an object of this owner that is not locked or
+    /// marked.
     pub(super) fn live_of(&self, owner: Owner) -> Option<u64> {
         let state = self.state.load(Ordering::SeqCst);
         let of_owner = self.owner() == owner;
         (state & HANDLE != 0 && of_owner).then_some(state)
     }
 
-    /// Why there is no untaken object of this handle.
+    /// Returns why the handle has no usable object.
     #[cold]
     fn misfit(&self, kind: Kind, handle: u64) -> HandleError {
         let state = self.state.load(Ordering::Acquire);
-        // Its state may have changed since.
+        // The state may have changed since.
         if taken(state) == taken(handle) {
             return HandleError::Busy(kind);
         }
-        // It is there for one generation only.
+        // The value is valid for one generation.
         let ended = Ended::from_number(self.ended.load(Ordering::Relaxed));
         let is_next = emptied(state) == next(handle);
         HandleError::Stale(kind, ended.filter(|_| is_next))
     }
 }
 
-/// Whether the slot of an object that ended can be used again.
+/// Returns whether the slot can be reused after the object of this handle ended.
 #[inline(always)]
 pub(super) const fn is_usable_after(handle: u64) -> bool {
     has_next(handle)
 }
 
-/// A place for an object, and what its kind of table keeps beside it.
+/// A slot for an object, with the data that its kind of table adds.
 pub(super) struct Slot<T, U> {
     pub(super) header: Header,
-    pub(super) beside: U,
-    /// There while the header says so.
+    pub(super) extra: U,
+    /// Valid while the header says so.
     pub(super) value: UnsafeCell<Option<T>>,
 }
 
@@ -143,26 +149,28 @@ impl<T, U: Default> Default for Slot<T, U> {
     fn default() -> Self {
         Self {
             header: Header::default(),
-            beside: U::default(),
+            extra: U::default(),
             value: UnsafeCell::new(None),
         }
     }
 }
 
-// SAFETY: a thread gets at the value alone from `Slots::take` to `publish`, and after that by the rules of
-// [`super::exclusive`], where one at a time has it, or of [`super::shared`], whose objects are `Sync`.
+// SAFETY: from `Slots::take` to `publish`, one thread accesses the value. After that, the rules of
+// [`super::exclusive`] apply, where one thread at a time has it, or those of [`super::shared`],
+// whose objects are `Sync`.
 unsafe impl<T: Send, U: Sync> Sync for Slot<T, U> {}
 
 type Chunk<T, U> = OnceLock<Box<[Slot<T, U>]>>;
 
-/// Slots by number, and which of them are free.
+/// Slots by number, and the free ones.
 pub(super) struct Slots<T, U> {
-    /// Made when first needed, and there for ever: a slot's address outlives every use of it.
+    /// Allocated when first needed, and never freed: the address of a slot outlives every use of
+    /// it.
     chunks: [Chunk<T, U>; CHUNKS],
-    /// By the highest bit of a slot's number, where the slot of number 0 would be if its chunk began there; NULL if
-    /// the chunk is not made.
+    /// By the highest bit of a slot's number: the address at which the slot with number 0 would be
+    /// if its chunk began there; NULL until the chunk is allocated.
     origins: [AtomicPtr<Slot<T, U>>; INDEX_BITS as usize],
-    /// The number of the first slot that was never used.
+    /// Number of the first slot that was never used.
     unused: AtomicU32,
     free: &'static FreeList,
 }
@@ -185,22 +193,22 @@ impl<T, U: Default> Slots<T, U> {
         if origin.is_null() {
             return None;
         }
-        // SAFETY: the chunk is made, and has the slots of all numbers with this highest bit, at their distances from
-        // the origin; it is there as long as `self`.
+        // SAFETY: the chunk is allocated, contains the slots of all numbers with this highest bit
+        // at their distances from the origin, and lives as long as `self`.
         Some(unsafe { &*origin.wrapping_add(index as usize) })
     }
 
-    /// The slot that a handle names, whatever is in it now, if it can be a handle at all.
+    /// Returns the slot that a handle names, whatever it contains, if the number can be a handle.
     #[inline(always)]
     pub(super) fn of(&self, number: u64) -> Option<&Slot<T, U>> {
-        // Without this bit it may be what the state of a slot is that has no untaken object.
+        // Without this bit, the number may equal the state of a slot without a usable object.
         match number & HANDLE != 0 {
             true => self.get(index_of(number)),
             false => None,
         }
     }
 
-    /// Why a handle can't be used.
+    /// Returns why a handle cannot be used.
     #[cold]
     #[inline(never)]
     pub(super) fn why_not<H: Opaque>(&self, handle: *mut H) -> HandleError {
@@ -212,26 +220,26 @@ impl<T, U: Default> Slots<T, U> {
         }
     }
 
-    /// The same as a failure.
+    /// As [`Self::why_not`], as a failure.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse<H: Opaque>(&self, handle: *mut H) -> Failure {
         self.why_not(handle).into()
     }
 
-    /// Puts an object into a slot, and says by which handle it goes.
+    /// Stores an object in a slot; returns its handle.
     #[inline(always)]
     pub(super) fn insert<H: Opaque>(&self, value: T, owner: Owner) -> Outcome<*mut H> {
         let Some(slot) = self.take(H::KIND) else {
             return Err(HandleError::Full(H::KIND).into());
         };
-        // SAFETY: a slot from `take` is this thread's alone until `publish`, and has no object that would be overwritten:
-        // whoever ended the one before took it out.
+        // SAFETY: a slot from `take` belongs to this thread until `publish`. Its previous object
+        // was taken out when it ended, so nothing is overwritten.
         unsafe { slot.value.get().write(Some(value)) };
         Ok(handle_of(slot.header.publish(H::KIND, owner)))
     }
 
-    /// A free slot, which is the caller's alone.
+    /// Returns a free slot, which belongs to the caller.
     #[inline(always)]
     fn take(&self, kind: Kind) -> Option<&Slot<T, U>> {
         let freed = self.free.take(kind);
@@ -240,11 +248,11 @@ impl<T, U: Default> Slots<T, U> {
             .or_else(|| self.fresh())
     }
 
-    /// A slot that was never used, if there is one.
+    /// Returns a slot that was never used, if there is one.
     #[cold]
     fn fresh(&self) -> Option<&Slot<T, U>> {
         let next = |unused| (unused < INDEX_END).then_some(unused + 1);
-        // Relaxed: only uniqueness matters; the chunk is made by whoever comes first.
+        // Relaxed: only uniqueness matters; the first thread that needs the chunk allocates it.
         let index = self
             .unused
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
@@ -259,25 +267,25 @@ impl<T, U: Default> Slots<T, U> {
         Some(slot)
     }
 
-    /// Makes the chunk of a slot, unless somebody else does.
+    /// Allocates the chunk of a slot, unless another thread does.
     fn make(&self, index: u32) -> &Slot<T, U> {
         let highest = index.ilog2();
         let chunk = &self.chunks[(highest - FIRST.ilog2()) as usize];
         let (first, len) = (1usize << highest, 1 << highest);
         let slots = chunk.get_or_init(|| (0..len).map(|_| Slot::default()).collect());
         let origin = slots.as_ptr().wrapping_sub(first).cast_mut();
-        // Release: who sees the origin sees the slots.
+        // Release: a thread that sees the origin sees the slots.
         self.origins[highest as usize].store(origin, Ordering::Release);
         &slots[index as usize - first]
     }
 
-    /// Takes the slot of a handle back, whose object ended.
+    /// Frees the slot of a handle whose object ended.
     #[inline]
     pub(super) fn recycle(&self, kind: Kind, handle: u64) {
         self.free.give(kind, index_of(handle));
     }
 
-    /// All slots that were ever used.
+    /// Iterates over all slots that were ever used.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<T, U>> {
         let unused = self.unused.load(Ordering::Acquire);
         (FIRST..unused).filter_map(|index| self.get(index))
@@ -298,13 +306,13 @@ mod tests {
             assert!(std::ptr::eq(slots.get(index).unwrap(), slot));
             assert!(places.insert(std::ptr::from_ref(slot)), "slot {index}");
         }
-        // There is none before the first, behind the last, and none that was not made.
+        // No slot exists before the first, after the last, or in a chunk that is not allocated.
         assert!((0..FIRST).all(|index| slots.get(index).is_none()));
         assert!(slots.get(INDEX_END - 1).is_none() && slots.get(INDEX_END).is_none());
         assert_eq!(slots.iter().count(), places.len());
     }
 
-    /// What looks like the state of a slot is no handle.
+    /// A number that equals the state of a slot is not a handle.
     #[test]
     fn a_state_without_an_object_is_no_handle() {
         let slots: Slots<u8, ()> = Slots::new(FreeList::leaked());
@@ -323,7 +331,7 @@ mod tests {
     #[test]
     fn what_one_thread_frees_another_uses() {
         static SLOTS: Slots<u8, ()> = Slots::new(FreeList::of(Kind::Changes));
-        // Not one that other tests have slots of.
+        // A kind of which other tests have no slots.
         let kind = Kind::Changes;
         for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             let take = || SLOTS.take(kind).unwrap().header.publish(kind, 1);

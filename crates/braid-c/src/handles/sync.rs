@@ -1,5 +1,5 @@
-//! The atomics that the handles' protocol is made of. In tests with `--cfg loom` they are ones that loom can
-//! explore; see `loom_tests` and docs/testing.md.
+//! Atomics of the handles' protocol. In tests with `--cfg loom`, loom can explore them; see
+//! `loom_tests` and docs/testing.md.
 
 #[cfg(all(test, loom))]
 pub(super) use braid_loom::{AtomicU64, AtomicUsize, fence};

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counters of an object. All but the last have one thread each.
+/// Number of counters of an object. All but the last belong to one thread each.
 pub(super) const COUNTERS: usize = if cfg!(all(test, loom)) { 3 } else { 16 };
-/// The counter of all threads that came when the others were taken.
+/// Counter of all threads that found the others taken.
 pub(super) const OF_ALL: usize = COUNTERS - 1;
 
-/// The numbers that threads have, as bits.
+/// Taken numbers, as bits.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 const _: () = assert!(OF_ALL < u32::BITS as usize);
 
@@ -16,13 +16,15 @@ const NONE: usize = usize::MAX;
 
 thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(NONE) };
-    /// Gives the number back when the thread ends, with all that was noted of its counters. Apart, because to use what is dropped costs a look each time.
+    /// Frees the number when the thread exits, with all recorded counters. Separate, because each
+    /// access to a thread-local with a destructor costs a check.
     static AT_END: AtEnd = const { AtEnd };
 }
 
 struct AtEnd;
 
-/// The counter that the calling thread uses. Nobody else does at the same time, unless it is [`OF_ALL`].
+/// Returns the counter of the calling thread. No other thread uses it at the same time, unless it
+/// is [`OF_ALL`].
 #[inline]
 pub(super) fn counter() -> usize {
     match NUMBER.get() {
@@ -37,9 +39,10 @@ fn draw() -> usize {
         let free = taken.trailing_ones();
         ((free as usize) < OF_ALL).then_some(taken | 1 << free)
     };
-    // A thread that is about to end draws none, since it would not give it back.
+    // A thread that is about to exit takes no number, because it could not free it.
     let number = match AT_END.try_with(|_| ()) {
-        // Acquire: pairs with the release of the thread that had the number before, whose counts are this one's now.
+        // Acquire: pairs with the release of the thread that had the number before, whose counts
+        // now belong to this thread.
         Ok(()) => TAKEN
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest)
             .map_or(OF_ALL, |taken| taken.trailing_ones() as usize),

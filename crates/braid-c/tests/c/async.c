@@ -1,4 +1,4 @@
-/* Commits in flight: tickets that are polled, waited for, called back or let go. */
+/* Commits in flight: tickets that are polled, waited for, exchanged for callbacks, or freed. */
 #include "check.h"
 
 #include <pthread.h>
@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     OK(braid_db_open(argv[1], NULL, &db));
     OK(braid_table_open(db, "t", &table));
 
-    /* Waited for; what is behind a durable one is durable. */
+    /* Wait; transactions before a durable one are durable. */
     for (int i = 0; i < COMMITS; i++) {
         tickets[i] = commit(db, table, i);
         OK(braid_ticket_seqno(tickets[i], &number));
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         OK(braid_ticket_free(tickets[i]));
     }
 
-    /* Polled. */
+    /* Poll. */
     tickets[0] = commit(db, table, 0);
     int status;
     while ((status = braid_ticket_poll(tickets[0])) == BRAID_PENDING) sched_yield();
@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
     OK(braid_ticket_wait(tickets[0]));
     OK(braid_ticket_free(tickets[0]));
 
-    /* Called back. */
+    /* Callbacks. */
     for (int i = 0; i < COMMITS; i++) {
         braid_ticket *ticket = commit(db, table, i);
         OK(braid_ticket_seqno(ticket, &number));
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     CHECK(numbers == sum);
     pthread_mutex_unlock(&lock);
 
-    /* By their numbers. */
+    /* Sequence numbers. */
     for (int i = 0; i < COMMITS; i++) {
         braid_write write = {table, BRAID_PUT, {&i, sizeof i}, {"number", 6}};
         OK(braid_db_submit(db, &write, 1, &number));
@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
     CHECK(braid_db_wait(db, number + 1) == BRAID_INVALID_ARGUMENT);
     CHECK(strstr(braid_error_message(), "no transaction has it yet"));
 
-    /* Let go, at once or later: durable all the same. */
+    /* Free the tickets, at once or later: the transactions are durable all the same. */
     braid_tx *tx = NULL;
     OK(braid_ticket_free(commit(db, table, 1)));
     OK(braid_tx_begin(db, NULL, &tx));

@@ -1,9 +1,9 @@
-/* Backups, full and incremental, an archive, restoring to a point, and opening to read, in a directory. */
+/* Full and incremental backups, an archive, restoring to a point, and opening read-only. */
 #include "check.h"
 
 static char dir[3000];
 
-/* The path of a name in the directory. */
+/* Returns the path of a name in the directory. */
 static const char *at(const char *name) {
     static char paths[100][4096];
     static int next;
@@ -30,7 +30,7 @@ static braid_status restore(const char *const *backups, size_t count, const char
     return braid_restore(&options, to, report);
 }
 
-/* What the key `k` has in a database, which is opened to be read. */
+/* Returns the value of the key `k` in a database, which is opened read-only. */
 static int holds(const char *path, const char *text) {
     braid_options *options = NULL;
     braid_db *db = NULL;
@@ -76,7 +76,7 @@ static bool full_up(void *data, const void *bytes, size_t len) {
 static int64_t give(void *data, void *bytes, size_t capacity) {
     struct memory *memory = data;
     size_t left = memory->len - memory->at;
-    /* In pieces that fit nothing. */
+    /* In parts of odd sizes. */
     size_t len = left < capacity ? left : capacity;
     if (len > 1000) len = 1000;
     memcpy(bytes, memory->bytes + memory->at, len);
@@ -94,7 +94,7 @@ static int64_t too_much(void *data, void *bytes, size_t capacity) {
     return (int64_t)capacity + 1;
 }
 
-/* A stream is restored as a file is, and the two can be of one chain. */
+/* Streams can be restored like files, and a chain can contain both. */
 static void streams(braid_db *db, const char *full, uint64_t of_full) {
     struct memory memory = {NULL, 0, 0};
     braid_backup_report report;
@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
     OK(restore(chain, 2, archive, BRAID_UNTIL_TIME, info.time_us + 3600000000000, at("r5"), NULL));
     CHECK(holds(at("r5"), "5"));
 
-    /* What can't be restored, and why. */
+    /* Restores that fail, with their reasons. */
     EXPECT(BRAID_BACKUP, restore(chain, 1, NULL, BRAID_UNTIL_END, 0, at("r1"), NULL));
     EXPECT(BRAID_BACKUP, restore(&chain[1], 1, NULL, BRAID_UNTIL_END, 0, at("no"), NULL));
     MESSAGE("incremental");
@@ -207,7 +207,7 @@ int main(int argc, char **argv) {
     EXPECT(BRAID_BACKUP, braid_backup_read_info(argv[0], &info));
     EXPECT(BRAID_IO, braid_backup_read_info(at("missing"), &info));
 
-    /* Only what is there can be opened to be read, and nobody else may have it open. */
+    /* Opening read-only requires an existing database that no other process has open. */
     OK(braid_options_new(&options));
     OK(braid_options_set(options, BRAID_OPTION_READ_ONLY, 1));
     EXPECT(BRAID_NOT_A_DATABASE, braid_db_open(at("missing"), options, &db));

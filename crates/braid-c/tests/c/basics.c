@@ -1,4 +1,4 @@
-/* Tables, transactions, snapshots and cursors, as they are meant to be used. */
+/* Intended use of tables, transactions, snapshots and cursors. */
 #include "check.h"
 
 static void reading_and_writing(braid_db *db, braid_table *table) {
@@ -56,7 +56,7 @@ static void reading_and_writing(braid_db *db, braid_table *table) {
     CHECK(value_is(&value, "lovelace"));
 }
 
-/* A value outlives what it was read from. */
+/* A value outlives the object that it was read from. */
 static void values(braid_db *db, braid_table *table) {
     char *large = malloc(1 << 20);
     braid_tx *tx = NULL;
@@ -186,7 +186,7 @@ static void cursors(braid_db *db) {
     }
     OK(braid_tx_abort(tx));
 
-    /* A snapshot stays as it was, and its cursor lasts beyond its handle. */
+    /* A snapshot does not change, and its cursor outlives its handle. */
     put(db, table, "key00000", "new");
     OK(braid_snapshot_range(snapshot, table, NULL, &cursor));
     OK(braid_snapshot_free(snapshot));
@@ -196,7 +196,7 @@ static void cursors(braid_db *db) {
     OK(braid_table_free(table));
 }
 
-/* What is written while a cursor is open is seen behind its position, and not before it. */
+/* A cursor shows later writes after its position, and not before it. */
 static void writing_under_a_cursor(braid_db *db) {
     enum { ENTRIES = 500 };
     braid_table *table = NULL;
@@ -228,7 +228,7 @@ static void writing_under_a_cursor(braid_db *db) {
     }
     EXPECT(BRAID_END, braid_cursor_next_back(other, &entry));
     OK(braid_tx_commit(tx, NULL));
-    /* The cursors say what became of them, and can still be freed. */
+    /* Using the cursors is an error, but they can still be freed. */
     EXPECT(BRAID_END, braid_cursor_next(cursor, &entry));
     OK(braid_cursor_free(cursor));
     OK(braid_cursor_free(other));
@@ -243,7 +243,7 @@ static void writing_under_a_cursor(braid_db *db) {
     OK(braid_table_free(table));
 }
 
-/* A cursor's reads count: a key that appears in a range that was read is a conflict. */
+/* Reads of a cursor are validated: a key inserted into a range that was read is a conflict. */
 static void phantoms(braid_db *db) {
     braid_table *table = NULL;
     braid_tx *tx = NULL;

@@ -1,4 +1,4 @@
-/* What the C tests have in common. */
+/* Helpers of the C tests. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -8,7 +8,7 @@
 
 #include "braid.h"
 
-/* Functions, not macros: there are hundreds of calls, and each costs the compilers and sanitizers its expansion. */
+/* Functions, because compilers and sanitizers would have to process hundreds of expanded macros. */
 static inline void check(int is_true, const char *what, const char *file, int line) {
     if (is_true) return;
     fprintf(stderr, "%s:%d: not true: %s (last error: %s)\n", file, line, what, braid_error_message());
@@ -17,7 +17,7 @@ static inline void check(int is_true, const char *what, const char *file, int li
 
 #define CHECK(condition) check(!!(condition), #condition, __FILE__, __LINE__)
 
-/* The call returns this status, and if that is an error, there is a message. */
+/* Checks that the call returned this status, and that an error has a message. */
 static inline void expect(int expected, int got, const char *call, const char *file, int line) {
     if (got == expected && (got >= 0 || *braid_error_message())) return;
     fprintf(stderr, "%s:%d: %s: %s instead of %s (last error: %s)\n", file, line, call,
@@ -29,7 +29,7 @@ static inline void expect(int expected, int got, const char *call, const char *f
 
 #define OK(call) EXPECT(BRAID_OK, call)
 
-/* The last error's message has this in it. */
+/* Checks that the last error's message contains this text. */
 static inline void message(const char *part, const char *file, int line) {
     if (strstr(braid_error_message(), part)) return;
     fprintf(stderr, "%s:%d: no \"%s\" in \"%s\"\n", file, line, part, braid_error_message());

@@ -22,7 +22,7 @@ static void savepoints(void) {
     OK(braid_tx_insert(tx, table, S("apples"), S("2")));
     OK(braid_tx_savepoint(tx, &inner));
     OK(braid_tx_insert(tx, table, S("pears"), S("7")));
-    /* An open cursor sees what is taken back no more. */
+    /* An open cursor no longer shows writes that were undone. */
     OK(braid_tx_range(tx, table, NULL, &cursor));
     OK(braid_cursor_next(cursor, &entry));
     CHECK(slice_is(entry.value, "2"));
@@ -93,7 +93,7 @@ static bool asks_again(void *data, braid_slice key, braid_slice value) {
     return true;
 }
 
-/* What is removed by what it is, and counted. */
+/* Removal by range and by predicate, with counts. */
 static void entries_kept_popped_and_counted(void) {
     braid_table *table = open_table("months");
     braid_tx *tx = NULL;
@@ -140,7 +140,7 @@ static void entries_kept_popped_and_counted(void) {
     OK(braid_table_free(table));
 }
 
-/* Several writes, of several tables, in one call: all of them or none. */
+/* Several writes to several tables in one call: all or none. */
 static void batches(void) {
     braid_table *stock = open_table("goods"), *orders = open_table("orders");
     braid_ticket *ticket = NULL;
@@ -177,7 +177,7 @@ static void batches(void) {
     OK(braid_db_write_async(db, writes, 1, NULL));
     OK(braid_db_write(db, NULL, 0, NULL));
 
-    /* None, if one is wrong. */
+    /* None, if one is invalid. */
     static char long_key[BRAID_MAX_KEY_LEN + 1];
     writes[0].value = slice("11");
     writes[1].key.data = long_key;
@@ -191,7 +191,7 @@ static void batches(void) {
     OK(braid_table_free(orders));
 }
 
-/* Writes an entry, and sees how that ends. */
+/* Writes an entry; returns the status. */
 static void write_one(braid_table *table, const void *key, size_t key_len, const void *data,
                       size_t len, braid_status status) {
     braid_write write;
@@ -205,7 +205,7 @@ static void write_one(braid_table *table, const void *key, size_t key_len, const
     EXPECT(status, braid_db_write(db, &write, 1, NULL));
 }
 
-/* Keys up to the limit, next to short ones, in their order; also over a load. */
+/* Keys up to the limit among short ones, in order; also in a bulk load. */
 static void long_keys(void) {
     static char key[BRAID_MAX_KEY_LEN + 1];
     const size_t lengths[] = {1, 1024, 1025, 4000, BRAID_MAX_KEY_LEN};
@@ -235,7 +235,7 @@ static void long_keys(void) {
     }
 }
 
-/* The file is shorter once a table that filled it is gone. */
+/* The file is shorter after a table that filled it was dropped. */
 static void compacting(void) {
     braid_table *table = open_table("bulky");
     braid_compact_report report = {0, 0, 0};
@@ -292,7 +292,7 @@ static void table_options(void) {
     OK(braid_table_free(again));
     OK(braid_table_free(table));
 
-    /* Gone once its time is over, and then removed. */
+    /* Invisible once expired, and removed later. */
     OK(braid_table_open_with(db, "sessions", &brief, &table));
     put(db, table, "ada", "1");
     int there = BRAID_OK;
@@ -304,13 +304,13 @@ static void table_options(void) {
     OK(braid_db_remove_expired(db, &removed));
     braid_stats stats;
     OK(braid_db_stats(db, &stats));
-    /* A sweep of the database's own may have come first. */
+    /* The maintenance thread may have removed the entry first. */
     CHECK(removed <= 1 && stats.expired <= 1);
     OK(braid_db_remove_expired(db, NULL));
     OK(braid_table_free(table));
 }
 
-/* Told once of its end; in memory there is nothing else to tell. */
+/* Called once, when the database closes; in memory nothing else can happen. */
 static void health_is_told(void *data, braid_status status, const char *message) {
     int *told = data;
     CHECK(status == BRAID_CLOSED && message && *message);
@@ -364,7 +364,7 @@ static void bulk_loads(void) {
     EXPECT(BRAID_TABLE_EXISTS, braid_loader_new(db, "numbers", NULL, &loader));
     CHECK(!loader);
     OK(braid_table_free(table));
-    /* Two of one name: the second to finish fails. And nothing of one that is aborted. */
+    /* Of two loads with one name, the second to finish fails. An aborted load leaves nothing. */
     braid_loader *second = NULL;
     OK(braid_loader_new(db, "twice", NULL, &loader));
     OK(braid_loader_new(db, "twice", NULL, &second));
@@ -411,7 +411,7 @@ static void named_snapshots(void) {
     OK(braid_snapshot_drop(db, "monday"));
     EXPECT(BRAID_NOT_FOUND, braid_snapshot_drop(db, "monday"));
     EXPECT(BRAID_SNAPSHOT_MISSING, braid_snapshot_open_named(db, "monday", &monday));
-    /* Who has it open keeps it. */
+    /* Open handles stay valid. */
     OK(braid_snapshot_get(found, table, S("k"), &value));
     CHECK(value_is(&value, "1"));
     OK(braid_snapshot_free(found));
@@ -449,7 +449,7 @@ static void changes(void) {
     OK(braid_changes_next(reader, 0, &set));
     CHECK(set.change_count == 1 && slice_is(set.changes[0].key, "a") && !set.changes[0].value.data);
     EXPECT(BRAID_END, braid_changes_next(reader, 0, &set));
-    /* From where the first was, by its position or its number. */
+    /* From the first reader's position, or from its sequence number. */
     OK(braid_db_changes(db, &at, &again));
     OK(braid_changes_next(again, 0, &set));
     CHECK(set.seqno > number);
@@ -457,7 +457,7 @@ static void changes(void) {
     EXPECT(BRAID_STALE_HANDLE, braid_changes_next(again, 0, &set));
     OK(braid_db_position_behind(db, number, &from));
     CHECK(memcmp(&at, &from, sizeof at) == 0);
-    /* A table that was loaded comes by its name. */
+    /* A bulk-loaded table is reported by its name. */
     OK(braid_loader_new(db, "loaded", NULL, &loader));
     OK(braid_loader_insert(loader, S("k"), S("v")));
     OK(braid_loader_finish(loader, NULL));
@@ -489,7 +489,7 @@ static void feeds(void) {
     OK(braid_changes_free(reader));
     OK(braid_feed_free(feed));
     EXPECT(BRAID_STALE_HANDLE, braid_feed_position(feed, &at));
-    /* What was not acknowledged comes again. */
+    /* Unacknowledged changes are returned again. */
     OK(braid_feed_open(db, "index", &feed));
     OK(braid_feed_changes(feed, &reader));
     OK(braid_changes_next(reader, 0, &set));
@@ -543,7 +543,7 @@ static void many_keys(void) {
     OK(braid_table_get_many(table, keys, 2, values));
     CHECK(value_is(&values[0], "") && value_is(&values[1], "own"));
     OK(braid_table_get_many(table, NULL, 0, NULL));
-    /* After an error no element is a value, whatever was there before. */
+    /* After an error no element is a value, whatever it contained before. */
     memset(values, 0xa5, sizeof values);
     EXPECT(BRAID_NULL_ARGUMENT, braid_table_get_many(table, wrong, 2, values));
     CHECK(!values[0].data && !values[1].data && values[2].data);

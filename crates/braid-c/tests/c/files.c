@@ -1,4 +1,4 @@
-/* A database in a directory: made, left without closing, recovered, checked, damaged. */
+/* A database in a directory: created, left without closing, recovered, verified, damaged. */
 #include "check.h"
 
 static char file[4096];
@@ -17,7 +17,7 @@ static braid_options *with(int option, uint64_t value) {
     return options;
 }
 
-/* Commits, and ends as a process that is killed does. */
+/* Commits, and exits like a killed process. */
 static void write_and_die(const char *dir) {
     braid_options *options = with(BRAID_OPTION_PROTOCOL, BRAID_PROTOCOL_GSN);
     OK(braid_options_set(options, BRAID_OPTION_STRANDS, 2));
@@ -47,7 +47,7 @@ static void damage(void *data, const char *what) {
     ++*(int *)data;
 }
 
-/* Counts the text, and looks for a word in what may come in pieces. */
+/* Counts the bytes of a text that arrives in parts, and searches it for a word. */
 struct text {
     size_t len;
     char head[64];
@@ -66,7 +66,7 @@ static bool refuse(void *data, const void *bytes, size_t len) {
     return false;
 }
 
-/* What was found, and of that lost. */
+/* Counts findings, and losses among them. */
 static void finding(void *data, bool is_lost, const char *what) {
     int *counts = data;
     CHECK(*what);
@@ -74,7 +74,7 @@ static void finding(void *data, bool is_lost, const char *what) {
     counts[1] += is_lost;
 }
 
-/* Looked at, upgraded, and saved into another directory while it is whole. */
+/* Verify, upgrade and salvage an undamaged database. */
 static void maintained(const char *dir) {
     struct text text;
     braid_upgrade_report upgrade;
@@ -96,7 +96,7 @@ static void maintained(const char *dir) {
     OK(braid_verify(into, NULL, NULL, NULL));
 }
 
-/* What a damaged page held is told to be lost, the rest is there. */
+/* The entries of a damaged page are reported as lost; the others are saved. */
 static void saved_from_damage(const char *dir) {
     braid_salvage_report saved;
     int found[2] = {0, 0};
@@ -133,7 +133,7 @@ static void read_back(const char *dir) {
     }
     EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("never committed"), &value));
 
-    /* Open for writing only once; checked next to the writer, too. */
+    /* Only one handle can write; verification works next to it. */
     open_db(dir, BRAID_LOCKED, NULL);
     MESSAGE(dir);
     OK(braid_verify(dir, NULL, NULL, NULL));
@@ -143,7 +143,7 @@ static void read_back(const char *dir) {
 
     maintained(dir);
 
-    /* Every page but the superblocks is overwritten: told, never believed. */
+    /* Every page except the superblocks is overwritten, which must be detected. */
     snprintf(file, sizeof file, "%s/data.braid", dir);
     FILE *data = fopen(file, "r+b");
     CHECK(data && !fseek(data, 0, SEEK_END));
@@ -158,7 +158,7 @@ static void read_back(const char *dir) {
     puts("ok");
 }
 
-/* What can't be opened, and why. */
+/* Databases that cannot be opened, with the reasons. */
 static void refused(const char *dir) {
     braid_options *options = with(BRAID_OPTION_CREATE_IF_MISSING, 0);
     snprintf(file, sizeof file, "%s/none", dir);
@@ -203,7 +203,7 @@ static void refused(const char *dir) {
     OK(braid_db_close(open_db(file, BRAID_OK, options)));
     OK(braid_options_free(options));
 
-    /* A table that a Rust program made for numbers. */
+    /* A table of numbers that a Rust program created. */
     snprintf(file, sizeof file, "%s/typed", dir);
     braid_db *db = open_db(file, BRAID_OK, NULL);
     braid_table *table = NULL;

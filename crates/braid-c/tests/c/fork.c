@@ -1,4 +1,4 @@
-/* A child made by fork can use nothing that it inherited, and the parent works on. */
+/* A child made by fork cannot use inherited handles, and the parent continues. */
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     if (child == 0) {
         alarm(60);
         refuse(argv[1], db, table, tx, snapshot, ticket);
-        /* What the parent has allocated is no leak of the child's. */
+        /* Memory allocated by the parent is not a leak of the child. */
         _exit(0);
     }
     int status = 0;

@@ -1,4 +1,4 @@
-// The header is C++, too, and what it declares links.
+// The header is valid C++, and its declarations link.
 #include "braid.h"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-/* Wrong calls: each has a status of its own, nothing is lost, and the process goes on. */
+/* Invalid calls: each has its own status, no data is lost, and the process continues. */
 #include "check.h"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ static bool name(void *data, braid_slice given) {
     return true;
 }
 
-/* Called on whichever thread completes the flush. */
+/* Called on the thread that completes the flush. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
 
@@ -58,7 +58,7 @@ static void healthy(void *data, braid_status status, const char *message) {
 
 static braid_write one_write;
 
-/* Every call with a handle in `H`, the others being good, fails with a status. */
+/* Every call with the handle `H` and otherwise valid arguments fails with a status. */
 #define WITH_DB(H, expected)                                                          \
     EXPECT(expected, braid_db_sync(H));                                               \
     EXPECT(expected, braid_db_wait(H, 0));                                            \
@@ -218,7 +218,7 @@ static void progress(void *data, const braid_recovery_progress *given) {
     (void)data, (void)given;
 }
 
-/* Freeing, which takes NULL. */
+/* Functions that free, which accept NULL. */
 #define FREE(H, expected, function) EXPECT(expected, function(H))
 
 static void open_all(void) {
@@ -268,7 +268,7 @@ static void null_results(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_new(NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_open("/tmp", NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_open(NULL, NULL, &db));
-    db = NULL; /* as every handle that a failed call was to set */
+    db = NULL; /* like every handle that a failed call would have set */
 }
 
 static void null_arguments(void) {
@@ -415,7 +415,7 @@ static void bad_arguments(void) {
     CHECK(!braid_status_is_retryable(BRAID_POISONED));
 }
 
-/* A handle of another kind, and pointers that are no handles. */
+/* A handle of another kind, and pointers that are not handles. */
 static void wrong_handles(void) {
     long long on_the_stack[4] = {0};
     WITH_DB((braid_db *)table, BRAID_INVALID_HANDLE);
@@ -451,7 +451,7 @@ static void wrong_handles(void) {
     FREE((braid_ticket *)db, BRAID_INVALID_HANDLE, braid_ticket_free);
     FREE((braid_options *)db, BRAID_INVALID_HANDLE, braid_options_free);
     EXPECT(BRAID_INVALID_HANDLE, braid_db_open(".", (braid_options *)db, &(braid_db *){0}));
-    /* Any bits at all. */
+    /* Arbitrary bits. */
     unsigned long long bits = 88172645463325252ULL;
     for (int i = 0; i < 100000; i++) {
         bits ^= bits << 13, bits ^= bits >> 7, bits ^= bits << 17;
@@ -460,7 +460,7 @@ static void wrong_handles(void) {
     }
 }
 
-/* Handles whose objects ended, each in its way; and everything twice. */
+/* Handles whose objects ended in different ways; each call is made twice. */
 static void stale_handles(void) {
     braid_tx *ended = NULL;
     braid_ticket *given = NULL;
@@ -525,7 +525,7 @@ static void stale_handles(void) {
     OK(braid_snapshot_free(gone));
     EXPECT(BRAID_STALE_HANDLE, braid_snapshot_free(gone));
     WITH_SNAPSHOT(gone, BRAID_STALE_HANDLE);
-    /* Their slots are used again; the old handles do not reach what is in them now. */
+    /* Their slots are reused; the old handles do not reach the new objects. */
     for (int i = 0; i < 10; i++) {
         OK(braid_snapshot_open(db, &snapshot));
         CHECK(snapshot != gone);
@@ -534,7 +534,7 @@ static void stale_handles(void) {
     }
 }
 
-/* What was going on has lost nothing by all of that. */
+/* None of this affected the open objects. */
 static void nothing_is_lost(void) {
     OK(braid_tx_get(tx, table, S("mine"), &value));
     CHECK(value_is(&value, "1"));
@@ -561,7 +561,7 @@ static void foreign_tables(void) {
     MESSAGE("database was closed");
 }
 
-/* Closing ends what is open; tickets go on to tell the truth. */
+/* Closing ends open objects; tickets stay correct. */
 static void closing(void) {
     braid_tx *committed = NULL;
     braid_cursor *of_tx = NULL;

@@ -33,11 +33,11 @@ static braid_db *open_with(const char *path, int option, uint64_t value) {
     return db;
 }
 
-/* Sends a byte, or waits for one; false at the other end's death. */
+/* Sends a byte, or waits for one; returns false if the other process died. */
 static void tell(int to) { CHECK(write(to, "x", 1) == 1); }
 static bool told(int from) { char byte; return read(from, &byte, 1) == 1; }
 
-/* Commits the next key each time it is asked to, and says so once the commit is acknowledged. */
+/* Commits the next key at each request, and replies once the commit is acknowledged. */
 static int writer(const char *path, int asked, int done) {
     braid_db *db = open_with(path, BRAID_OPTION_GROUP_SIZE, 0);
     braid_table *table = NULL, *other = NULL;
@@ -99,7 +99,7 @@ static void follow(const char *path, int ask, int done) {
         OK(braid_snapshot_free(now));
     }
     OK(braid_db_refresh(db, NULL));
-    /* What is open keeps its state, whatever handle of the table it is used with. */
+    /* Open objects keep their state, with any handle of the table. */
     CHECK(count(before, table) == 1);
     EXPECT(BRAID_NOT_FOUND, braid_tx_get(tx, table, S("1"), &value));
     OK(braid_tx_get(tx, table, S("0"), &value));
@@ -176,7 +176,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     snprintf(dir, sizeof dir, "%s", argv[1]);
     CHECK(pipe(ask) == 0 && pipe(done) == 0);
-    /* Before anything of the library is used: a child made later may not use it. */
+    /* Before the library is used: a child made later could not use it. */
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {

@@ -41,7 +41,7 @@ static void run(void *(*body)(void *), void *arg) {
     for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
 }
 
-/* One transaction and one cursor, used by all without any order. */
+/* All threads use one transaction and one cursor, in any order. */
 struct one {
     braid_tx *tx;
     braid_cursor *cursor;
@@ -63,8 +63,8 @@ static void *jostle(void *arg) {
     return NULL;
 }
 
-/* A call that waits keeps others from its transaction, who are told; so may this one be, until it is the one
-   that waits. */
+/* While a call waits, other calls with its transaction return BRAID_BUSY. This call may get that
+   status, too, until it is the one that waits. */
 static void *wait_for_lock(void *arg) {
     int status;
     while ((status = braid_tx_insert(arg, table, S("locked"), S("second"))) == BRAID_BUSY) sched_yield();
@@ -91,7 +91,7 @@ static void busy(void) {
     EXPECT(BRAID_BUSY, braid_cursor_next(cursor, &entry));
     OK(braid_tx_commit(first, NULL));
     CHECK(!pthread_join(waiter, NULL));
-    /* Nothing of it is lost. */
+    /* Nothing is lost. */
     OK(braid_tx_commit(second, NULL));
     OK(braid_cursor_free(cursor));
     braid_value value;
@@ -101,7 +101,7 @@ static void busy(void) {
 
 static int over(int status) { return status == BRAID_STALE_HANDLE || status == BRAID_CLOSED; }
 
-/* Works on until the database is closed under it. */
+/* Works until another thread closes the database. */
 static void *until_closed(void *arg) {
     (void)arg;
     unsigned number = 0;
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
     busy();
     OK(braid_db_close(db));
 
-    /* Closed in the middle of everything, in memory and on a disk. */
+    /* Close during all kinds of calls, in memory and on a disk. */
     for (int round = 0; round < 4; round++) {
         if (round % 2)
             OK(braid_db_open(argv[1], NULL, &db));
