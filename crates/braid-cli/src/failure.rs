@@ -1,18 +1,18 @@
-//! How a command ends badly.
+//! Failures of commands.
 
 use std::fmt;
 use std::io;
 
-/// The end of a command that did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The reader of standard output has gone away.
+    /// The reader of standard output closed the pipe.
     BrokenPipe,
-    /// The options make no sense together; exit code 2.
+    /// The options contradict each other; exit code 2.
     Usage(String),
-    /// Anything else; exit code 1.
+    /// Any other failure; exit code 1.
     Failed(String),
-    /// It was done, and something is lost; exit code 3.
+    /// The command succeeded, but data is lost; exit code 3.
     Lost(String),
 }
 
@@ -26,7 +26,7 @@ impl Failure {
         }
     }
 
-    /// An error of the operating system while doing `what`.
+    /// Returns the failure for an error of the operating system during `what`.
     pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Failure::Failed(format!("{what}: {error}"))
     }

@@ -130,10 +130,10 @@ fn main() -> ExitCode {
     signals::wait_if_interrupted();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has had enough of it: not an error.
+        // The reader closed the pipe because it has read enough: not an error.
         Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
         Err(failure) => {
-            // If even standard error is gone there is nobody left to tell.
+            // An error of standard error cannot be reported anywhere.
             let _ = output.flush();
             output::complain(&failure.to_string());
             ExitCode::from(failure.exit_code())

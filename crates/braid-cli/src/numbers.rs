@@ -1,10 +1,10 @@
-//! Numbers and option values as people write and read them.
+//! Formatting and parsing of numbers and option values.
 
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// An integer with a comma between thousands.
+/// Formats an integer with commas between thousands.
 pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -17,17 +17,17 @@ pub(crate) fn grouped(value: u64) -> String {
     out
 }
 
-/// Bytes as MiB with one digit.
+/// Formats bytes as MiB with one decimal.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Nanoseconds as milliseconds with two digits.
+/// Formats nanoseconds as milliseconds with two decimals.
 pub(crate) fn millis(nanos: u64) -> String {
     format!("{:.2} ms", nanos as f64 / 1e6)
 }
 
-/// Parses any option value with the type's own words on what is wrong. The caller names the option.
+/// Parses an option value; the error is that of the type. The caller names the option.
 pub(crate) fn parse<T>(text: &str) -> Result<T, String>
 where
     T: FromStr,

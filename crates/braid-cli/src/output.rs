@@ -1,4 +1,4 @@
-//! Standard output that may be closed at any moment, and progress for people who watch.
+//! Standard output, which may be closed at any time, and progress displays.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// Standard output. Unlike `println!` it reports a closed pipe instead of panicking.
 pub(crate) struct Output {
     inner: BufWriter<Stdout>,
-    /// The first error that came up where [`fmt::Write`] can't carry one.
+    /// First error, which [`fmt::Write`] cannot return.
     error: Option<io::Error>,
 }
 
@@ -27,13 +27,13 @@ impl Output {
         writeln!(self.inner, "{text}").map_err(|error| writing(&error))
     }
 
-    /// Writes a line that somebody waits for, at once.
+    /// Writes a line and flushes it, for a reader that waits for it.
     pub(crate) fn line_now(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
         self.line(text)?;
         self.flush()
     }
 
-    /// Hands over what is buffered.
+    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         if let Some(error) = self.error.take() {
             return Err(writing(&error));
@@ -42,7 +42,7 @@ impl Output {
     }
 }
 
-/// For producers of text that know nothing of files; the error shows at the next flush.
+/// For producers of text without access to files; the next flush reports the error.
 impl fmt::Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.inner.write_all(text.as_bytes()).map_err(|error| {
@@ -52,7 +52,7 @@ impl fmt::Write for Output {
     }
 }
 
-/// The failure of writing what a command is to write.
+/// Returns the failure for an error of standard output.
 pub(crate) fn writing(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::BrokenPipe
@@ -61,22 +61,22 @@ pub(crate) fn writing(error: &io::Error) -> Failure {
     }
 }
 
-/// Writes an error for people; a closed standard error is ignored.
+/// Writes an error to standard error; ignores a closed standard error.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "braid: {text}");
 }
 
-/// Whether somebody watches standard error.
+/// Returns whether standard error is a terminal.
 pub(crate) fn watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A bar of `length` units on standard error, invisible unless that is a terminal.
+/// Creates a bar of `length` units on standard error, invisible unless that is a terminal.
 pub(crate) fn bar(length: u64, what: &'static str) -> ProgressBar {
     bar_of(length, what, "{prefix:<9} [{bar:32}] {percent:>3} %  {msg}")
 }
 
-/// The same with the time that is left, for what takes long.
+/// As [`bar`], with the remaining time, for long operations.
 pub(crate) fn bar_with_time(length: u64, what: &'static str) -> ProgressBar {
     bar_of(
         length,
@@ -90,7 +90,7 @@ fn bar_of(length: u64, what: &'static str, template: &str) -> ProgressBar {
     styled(bar, template).with_prefix(what)
 }
 
-/// A spinner with a message, invisible unless standard error is a terminal.
+/// Creates a spinner with a message, invisible unless standard error is a terminal.
 pub(crate) fn spinner() -> ProgressBar {
     styled(
         ProgressBar::with_draw_target(None, target()),

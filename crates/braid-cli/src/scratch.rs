@@ -1,4 +1,4 @@
-//! The directory that a command works in.
+//! Working directories of commands.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::failure::Failure;
 use crate::signals::Temporary;
 
-/// A directory for a database: the one that the user named, or a fresh one that goes away again.
+/// A directory for a database: one that the user named, or a temporary one.
 pub(crate) enum Scratch {
     Named(PathBuf),
     Fresh(
@@ -20,8 +20,9 @@ pub(crate) enum Scratch {
 }
 
 impl Scratch {
-    /// `named`, or a fresh directory `{prefix}…` in `TMPDIR` or else in the current directory: the
-    /// usual `/tmp` is often memory, where durability costs nothing and proves nothing.
+    /// Returns `named`, or a new directory `{prefix}…` in `TMPDIR` or in the current directory.
+    /// `/tmp` is not used, because it is often in memory, where durability costs nothing and proves
+    /// nothing.
     pub(crate) fn new(named: Option<&Path>, prefix: &str) -> Result<Self, Failure> {
         if let Some(dir) = named {
             std::fs::create_dir_all(dir).map_err(|error| {
@@ -57,7 +58,7 @@ impl Scratch {
         }
     }
 
-    /// Keeps a fresh directory for good and says where it is.
+    /// Keeps a temporary directory permanently and returns its path.
     pub(crate) fn keep(self) -> Option<PathBuf> {
         match self {
             Scratch::Named(_) => None,
@@ -65,7 +66,7 @@ impl Scratch {
         }
     }
 
-    /// Removes the directory if it is a fresh one.
+    /// Removes the directory, if it is temporary.
     pub(crate) fn remove(self) -> Result<(), Failure> {
         match self {
             Scratch::Named(_) => Ok(()),
@@ -87,17 +88,17 @@ fn ignore_missing(path: &Path, error: &io::Error) -> Result<(), Failure> {
     ))
 }
 
-/// Tracks the directories and files that a command creates in a missing or empty directory, to remove them if the command
-/// fails.
+/// Tracks the directories and files that a command creates in a missing or empty directory, to
+/// remove them if the command fails.
 pub(crate) struct Made {
     dir: PathBuf,
-    /// The highest directory that was missing; `None` if the directory was there.
+    /// Highest missing directory; `None` if the directory exists.
     missing: Option<PathBuf>,
     was_empty: bool,
 }
 
 impl Made {
-    /// Looks at what is there before a command makes anything.
+    /// Records what exists before a command creates anything.
     pub(crate) fn look(dir: &Path) -> Self {
         let above = dir.ancestors().filter(|path| !path.as_os_str().is_empty());
         let missing = above.take_while(|path| !path.exists()).last();
@@ -109,7 +110,8 @@ impl Made {
         }
     }
 
-    /// Removes what the command created, and nothing that existed before. Ignores errors: the command has failed already.
+    /// Removes what the command created, and nothing that existed before. Ignores errors, because
+    /// the command has already failed.
     pub(crate) fn remove(&self) {
         if let Some(missing) = &self.missing {
             let _ = fs::remove_dir_all(missing);

@@ -1,7 +1,9 @@
-//! Cleanup when a command is interrupted: removes the directories that the command created for itself.
+//! Cleanup when a command is interrupted: removes the directories that the command created for
+//! itself.
 //!
-//! The signals are blocked in every thread and awaited by one, so that removing needs no care for what a handler may
-//! do. Afterwards the process ends by the signal, as its parent expects.
+//! The signals are blocked in every thread, and one thread waits for them, so the removal is not
+//! limited to what a signal handler may do. Afterwards the process ends by the signal, as its
+//! parent expects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// Directories to be removed when the process is interrupted.
+/// Directories to remove when the process is interrupted.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Whether a signal has come that ends the process.
+/// Whether a signal that ends the process has arrived.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Waits for the end of the process if a signal is ending it: the command fails because its directories are being removed,
-/// and must not report that, nor exit with a code, before the process ends by the signal.
+/// Waits for the end of the process if a signal is ending it: the command fails because its
+/// directories are being removed. It must neither report that nor exit before the process ends by
+/// the signal.
 pub(crate) fn wait_if_interrupted() {
     // Acquire pairs with the release before the directories are removed.
     while INTERRUPTED.load(Ordering::Acquire) {
@@ -24,11 +27,12 @@ pub(crate) fn wait_if_interrupted() {
     }
 }
 
-/// A directory that is removed when the process is interrupted, for as long as this lives.
+/// A directory that is removed when the process is interrupted during the life of this value.
 pub(crate) struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Registers a directory. Called before other threads are started, which have to block the signals, too.
+    /// Registers a directory. Call this before starting other threads, which have to block the
+    /// signals, too.
     pub(crate) fn new(path: &Path) -> Self {
         static LISTENING: Once = Once::new();
         LISTENING.call_once(listen);
@@ -47,7 +51,7 @@ fn registered() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Retries: a child process that ends with this one may still be writing there.
+/// Retry, because a child process that is ending may still write there.
 fn remove_all() {
     for path in registered().iter() {
         for _ in 0..20 {
@@ -73,21 +77,22 @@ fn listen() {
     };
     let wait = move || {
         let mut signal = 0;
-        // SAFETY: both point to what lives until the call returns.
+        // SAFETY: both point to variables that live until the call returns.
         if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
             return;
         }
-        // Release pairs with the acquire of a command that fails because of the removal.
+        // Release: pairs with the acquire of a command that fails because of the removal.
         INTERRUPTED.store(true, Ordering::Release);
         remove_all();
-        // SAFETY: the calls take no memory but `set`; the default action of these signals ends the process.
+        // SAFETY: the calls access no memory except `set`; the default action of these signals ends
+        // the process.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
             libc::raise(signal);
         }
     };
-    // Without this thread nothing would handle the signals.
+    // Without this thread, no thread would handle the signals.
     if std::thread::Builder::new()
         .name("signals".into())
         .spawn(wait)

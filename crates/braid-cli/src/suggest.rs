@@ -1,6 +1,6 @@
 //! Suggestions for misspelt names.
 
-/// The nearest of `names`, if it differs from `asked` by no more than a third of its letters.
+/// Returns the nearest of `names`, if it differs from `asked` by at most a third of its letters.
 pub(crate) fn nearest<'a>(
     asked: &str,
     names: impl IntoIterator<Item = &'a str>,
@@ -13,12 +13,12 @@ pub(crate) fn nearest<'a>(
         letters.sort_unstable();
         letters
     };
-    // Transposed letters are likelier than a wrong letter.
+    // Transposed letters are more likely than a wrong letter.
     near.min_by_key(|(distance, name)| (*distance, letters(name) != letters(asked)))
         .map(|(_, name)| name)
 }
 
-/// A suggestion at the end of a message; nothing if no name is near.
+/// Returns a suggestion for the end of a message; empty if no name is near.
 pub(crate) fn suggestion<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let name = nearest(asked, names);
     name.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))

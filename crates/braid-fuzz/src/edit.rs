@@ -1,15 +1,15 @@
 //! Images of files, and scripts that damage them.
 //!
-//! A script is a mode byte and then edits: what, which block, where in it, and a value. Any bytes are a
-//! script, and a few of them reach any field of the image, which a fuzzer would not manage by mutating a
-//! file of a hundred kilobytes.
+//! A script is a mode byte followed by edits: an operation, a block, an offset in it, and a value.
+//! Any bytes are a script, and a few of them reach any field of the image. A fuzzer could not do
+//! that by mutating a file of a hundred kilobytes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use braid_io::{Device, MemoryDevice, OpenMode};
 
-/// Values that lengths, counts and numbers break at.
+/// Boundary values of lengths, counts and numbers.
 const BOUNDARIES: [u64; 20] = [
     0,
     1,
@@ -33,12 +33,12 @@ const BOUNDARIES: [u64; 20] = [
     u64::MAX,
 ];
 
-/// Reads a script, or any other input, from front to back.
+/// Reads a script, or any other input, from the start to the end.
 #[derive(Clone, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {
-    /// The next byte; zero behind the end.
+    /// Returns the next byte; zero after the end.
     pub fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else {
             return 0;
@@ -47,71 +47,72 @@ impl Input<'_> {
         first
     }
 
-    /// A number of up to eight bytes.
+    /// Returns a number of up to eight bytes.
     pub fn number(&mut self, bytes: usize) -> u64 {
         (0..bytes).fold(0, |n, i| n | u64::from(self.byte()) << (8 * i))
     }
 
-    /// Whether nothing is left.
+    /// Returns whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What a script did, beside the edits.
+/// Effects of a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// The script's first byte.
+    /// First byte of the script.
     pub mode: u8,
-    /// Whether blocks or files were replaced by others, which their checksums can't tell.
+    /// Whether blocks or files were replaced by others, which checksums cannot detect.
     pub replaced: bool,
-    /// Whether the only edit cut a file or removed it. Then nothing may be missing without an error.
+    /// Whether the only edit truncated or removed a file. Then missing data must be an error.
     pub lost_file: bool,
 }
 
-/// The effect of an edit.
+/// Effect of an edit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Edit {
     /// Bytes were changed, or nothing.
     Bytes,
     /// A block was replaced by another one.
     Replaced,
-    /// A file was cut or removed.
+    /// A file was truncated or removed.
     LostFile,
 }
 
 impl Outcome {
-    /// Whether checksums are made to fit.
+    /// Returns whether the script repairs checksums.
     pub fn seals(&self) -> bool {
         self.mode & 1 != 0
     }
 
-    /// Whether what binds a block to its place is made to fit, too.
+    /// Returns whether the script also repairs the fields that bind a block to its address.
     pub fn rebinds(&self) -> bool {
         self.mode & 2 != 0
     }
 
-    /// Whether all that was done is such that checksums must notice it.
+    /// Returns whether checksums must detect all edits of the script.
     pub fn must_be_noticed(&self) -> bool {
         !self.seals() && !self.replaced
     }
 }
 
-/// Files of a device.
+/// Contents of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Names and contents.
     pub files: Vec<(String, Vec<u8>)>,
     /// Indices of the files that are removed.
     pub removed: BTreeSet<usize>,
-    /// The unit of edits.
+    /// Size of the unit of edits.
     pub block: usize,
 }
 
 impl Image {
-    /// What a device holds.
+    /// Reads the contents of a device.
     ///
     /// # Panics
+    ///
     /// If the device fails.
     pub fn of(device: &dyn Device, block: usize) -> Self {
         let entries = device.list().expect("the device lists its files");
@@ -130,9 +131,10 @@ impl Image {
         }
     }
 
-    /// A device that holds it.
+    /// Creates a device with these contents.
     ///
     /// # Panics
+    ///
     /// If the device fails.
     pub fn device(&self) -> Arc<MemoryDevice> {
         let device = MemoryDevice::new();
@@ -145,24 +147,24 @@ impl Image {
         Arc::new(device)
     }
 
-    /// The files that are not removed.
+    /// Iterates over the files that are not removed.
     pub fn there(&self) -> impl Iterator<Item = &(String, Vec<u8>)> {
         let files = (0..).zip(&self.files);
         let there = files.filter(|(file, _)| !self.removed.contains(file));
         there.map(|(_, file)| file)
     }
 
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files.
     pub fn len(&self) -> usize {
         self.files.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether the files are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// File and offset of a block, counted through all files; wraps.
+    /// Returns the file and offset of a block, counted through all files; wraps.
     fn place(&self, block: u64) -> Option<(usize, usize)> {
         let count = |bytes: &Vec<u8>| (bytes.len() / self.block) as u64;
         let total: u64 = self.files.iter().map(|(_, bytes)| count(bytes)).sum();
@@ -176,7 +178,7 @@ impl Image {
         None
     }
 
-    /// Edits the image as a script says.
+    /// Applies the edits of a script.
     pub fn edit(&mut self, script: &mut Input<'_>) -> Outcome {
         let mut outcome = Outcome {
             mode: script.byte(),
@@ -198,7 +200,7 @@ impl Image {
         let Some((file, block)) = self.place(script.number(2)) else {
             return Edit::Bytes;
         };
-        // Most of what matters lies at the beginning of a block.
+        // Most fields are at the beginning of a block.
         let near = op & 0x80 == 0;
         let at = script.number(if near { 1 } else { 2 }) as usize % self.block;
         let at = (block + at - at % width).min(block + self.block - width);
@@ -212,7 +214,7 @@ impl Image {
             7 | 8 => old ^ script.number(width),
             9 | 10 => old.wrapping_add(script.byte() as i8 as u64),
             11 => {
-                // A value from elsewhere.
+                // A value copied from another place.
                 let Some((file, block)) = self.place(script.number(2)) else {
                     return Edit::Bytes;
                 };

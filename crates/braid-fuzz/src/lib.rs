@@ -1,13 +1,13 @@
-//! Fuzz targets: whatever bytes lie on the disk, reading them must not panic, hang, take memory without
-//! bound, or accept what a checksum says is damaged.
+//! Fuzz targets: reading arbitrary bytes from the disk must not panic, hang, allocate without
+//! bound, or accept data that fails its checksum.
 //!
-//! Each [`Target`] is a function of bytes, so that anything can drive it: the tests of this crate do with
-//! [`mutate`], a few seconds long, and libFuzzer does through the wrappers in `fuzz/`.
+//! Each [`Target`] is a function of bytes, so any fuzzer can run it: the tests of this crate with
+//! [`mutate`], for a few seconds, and libFuzzer through the wrappers in `fuzz/`.
 //!
-//! There are three kinds. *Decoders* take the bytes as they are. *Images* take them as an [`edit`] script
-//! for a small log, data file or database that the code itself made, and may make its checksums fit again
-//! afterwards: else nothing behind them would ever be reached. *Operations* take them as a program for the
-//! API, and compare what that does with a `BTreeMap`.
+//! There are three kinds. *Decoders* read the bytes unchanged. *Images* read them as an [`edit`]
+//! script for a small log, data file or database that the code itself wrote. Afterwards they may
+//! repair its checksums, because otherwise no edit would reach the code after the checks.
+//! *Operations* read the bytes as a program for the API, and compare the result with a `BTreeMap`.
 
 pub mod edit;
 pub mod mutate;
@@ -18,7 +18,8 @@ pub use targets::{TARGETS, Target};
 /// Runs a target by its name.
 ///
 /// # Panics
-/// If there is none of this name, and whenever the target finds something.
+///
+/// If no target has this name, and whenever the target finds a defect.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target's name").run)(bytes);

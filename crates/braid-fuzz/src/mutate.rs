@@ -1,11 +1,11 @@
-//! A small mutation engine, deterministic by its seed, for where libFuzzer is not at hand.
+//! A small mutation engine, deterministic for a seed, for systems without libFuzzer.
 
 use fastrand::Rng;
 
-/// Inputs stay below this.
+/// Maximum length of an input.
 const LEN_MAX: usize = 4096;
 
-/// Lengths and counts to write over what is there, as wide as they are.
+/// Lengths and counts that are written over existing fields of the same width.
 const WORDS: [u64; 9] = [
     0,
     1,
@@ -18,7 +18,7 @@ const WORDS: [u64; 9] = [
     u64::MAX,
 ];
 
-/// An input made from others: one of them with a few changes, two spliced, or nothing but random bytes.
+/// Returns an input made from others: one with a few changes, two spliced, or only random bytes.
 pub fn input(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut out = match rng.choice(corpus) {
         Some(input) if rng.u8(..4) > 0 => input.clone(),
@@ -55,7 +55,7 @@ fn change(rng: &mut Rng, out: &mut Vec<u8>) {
             out.drain(at..end);
         }
         3 => {
-            // Once more, as another record of the same kind.
+            // Repeat a part, as another record of the same kind.
             let end = rng.usize(at..=out.len().min(at + 64));
             let again = out[at..end].to_vec();
             out.splice(end..end, again);

@@ -1,7 +1,7 @@
-//! Every target with mutated inputs, and with all those that once were too much for it.
+//! Every target with mutated inputs, and with all inputs that once exposed a defect.
 //!
-//! `BRAID_FUZZ_SECONDS=n` goes on for n seconds with each target, `BRAID_SEED=n` begins elsewhere,
-//! `BRAID_FUZZ_INPUT=hex` repeats one input, as a failure prints it: name the test with it.
+//! `BRAID_FUZZ_SECONDS=n` runs each target for n seconds, and `BRAID_SEED=n` sets the seed.
+//! `BRAID_FUZZ_INPUT=hex` repeats one input, as a failure prints it; run the test of its target.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,18 +13,19 @@ use std::time::{Duration, Instant};
 use braid_fuzz::{TARGETS, Target, mutate};
 use fastrand::Rng;
 
-/// More memory than any of the targets needs for its small files: a length was believed.
+/// More memory than any target needs for its small files: exceeding it means that a length was
+/// trusted.
 const BYTES_MAX: isize = 48 << 20;
 
 /// An input that takes longer hangs. Most take milliseconds.
 const HANG: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// Bytes that this thread allocated and has not freed, and their peak.
+    /// Bytes that this thread has allocated and not freed, and their peak.
     static LIVE: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// The system's allocator, with an eye on the total.
+/// The system's allocator, with a count of allocated bytes.
 struct Counting;
 
 fn count(bytes: isize) {
@@ -34,29 +35,29 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: all calls go to the system's allocator as they are; counting allocates nothing.
+// SAFETY: all calls are passed to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises.
+        // SAFETY: this function's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises.
+        // SAFETY: this function's contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as isize - layout.size() as isize);
-        // SAFETY: the caller's promises.
+        // SAFETY: this function's contract.
         unsafe { System.realloc(old, layout, size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promises.
+        // SAFETY: this function's contract.
         unsafe { System.dealloc(old, layout) }
     }
 }
@@ -82,7 +83,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(byte).collect()
 }
 
-/// Runs one input; says what went wrong.
+/// Runs one input; returns the failure, if any.
 fn run_one(target: &Target, input: &[u8]) -> Result<(), String> {
     let before = LIVE.with(|live| {
         let (now, _) = live.get();
@@ -97,7 +98,7 @@ fn run_one(target: &Target, input: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs inputs while a watchdog looks whether they end.
+/// Runs inputs while a watchdog checks that each one ends.
 fn watched(target: &Target, inputs: &mut dyn FnMut() -> Option<Vec<u8>>) -> u64 {
     let (send, receive) = mpsc::channel::<Vec<u8>>();
     let name = target.name;

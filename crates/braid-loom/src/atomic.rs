@@ -1,4 +1,4 @@
-//! Atomics.
+//! Atomics with the C++20 semantics of `SeqCst`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use loom::thread::{ThreadId, current};
 use crate::lock::Queue;
 
 thread_local! {
-    /// Counts stores and `SeqCst` fences. All threads of a model are coroutines of one.
+    /// Counts stores and `SeqCst` fences. All threads of a model are coroutines of one thread.
     static CLOCK: Cell<u64> = const { Cell::new(0) };
-    /// When each thread of the model last passed a `SeqCst` fence.
+    /// Time of each thread's last `SeqCst` fence.
     static FENCES: RefCell<HashMap<ThreadId, u64>> = RefCell::default();
 }
 
@@ -21,12 +21,12 @@ fn tick() -> u64 {
     CLOCK.get()
 }
 
-/// When the thread last passed a `SeqCst` fence; 0 if it never did.
+/// Returns the time of the thread's last `SeqCst` fence; 0 if there was none.
 fn last_fence(thread: ThreadId) -> u64 {
     FENCES.with_borrow(|fences| fences.get(&thread).copied().unwrap_or(0))
 }
 
-/// To be called at the start of a model.
+/// Resets the state; call it at the start of a model.
 pub(crate) fn reset() {
     FENCES.with_borrow_mut(HashMap::clear);
 }
@@ -42,7 +42,7 @@ pub fn fence(order: Ordering) {
 #[derive(Clone, Copy, Debug)]
 struct Store<T> {
     value: T,
-    /// In the order of stores.
+    /// Position in the order of stores.
     place: usize,
     thread: ThreadId,
     time: u64,
@@ -85,7 +85,7 @@ impl<T: Copy> Stores<T> {
         self.newest = id;
     }
 
-    /// Whether the calling thread may read this store with a load of this order.
+    /// Returns whether the calling thread may read this store with a load of this order.
     fn is_readable(&self, id: usize, order: Ordering) -> bool {
         let place = self.get(id).place;
         let my_fence = last_fence(current().id());
@@ -100,15 +100,17 @@ impl<T: Copy> Stores<T> {
     }
 }
 
-/// See the crate's text. Every store is a `swap` of ids, which loom orders.
+/// An atomic as described in the crate's documentation. Every store is a `swap` of ids, which loom
+/// orders.
 #[derive(Debug)]
 struct Atomic<T> {
     id: loom::sync::atomic::AtomicUsize,
-    /// Never changes. Loom compares a store only with the last access to the same atomic, so a thread's
-    /// own load hides that another thread loaded before it, and the order "store, then that load" is
-    /// not tried. A read-modify-write of this before each load makes loads depend on each other.
+    /// Never changes. Loom compares a store only with the last access to the same atomic. So a
+    /// thread's own load hides an earlier load of another thread, and loom does not try the order
+    /// "store, then that load". A read-modify-write of this atomic before each load makes the loads
+    /// depend on each other.
     turn: loom::sync::atomic::AtomicUsize,
-    /// Never held while loom may switch threads.
+    /// Never locked while loom may switch threads.
     stores: Mutex<Stores<T>>,
 }
 
@@ -130,7 +132,7 @@ impl<T: Copy + PartialEq> Atomic<T> {
         self.stores.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Reads the newest store, as a read-modify-write that fails does.
+    /// Reads the newest store, as a failed read-modify-write does.
     fn newest(&self, order: Ordering) -> usize {
         match self.id.compare_exchange(NO_ID, NO_ID, order, order) {
             Ok(id) | Err(id) => id,
@@ -138,7 +140,7 @@ impl<T: Copy + PartialEq> Atomic<T> {
     }
 
     fn load(&self, order: Ordering) -> T {
-        // Relaxed: orders nothing in the model.
+        // Relaxed: imposes no order in the model.
         let _ = self
             .turn
             .compare_exchange(NO_ID, NO_ID, Ordering::Relaxed, Ordering::Relaxed);
@@ -154,7 +156,7 @@ impl<T: Copy + PartialEq> Atomic<T> {
 
     fn update(&self, order: Ordering, f: impl FnOnce(T) -> T) -> T {
         let id = self.stores().announce();
-        // No other thread runs between the swap and the note of its value.
+        // No other thread runs between the swap and the recording of its value.
         let before = self.id.swap(id, order);
         let mut stores = self.stores();
         let before = stores.get(before).value;

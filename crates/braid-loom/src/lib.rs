@@ -1,18 +1,19 @@
-//! Atomics and locks for exploring Braid's lock-free parts with loom, with the interfaces of those that
-//! the crates use otherwise. Empty unless built with `--cfg loom`; see docs/testing.md.
+//! Atomics and locks for exploring Braid's lock-free code with loom, with the interfaces of the
+//! types that the crates use otherwise. Empty unless built with `--cfg loom`; see docs/testing.md.
 //!
-//! Loom alone treats a `SeqCst` access as acquire and release only, and does not order the stores of
-//! different threads to one atomic, so it reports errors in correct code that no machine shows. The
-//! atomics here add what C++20 says:
+//! Loom alone treats a `SeqCst` access only as acquire and release, and does not order the stores
+//! of different threads to one atomic. So it reports errors in correct code that no machine shows.
+//! The atomics here add these C++20 rules:
+//! - All stores to one atomic have one order, and a read-modify-write directly follows the store
+//!   that it read.
+//! - A `SeqCst` load reads nothing older than the newest `SeqCst` store before it, or than a store
+//!   that its thread followed by a `SeqCst` fence. After a `SeqCst` fence, any load reads nothing
+//!   older than the newest `SeqCst` store before the fence.
 //!
-//! - all stores to one atomic are in one order, and a read-modify-write directly follows what it read;
-//! - a `SeqCst` load reads nothing older than the newest `SeqCst` store before it, nor than a store that
-//!   its thread followed by a `SeqCst` fence; behind a `SeqCst` fence any load reads nothing older than
-//!   the newest `SeqCst` store before the fence.
-//!
-//! What it does not try: a load never moves behind a later access of its thread, `SeqCst` accesses are
-//! ordered as they were executed, and a relaxed store does not end the release sequence of the store that
-//! it replaces. So an ordering that seems to be stronger than needed may be needed all the same.
+//! Not explored: a load never moves after a later access of its thread, `SeqCst` accesses are
+//! ordered as they were executed, and a relaxed store does not end the release sequence of the
+//! store that it replaces. So an ordering that seems stronger than needed may be needed
+//! nevertheless.
 #![cfg(loom)]
 
 mod atomic;
@@ -27,8 +28,8 @@ pub use loom::cell::UnsafeCell;
 pub use loom::hint::spin_loop;
 pub use loom::thread::{JoinHandle, spawn, yield_now};
 
-/// Runs `model` in every order with at most so many preemptions of a thread that could go on;
-/// `usize::MAX` means all orders. `LOOM_MAX_PREEMPTIONS` overrides it.
+/// Runs `model` in every order with at most this many preemptions of a thread that could continue;
+/// `usize::MAX` means all orders. `LOOM_MAX_PREEMPTIONS` overrides the number.
 pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     if preemptions != usize::MAX {

@@ -1,11 +1,11 @@
-//! Locks with `parking_lot`'s interface, and words to sleep on with that of `atomic-wait`.
+//! Locks with the interface of `parking_lot`, and futex words with that of `atomic-wait`.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use crate::AtomicU32;
 
-/// A lock. Loom's have no poison.
+/// A mutex. Unlike loom's, it has no poisoning.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -66,30 +66,31 @@ impl Condvar {
     }
 }
 
-/// Who sleeps on a word.
+/// Threads that sleep on a word.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     lock: Mutex<()>,
     awake: Condvar,
 }
 
-/// Sleeps while the word is `value`. As the system's futex does it: the look at the word and the falling
-/// asleep are one step for whoever wakes.
+/// Sleeps while the word is `value`. As with the system's futex, checking the word and falling
+/// asleep are one step for a waking thread.
 pub fn wait(word: &AtomicU32, value: u32) {
     let mut queue = word.queue.lock.lock();
-    // Relaxed: the lock orders this against the waker, which moved the word before it took the lock.
+    // Relaxed: the lock orders this against the waker, which changed the word before it acquired
+    // the lock.
     if word.load(Ordering::Relaxed) == value {
         word.queue.awake.wait(&mut queue);
     }
 }
 
-/// Wakes one that sleeps on the word.
+/// Wakes one thread that sleeps on the word.
 pub fn wake_one(word: &AtomicU32) {
     let _queue = word.queue.lock.lock();
     word.queue.awake.notify_one();
 }
 
-/// Wakes all that sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake_all(word: &AtomicU32) {
     let _queue = word.queue.lock.lock();
     word.queue.awake.notify_all();

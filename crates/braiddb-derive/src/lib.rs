@@ -1,12 +1,13 @@
-//! `#[derive(Key)]` and `#[derive(Value)]` for tables of the crate `braiddb`, which re-exports them with its feature
-//! `derive` and documents them.
+//! `#[derive(Key)]` and `#[derive(Value)]` for tables of the crate `braiddb`, which re-exports and
+//! documents them with its feature `derive`.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::quote;
 use syn::{Data, DeriveInput, Error, Fields, Ident, LitStr, Member, Result, Type};
 
-/// Derives `braid::Key` and `braid::AsKey` for a struct: its encoding and its order are those of a tuple of its fields.
+/// Derives `braid::Key` and `braid::AsKey` for a struct: its encoding and order are those of a
+/// tuple of its fields.
 #[proc_macro_derive(Key, attributes(braid))]
 pub fn key(input: TokenStream) -> TokenStream {
     expand(input, key_of)
@@ -25,7 +26,7 @@ fn expand(input: TokenStream, derive: fn(&DeriveInput) -> Result<Tokens>) -> Tok
         .into()
 }
 
-/// The name in `#[braid(name = "...")]`.
+/// Returns the name in `#[braid(name = "...")]`.
 fn name_of(input: &DeriveInput) -> Result<Option<String>> {
     let mut name = None;
     for attribute in &input.attrs {
@@ -52,7 +53,7 @@ fn check_not_generic(input: &DeriveInput) -> Result<()> {
     }
 }
 
-/// The fields of a struct.
+/// Returns the fields of a struct.
 fn fields_of(input: &DeriveInput) -> Result<Vec<(Member, &Type)>> {
     let Data::Struct(data) = &input.data else {
         return Err(Error::new_spanned(

@@ -180,7 +180,7 @@ pub(crate) struct WorkloadArgs {
     json: bool,
 }
 
-/// The engine that is always there.
+/// Name of the engine in every build.
 const BRAID: &str = "braid";
 
 pub(super) fn workload_parser() -> impl TypedValueParser<Value = Workload> {
@@ -313,7 +313,7 @@ fn measure(args: &WorkloadArgs, dir: &Path, spec: &Spec) -> Result<Report, Failu
     Ok(report)
 }
 
-/// Loads what the workload needs, with a bar.
+/// Loads the data of the workload, with a progress bar.
 pub(super) fn load(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<(), Failure> {
     let loading = output::bar(spec.records, "loading");
     driver.load(engine, &mut |p| {
@@ -324,7 +324,7 @@ pub(super) fn load(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> R
     Ok(())
 }
 
-/// Runs the workload, with a bar.
+/// Runs the workload, with a progress bar.
 fn run_bar(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<Report, Failure> {
     let total = (spec.warm_up + spec.measure).as_millis();
     let running = output::bar(u64::try_from(total).unwrap_or(u64::MAX), "running");
@@ -338,7 +338,7 @@ fn run_bar(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<Re
     Ok(report)
 }
 
-/// Measures the bare log beside the database, on the same device.
+/// Measures the bare log on the same device.
 fn measure_limit(dir: &Path, args: &WorkloadArgs, spec: &Spec) -> Result<BareLogReport, Failure> {
     let place = dir.join("bare-log");
     fs::create_dir_all(&place)

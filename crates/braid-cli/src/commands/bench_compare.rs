@@ -1,4 +1,4 @@
-//! `braid bench compare`: Braid beside its peers.
+//! `braid bench compare`: compares Braid with other engines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &CompareArgs, output: &mut Output) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns how many checks of the data failed.
+/// Measures the engines; returns the number of failed checks of the data.
 fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
     let mut spec = CompareSpec {
         workloads: args.workloads.clone(),
@@ -121,7 +121,7 @@ fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
         device: args.device,
         ..CompareSpec::new("", &args.out)
     };
-    // Before any directory is made.
+    // Check before any directory is created.
     spec.check()?;
     let scratch = Scratch::new(args.dir.as_deref(), "braid-compare-")?;
     spec.dir = scratch.path().to_owned();
@@ -141,7 +141,7 @@ fn measure(args: &CompareArgs, output: &mut Output) -> Result<usize, Failure> {
     Ok(run.violations.len())
 }
 
-/// The bar counts thousandths of measurements, so that it moves within one.
+/// Reports an event. The bar counts thousandths of measurements, so that it also moves within one.
 fn tell(event: &Event<'_>, bar: &ProgressBar, output: &mut Output) -> Result<(), Failure> {
     match event {
         Event::Device(what, step, steps) => {

@@ -1,4 +1,4 @@
-//! `braid bench device`: what the disk itself can do.
+//! `braid bench device`: measures the disk without an engine.
 
 use std::path::PathBuf;
 use std::time::Duration;

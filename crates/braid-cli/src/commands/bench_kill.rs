@@ -17,10 +17,10 @@ use crate::numbers::grouped;
 use crate::output::Output;
 use crate::scratch::Scratch;
 
-/// How often the child says what is acknowledged.
+/// Interval at which the child reports acknowledged transactions.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Kills the workload's process so many times; the data are recovered and checked each time.
+/// Kills the workload's process this many times, and recovers and checks the data each time.
 pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Result<(), Failure> {
     let spec = args.spec();
     if args.device == DeviceChoice::Memory {
@@ -84,7 +84,7 @@ pub(super) fn run(args: &WorkloadArgs, kills: u32, output: &mut Output) -> Resul
     scratch.remove()
 }
 
-/// Says on standard output how many transactions are acknowledged, until told to stop.
+/// Prints the number of acknowledged transactions on standard output, until stopped.
 pub(super) fn feed(driver: &dyn Driver, stop: &AtomicBool) {
     let mut pipe = std::io::stdout();
     // Relaxed: only ends the feed.
@@ -93,7 +93,7 @@ pub(super) fn feed(driver: &dyn Driver, stop: &AtomicBool) {
             .and_then(|()| pipe.flush())
             .is_err()
         {
-            // Nobody listens any more; the kill is on its way.
+            // The parent has stopped reading; it is about to kill this process.
             return;
         }
         thread::sleep(TICK);
@@ -108,7 +108,7 @@ struct Feeder {
 
 impl Drop for Feeder {
     fn drop(&mut self) {
-        // An error means that it is gone already.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,7 +137,8 @@ impl Feeder {
         })
     }
 
-    /// Lets it run for a while from the first acknowledgement; what it said last. The kill follows at once.
+    /// Lets the workload run for a while after its first acknowledgement, and returns the last
+    /// reported number. The caller kills it at once.
     fn until(&mut self, run_for: Duration) -> Result<u64, Failure> {
         let mut began = None;
         loop {
@@ -157,7 +158,7 @@ impl Feeder {
     }
 }
 
-/// The child's command line: this one's, without the kill and without an end.
+/// Returns the child's command line: that of this process, without the kill and without an end.
 fn arguments(args: &WorkloadArgs) -> Vec<String> {
     let spec: Spec = args.spec();
     let mut line: Vec<String> = ["bench", spec.workload.name(), "--feed"]

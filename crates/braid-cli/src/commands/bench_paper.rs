@@ -1,4 +1,4 @@
-//! `braid bench paper`: the measurements of the papers, made again.
+//! `braid bench paper`: repeats the measurements of the papers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
     scratch.remove()
 }
 
-/// A row a series, a column a place on the horizontal axis.
+/// Prints a row for each series and a column for each place on the horizontal axis.
 fn print(diagram: &Diagram, output: &mut Output) -> Result<(), Failure> {
     output.line(format_args!(
         "{} ({}, by {})",
@@ -146,7 +146,7 @@ fn print(diagram: &Diagram, output: &mut Output) -> Result<(), Failure> {
         }
     }
     if places.len() > 8 {
-        // A curve over time: its ends tell enough here.
+        // For a curve over time, print only both ends.
         places.drain(4..places.len() - 4);
     }
     let head = places

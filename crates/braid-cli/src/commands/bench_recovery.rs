@@ -1,4 +1,4 @@
-//! `braid bench recovery`: how fast a database opens after a kill.
+//! `braid bench recovery`: measures how fast a database opens after a kill.
 
 use std::env;
 use std::fs;
@@ -16,10 +16,10 @@ use crate::numbers::{grouped, mib, parse};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
-/// How often the log's size is looked at.
+/// Interval at which the size of the log is checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The buffer pool of both processes: the data of the workloads fits.
+/// The buffer pool of both processes, which holds all data of the workloads.
 const POOL_MIB: usize = 2048;
 
 #[derive(Debug, clap::Args)]
@@ -83,13 +83,13 @@ struct Writer(Child);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // An error means that it is gone already, which `fill` has noticed or nobody needs to.
+        // An error means that the process has already ended, which `fill` reports where it matters.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// No checkpoint may shorten the log before the kill.
+/// Large enough that no checkpoint shortens the log before the kill.
 fn checkpoint_mib(log_mib: u64) -> u64 {
     log_mib * 4
 }
@@ -153,7 +153,7 @@ fn fill(writer: &mut Writer, log_mib: u64, dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The size of all log files, which grow by whole segments.
+/// Returns the size of all log files, which grow by whole segments.
 fn log_bytes(dir: &Path) -> Result<u64, Failure> {
     let read =
         |error: &io::Error| Failure::io(format_args!("cannot list {}", dir.display()), error);
@@ -166,7 +166,7 @@ fn log_bytes(dir: &Path) -> Result<u64, Failure> {
     for entry in entries {
         let entry = entry.map_err(|error| read(&error))?;
         if entry.file_name().to_string_lossy().starts_with("log-") {
-            // A file may be renamed while it is looked at; it counts the next time.
+            // A file may be renamed during the listing; the next call counts it.
             bytes += entry.metadata().map_or(0, |metadata| metadata.len());
         }
     }

@@ -1,4 +1,4 @@
-//! `braid changes`: committed transactions as lines of JSON.
+//! `braid changes`: prints committed transactions as lines of JSON.
 
 use std::path::PathBuf;
 use std::thread;
@@ -11,10 +11,11 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::suggest::suggestion;
 
-/// Pause of `--follow` with a feed between two looks, while other processes may open the database.
+/// Pause of `--follow` with a feed between two checks, in which other processes may open the
+/// database.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How often `--follow` without a feed looks for new transactions.
+/// Interval at which `--follow` without a feed checks for new transactions.
 const REFRESH: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +87,7 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     let feed = db.feed(name)?;
     let mut changes = feed.changes()?;
     print_all(&mut changes, output)?;
-    // The changes are on standard output before the feed lets go of them.
+    // The changes must be on standard output before the feed releases them.
     output.flush()?;
     feed.acknowledge(changes.position())?;
     drop((changes, feed));
@@ -94,7 +95,7 @@ fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// The position up to which a feed was acknowledged.
+/// Returns the position up to which a feed was acknowledged.
 fn acknowledged(db: &Database, name: &str) -> Result<Position, Failure> {
     let feeds = db.feeds();
     let found = feeds.iter().find(|(feed, _)| feed == name);

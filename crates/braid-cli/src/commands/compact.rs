@@ -1,4 +1,4 @@
-//! `braid compact`: a data file as short as it can be.
+//! `braid compact`: shortens the data file.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `braid dump`: the log and the pages for people to read.
+//! `braid dump`: prints the log and the pages as text.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(crate) struct DumpArgs {
 
 pub(crate) fn run(args: &DumpArgs, output: &mut Output) -> Result<(), Failure> {
     let result = braid::dump(&args.dir, output);
-    // A closed pipe stops the dump with a formatting error; the flush knows the true reason.
+    // A closed pipe stops the dump with a formatting error; the flush returns the actual reason.
     output.flush()?;
     Ok(result?)
 }

@@ -1,4 +1,4 @@
-//! `braid export`: tables as files of records.
+//! `braid export`: writes tables as files of records.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::numbers::{grouped, mib};
 use crate::output::{self, Output};
 use crate::records::{Format, RecordWriter, writer};
 
-/// Entries between two updates of the progress display.
+/// Number of entries between two updates of the progress display.
 const SHOW_EVERY: u64 = 8192;
 
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ExportArgs, output: &mut Output) -> Result<(), Failure>
     let snapshot = db.snapshot();
     let entries = match &args.output {
         None => {
-            // Buffered here: the exporter writes a line at a time.
+            // Buffered here, because the exporter writes a line at a time.
             let mut writer = writer(args.format, BufWriter::new(io::stdout()));
             export(&snapshot, &tables, &mut *writer)?
         }
@@ -106,7 +106,7 @@ fn export(
     Ok(entries)
 }
 
-/// Writes a file that has its name only when it is whole and durable.
+/// Writes a file that gets its name only once it is complete and durable.
 fn to_file<R>(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<R, Failure>,

@@ -1,7 +1,7 @@
-//! `braid import`: files of records into tables.
+//! `braid import`: reads files of records into tables.
 //!
-//! Entries go in batches, each one transaction, with several commits in flight. A batch with a bad line is
-//! not committed; those before it are, and the error says where they end.
+//! Each batch of entries is one transaction, with several commits in flight. A batch with a
+//! malformed line is not committed; earlier batches are, and the error says where they end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -19,10 +19,10 @@ use crate::records::{BadLine, CsvColumns, Entry, Field, Format, RecordReader, re
 use crate::scratch::Made;
 use crate::suggest::suggestion;
 
-/// A batch ends when its keys and values come to this many bytes: some large values are enough.
+/// Size of keys and values at which a batch ends, for large values.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Commits in flight at once.
+/// Number of commits in flight.
 const IN_FLIGHT: usize = 16;
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure>
             let is_empty = import.entries == 0;
             drop(import);
             db.close()?;
-            // The import failed and created the database.
+            // The import failed after it created the database.
             if is_empty {
                 made.remove();
             }
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// The input, and a bar that goes with it.
+/// Opens the input, and a progress bar for it.
 fn open(path: &Path) -> Result<(Box<dyn BufRead>, ProgressBar), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin().lock()), ProgressBar::hidden()));
@@ -115,7 +115,7 @@ fn open(path: &Path) -> Result<(Box<dyn BufRead>, ProgressBar), Failure> {
     Ok((Box::new(input), progress))
 }
 
-/// A table that entries go to.
+/// A table that receives entries.
 struct Target {
     table: Table,
     key: Column,
@@ -138,9 +138,9 @@ struct Batch {
     bytes: usize,
 }
 
-/// Why an entry did not go in.
+/// Why an entry was not inserted.
 enum Refused {
-    /// For its own sake: others may go in.
+    /// The entry itself is invalid; others can be inserted.
     Bad(String),
     Failed(Error),
 }
@@ -166,7 +166,7 @@ struct Import<'a> {
     db: &'a Database,
     args: &'a ImportArgs,
     targets: HashMap<String, Target>,
-    /// Tables that were not there before.
+    /// Tables that the import created.
     created: Vec<String>,
     batch: Option<Batch>,
     in_flight: VecDeque<Ticket>,
@@ -188,7 +188,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Imports all records; returns how many entries went in and how many lines were left out.
+    /// Imports all records; returns the number of inserted entries and of skipped lines.
     fn run(&mut self, records: &mut dyn RecordReader) -> Result<(u64, u64), Failure> {
         while let Some((line, entry)) = records.next() {
             self.take(line, entry)?;
@@ -241,7 +241,7 @@ impl<'a> Import<'a> {
         self.target(&name, types).map(drop)
     }
 
-    /// The table of a name, created if its types are known.
+    /// Returns the table with a name; creates it if its types are known.
     fn target(
         &mut self,
         name: &str,
@@ -251,7 +251,7 @@ impl<'a> Import<'a> {
             let existing = self.db.untyped_table(name)?;
             let table = match (existing, types) {
                 (Some(table), None) => table,
-                // Its types are compared; its options are its own.
+                // The types must match; an existing table keeps its own options.
                 (Some(_), Some((key, value, _))) => {
                     self.db.create_untyped_table(name, &key, &value)?
                 }
@@ -335,7 +335,7 @@ impl<'a> Import<'a> {
             .try_for_each(|ticket| ticket.wait().map(drop))
     }
 
-    /// Drops the open batch, waits for those before it, and says where they end.
+    /// Drops the open batch, waits for the earlier ones, and reports where they end.
     fn give_up(&mut self, line: u64, what: &str) -> Failure {
         let place = format!("{}, line {line}: {what}", self.args.file.display());
         let from = self.batch.take().map_or(line, |batch| {
@@ -343,7 +343,7 @@ impl<'a> Import<'a> {
             batch.first_line
         });
         if self.args.atomic {
-            // Their entries would have come with the transaction.
+            // Their entries would have been part of the transaction.
             self.targets.clear();
             for name in self.created.drain(..) {
                 let _ = self.db.drop_table(&name);

@@ -1,4 +1,4 @@
-//! `braid completions` and `braid man`: what a package of the command line installs with it.
+//! `braid completions` and `braid man`: files that a package of the command line installs.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! One module a subcommand.
+//! The subcommands, one module each.
 
 pub(crate) mod backup;
 pub(crate) mod bench;

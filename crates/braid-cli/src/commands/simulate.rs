@@ -1,4 +1,4 @@
-//! `braid simulate`: the whole engine through simulated crashes, from seeds.
+//! `braid simulate`: runs the engine through simulated crashes, from seeds.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
         _ => (seeds.end - seeds.start, "histories"),
     };
     let bar = output::bar(length, unit);
-    // What goes wrong is told once, below, and not by each task that panics.
+    // Report failures once, below, rather than for each task that panics.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let summary = braid_sim::simulate(&spec, &mut |summary| {
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
     )))
 }
 
-/// Fails if something never happened that should have.
+/// Fails if a required coverage point was not reached.
 fn covered(summary: &Summary) -> Result<(), Failure> {
     let missing = summary.missing();
     if missing.is_empty() {
@@ -223,7 +223,7 @@ mod tests {
             why.contains("14,000") && why.ends_with(": recovery: replay fails"),
             "{why}"
         );
-        // It is listed all the same.
+        // It is listed nevertheless.
         assert_eq!(
             summary.coverage()["recovery: replay fails"],
             braid_sim::Count::default()

@@ -1,4 +1,4 @@
-//! `braid stat`: what a database holds and has done.
+//! `braid stat`: shows the contents and counters of a database.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a table holds and how well its pages are used; estimates unless `exact`.
+/// Entries of a table and the use of its pages; estimates unless `exact`.
 #[derive(serde::Serialize)]
 struct TableRow {
     name: String,
@@ -92,7 +92,7 @@ impl TableRow {
 fn tables(db: &Database, exact: bool) -> Result<Vec<TableRow>, Failure> {
     let mut rows = Vec::new();
     for name in db.table_names()? {
-        // It may have been dropped meanwhile.
+        // The table may have been dropped meanwhile.
         let Some(table) = db.untyped_table(&name)? else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! `braid upgrade`: a database in the present format.
+//! `braid upgrade`: converts a database to the current format.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `braid verify`: is everything on the disk as it was written?
+//! `braid verify`: checks all data on disk.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,13 +41,13 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
             Finding::Lost(what) => format!("lost: {what}"),
             other => format!("{other:?}"),
         };
-        // What can be saved is saved even when the reader has gone away.
+        // Salvage continues even if the output was closed.
         if written.is_ok() {
             written = output.line(line);
         }
     })?;
     written?;
-    // Nobody should have to trust what a repair made.
+    // Check the result of the repair, too.
     check(into, output)?;
     output.line(format_args!(
         "{}: {} tables with {} entries from the newest checkpoint, and {} transactions from the log",
@@ -117,7 +117,7 @@ fn undecodable(
     Ok(())
 }
 
-/// Checks a database that nobody has open; damage is a failure.
+/// Checks a database that no process has open; damage is a failure.
 pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let mut damages = 0_u64;
     let mut written = Ok(());
@@ -130,7 +130,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
             "checking pages and log; {} damages",
             grouped(damages)
         ));
-        // The rest is still counted when the reader has gone away.
+        // The rest is counted even if the output was closed.
         if written.is_ok() {
             written = output.line(format_args!("damaged: {damage}"));
         }

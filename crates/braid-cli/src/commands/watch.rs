@@ -1,7 +1,7 @@
-//! `braid stat --watch`: a live view of a database that another process has open.
+//! `braid stat --watch`: monitors a database that another process has open.
 //!
-//! A database has one opener, so this reads what that process says of it: the file `STATS`, which it replaces
-//! once a second if it was told to (`Builder::stats_file`).
+//! Only one process can open a database for writing, so this reads the file `STATS`, which that
+//! process replaces once a second if it was opened with `Builder::stats_file`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::output::Output;
 
 const FILE: &str = "STATS";
 
-/// The file is replaced every second; after this long its writer has most likely been killed.
+/// The file is replaced every second; after this time, its writer was probably killed.
 const STALE: Duration = Duration::from_secs(5);
 
 /// One reading of the file.
@@ -27,7 +27,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// `None` if there is no file.
+    /// Reads the file; returns `None` if it does not exist.
     fn read(file: &Path) -> io::Result<Option<Self>> {
         let read = fs::metadata(file).and_then(|metadata| metadata.modified());
         let read = read.and_then(|written| Ok((written, fs::read_to_string(file)?)));
@@ -65,7 +65,7 @@ impl Reading {
     }
 }
 
-/// Counts a second between two readings.
+/// Rates per second between two readings.
 struct Rates<'a> {
     before: Option<&'a Reading>,
     now: &'a Reading,
@@ -77,7 +77,7 @@ impl Rates<'_> {
             return 0.0;
         };
         let passed = self.now.written.duration_since(before.written);
-        // A counter that went down is another opening's.
+        // A counter that decreased belongs to a later opening of the database.
         let grown = (self.now.value(name) - before.value(name)).max(0.0);
         grown / passed.map_or(f64::INFINITY, |passed| passed.as_secs_f64().max(1e-3))
     }
@@ -86,7 +86,7 @@ impl Rates<'_> {
         grouped(self.of(name).round() as u64)
     }
 
-    /// Microseconds that a flush's write took.
+    /// Returns the mean time of a flush's write, in microseconds.
     fn flush_micros(&self) -> String {
         let flushes = self.of("braid_log_flushes_total");
         match flushes > 0.0 {
@@ -123,7 +123,7 @@ impl Rates<'_> {
         ]
     }
 
-    /// What a terminal has room for.
+    /// Returns the lines for a terminal.
     fn table(&self) -> Vec<String> {
         let now = self.now;
         let mut rows: Vec<(&str, String)> = self.columns().into();
@@ -166,7 +166,7 @@ pub(crate) fn watch(
         true => View::Terminal(Term::stdout(), 0),
         false => View::Lines { header: true },
     };
-    // Two readings that differ, for the rates.
+    // Rates need two different readings.
     let mut before: Option<Reading> = None;
     let mut now: Option<Reading> = None;
     let mut shown = 0;
@@ -216,11 +216,11 @@ pub(crate) fn watch(
     }
 }
 
-/// How the readings are shown.
+/// How readings are shown.
 enum View {
-    /// In place; how many lines the last one took.
+    /// In place; the number of lines of the previous reading.
     Terminal(Term, usize),
-    /// A line each.
+    /// One line for each reading.
     Lines { header: bool },
 }
 

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | integers of up to 64 bits | a number (a string of its digits is read, too) |
 //! | integers of 128 bits | a string of its digits: most readers of JSON would round the number |
-//! | floats | a number; a string for infinities and for what is no number (`"NaN:"` and its bits) |
+//!  floats | a number; a string for infinities and NaN (`"NaN:"` and its bits) |
 //! | strings | a string |
 //! | `bool` | `true` or `false` |
 //! | `()` | `null` |
 //! | tuples | an array of their parts |
 //! | bytes, arrays, other types | a string: base64 |
-//! | bytes that are no valid encoding of the column's type | `{"base64": "…"}` |
+//!  bytes that are not a valid encoding of the column's type | `{"base64": "…"}` |
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -33,7 +33,7 @@ fn datum_json(datum: Datum) -> Value {
     match datum {
         Datum::Unsigned(n) if let Ok(n) = u64::try_from(n) => n.into(),
         Datum::Signed(n) if let Ok(n) = i64::try_from(n) => n.into(),
-        // As `f64`: that holds every `f32` exactly.
+        // As `f64`, which represents every `f32` exactly.
         Datum::F32(n) if n.is_finite() => f64::from(n).into(),
         Datum::F64(n) if n.is_finite() => n.into(),
         Datum::Bool(truth) => truth.into(),

@@ -1,9 +1,10 @@
-//! Data as people type and read them in the shell.
+//! Literals of the shell.
 //!
-//! Numbers are digits. Strings and bytes are quoted: `"caf\xc3\xa9\n"`, with `\xNN` for any byte and `\n`,
-//! `\r`, `\t`, `\0`, `\"`, `\'`, `\\`; single quotes do, too. Quotes may be left out around what has no spaces,
-//! quotes or semicolons; a backslash is one there. A tuple is `(PART, PART)`. Where a number, `true`, `false` or a tuple is
-//! expected, a quoted literal stands for its encoded bytes. Invalid encodings are shown this way.
+//! Numbers are digits. Strings and bytes are quoted: `"caf\xc3\xa9\n"`, with `\xNN` for any byte
+//! and `\n`, `\r`, `\t`, `\0`, `\"`, `\'`, `\\`; single quotes work, too. Quotes may be omitted
+//! around a word without spaces, quotes or semicolons, in which a backslash stands for itself. A
+//! tuple is `(PART, PART)`. Where a number, `true`, `false` or a tuple is expected, a quoted
+//! literal stands for its encoded bytes; invalid encodings are shown this way.
 
 use bytes::Bytes;
 
@@ -32,7 +33,7 @@ pub(super) fn tuple_text(parts: &[Datum]) -> String {
     )
 }
 
-/// A string in quotes: letters of any script stay as they are.
+/// Quotes a string; letters of any script stay unchanged.
 fn quote_text(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -71,7 +72,7 @@ pub(crate) fn from_literal(column: &Column, word: &str) -> Result<Vec<u8>, Misma
     }
 }
 
-/// A literal whose bytes are of the column's type.
+/// Parses a literal whose bytes must have the column's type.
 pub(crate) fn typed_literal(column: &Column, word: &str) -> Result<Vec<u8>, Mismatch> {
     let bytes = from_literal(column, word)?;
     match column.decode(&Bytes::from(bytes.clone())) {
@@ -86,7 +87,7 @@ pub(crate) fn typed_literal(column: &Column, word: &str) -> Result<Vec<u8>, Mism
     }
 }
 
-/// The bytes of a word, quoted or not.
+/// Returns the bytes of a word, quoted or not.
 pub(crate) fn unquote(word: &str) -> Result<Vec<u8>, String> {
     let quote = match word.chars().next() {
         Some(quote @ ('"' | '\'')) => quote,

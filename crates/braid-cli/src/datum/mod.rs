@@ -1,4 +1,4 @@
-//! Keys and values of any table, as its catalog entry says what their bytes mean.
+//! Keys and values of any table, decoded by the types in its catalog entry.
 
 mod json;
 mod literal;
@@ -24,15 +24,15 @@ pub(crate) enum Datum {
     F32(f32),
     F64(f64),
     Bool(bool),
-    /// The value of a table that is a set of keys.
+    /// Value of a table that is a set of keys.
     Unit,
     Text(String),
     Bytes(Bytes),
-    /// The parts of a key.
+    /// Parts of a key.
     Tuple(Vec<Datum>),
 }
 
-/// What the bytes of a column mean.
+/// Type of the bytes of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Unsigned,
@@ -42,11 +42,11 @@ pub(crate) enum Kind {
     Unit,
     Text,
     Tuple,
-    /// Bytes, arrays of them, and what a type of somebody's own is encoded as.
+    /// Bytes, arrays of bytes, and types defined by programs.
     Bytes,
 }
 
-/// Whether a column holds keys or values: the same types are encoded differently.
+/// Whether a column contains keys or values, whose encodings differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Key,
@@ -60,7 +60,7 @@ pub(crate) struct Column {
     role: Role,
 }
 
-/// Bytes or text that are nothing of the column's type.
+/// Bytes or text that do not match the column's type.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch(String);
 
@@ -88,7 +88,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Calls a macro for each pair of an integer type and the variant that holds it.
+/// Calls a macro for each pair of an integer type and its variant.
 macro_rules! for_integers {
     ($with:ident) => {
         $with!(Unsigned: u8 u16 u32 u64 u128; Signed: i8 i16 i32 i64 i128)
@@ -127,13 +127,13 @@ impl Column {
         }
     }
 
-    /// The length of an array of bytes.
+    /// Returns the length of an array of bytes.
     fn array_len(&self) -> Option<usize> {
         let len = self.name.strip_prefix("[u8; ")?.strip_suffix(']')?;
         len.parse().ok()
     }
 
-    /// Whether the type is one of Braid's own, so that its bytes can be checked.
+    /// Returns whether the type is one of Braid's own, so that its bytes can be checked.
     pub(crate) fn is_known(&self) -> bool {
         self.kind() != Kind::Bytes || self.name == "bytes" || self.array_len().is_some()
     }
@@ -160,8 +160,8 @@ impl Column {
         )))
     }
 
-    /// What stored bytes mean; `None` if they are no valid encoding of the type, which only a program that
-    /// wrote them untyped can have left.
+    /// Decodes stored bytes; `None` if they are not a valid encoding of the type, which only a
+    /// program with untyped access can write.
     pub(crate) fn decode(&self, bytes: &Bytes) -> Option<Datum> {
         macro_rules! decode {
             ($($variant:ident: $($type:ident)*);*) => {
@@ -189,7 +189,7 @@ impl Column {
         for_integers!(decode)
     }
 
-    /// The bytes that a datum is stored as.
+    /// Encodes a datum.
     pub(crate) fn encode(&self, datum: &Datum) -> Result<Vec<u8>, Mismatch> {
         macro_rules! encode {
             ($($variant:ident: $($type:ident)*);*) => {
@@ -217,7 +217,7 @@ impl Column {
         encoded.ok_or_else(|| self.out_of_range(datum))
     }
 
-    /// Why a datum does not fit the type; for a number, the range of the type.
+    /// Returns why a datum does not fit the type; for a number, the range of the type.
     fn out_of_range(&self, datum: &Datum) -> Mismatch {
         macro_rules! range {
             ($($variant:ident: $($type:ident)*);*) => {
@@ -237,7 +237,7 @@ impl Column {
         }
     }
 
-    /// A number of this column, as its digits say.
+    /// Parses a number of this column.
     fn parse_number(&self, text: &str) -> Result<Datum, Mismatch> {
         let mismatch = || Mismatch::new(self, format_args!("{text:?}"));
         match self.kind() {
@@ -270,7 +270,7 @@ const VALUE_NAMES: [&str; 16] = [
     "()", "string", "bytes",
 ];
 
-/// What stands before the bits of a float that is no number: there are many of those, and each comes back.
+/// Prefix of the bits of a NaN: there are many NaNs, and each must be restored exactly.
 const NAN_BITS: &str = "NaN:";
 
 fn parse_float<F>(
@@ -284,7 +284,7 @@ fn parse_float<F>(
     }
 }
 
-/// The digits of a number, from which [`Column::parse_number`] makes the same bits again.
+/// Returns a number as text, from which [`Column::parse_number`] restores the same bits.
 fn number_text(datum: &Datum) -> Option<String> {
     Some(match datum {
         Datum::Unsigned(n) => n.to_string(),
@@ -342,7 +342,7 @@ mod tests {
             let error = from_literal(&column, bad).unwrap_err().to_string();
             assert!(error.contains("key of type"), "{bad}: {error}");
         }
-        // As raw bytes, which are no such tuple.
+        // As raw bytes, because they are not such a tuple.
         assert_eq!(column.decode(&Bytes::from_static(b"(a,1)")), None);
     }
 
@@ -381,7 +381,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes are stored, each written form leads back to them.
+        /// Every written form of stored bytes can be converted back to them.
         #[test]
         fn every_form_leads_back_to_the_bytes(
             name in prop::sample::select(&NAMES[..]),
@@ -394,7 +394,7 @@ mod tests {
         ) {
             let column = if is_key { Column::key(name) } else { Column::value(name) };
             let bytes = Bytes::from(bytes);
-            // In JSON also what is no valid encoding.
+            // JSON also represents invalid encodings.
             let json = to_json(&column, &bytes).to_string();
             let read = from_json(&column, &serde_json::from_str(&json).unwrap());
             prop_assert_eq!(read.map_err(|e| e.to_string()), Ok(bytes.to_vec()), "{}", json);

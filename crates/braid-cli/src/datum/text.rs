@@ -1,5 +1,5 @@
-//! Data as plain text, for the fields of CSV: numbers as digits, strings as they are, bytes in base64, tuples as in the
-//! shell.
+//! Data as plain text, for the fields of CSV: numbers as digits, strings unchanged, bytes in
+//! base64, tuples as in the shell.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::literal::{tuple_text, typed_literal};
 use super::{Column, Datum, Kind, Mismatch, number_text, tuple};
 
-/// `None` for bytes that are no valid encoding of the column's type.
+/// Returns the text; `None` for bytes that are not a valid encoding of the column's type.
 pub(crate) fn to_text(column: &Column, bytes: &Bytes) -> Option<String> {
     let datum = column.decode(bytes)?;
     Some(match datum {

@@ -1,5 +1,5 @@
-//! Keys of several parts, as `braid::Key` encodes them: a part that others follow, and that has no fixed length, ends with
-//! two zero bytes, and each zero byte in it is followed by `0xff`.
+//! Keys of several parts, as encoded by `braid::Key`: a part without a fixed length that is not the
+//! last one ends with two zero bytes, and each zero byte within it is followed by `0xff`.
 
 use bytes::Bytes;
 
@@ -7,8 +7,8 @@ use super::{Column, Datum, Kind, Mismatch};
 
 const ESCAPE: u8 = 0xff;
 
-/// The text between the parentheses of a tuple, split at its commas; `None` if it is not one. Quotes and inner
-/// parentheses keep theirs.
+/// Splits the text between the parentheses of a tuple at its commas; `None` if it is not a tuple.
+/// Commas in quotes and inner parentheses do not count.
 pub(super) fn split(text: &str) -> Option<Vec<&str>> {
     let inner = text.strip_prefix('(')?.strip_suffix(')')?;
     let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_usize);
@@ -34,15 +34,16 @@ pub(super) fn split(text: &str) -> Option<Vec<&str>> {
     (quote.is_none() && depth == 0).then_some(parts)
 }
 
-/// The columns of a tuple's parts; `None` if the column holds no tuple, or a part of another program's type, whose end
-/// cannot be found.
+/// Returns the columns of a tuple's parts; `None` if the column is not a tuple, or if a part has a
+/// type of another program, whose end cannot be found.
 pub(super) fn parts(column: &Column) -> Option<Vec<Column>> {
     let names = split(column.name())?;
     let parts: Vec<Column> = names.into_iter().map(Column::key).collect();
     (parts.len() > 1 && parts.iter().all(Column::is_known)).then_some(parts)
 }
 
-/// The name of a tuple as the library writes it, with one space after each comma; other names as they are.
+/// Returns the name of a tuple as the library writes it, with one space after each comma, and other
+/// names unchanged.
 pub(crate) fn canonical(name: &str) -> String {
     match split(name) {
         Some(parts) if parts.len() > 1 => {
@@ -53,7 +54,7 @@ pub(crate) fn canonical(name: &str) -> String {
     }
 }
 
-/// The length of keys of a type; `None` if it varies.
+/// Returns the length of keys of a type; `None` if it varies.
 fn fixed_len(column: &Column) -> Option<usize> {
     match column.kind() {
         Kind::Unsigned | Kind::Signed => {
@@ -112,7 +113,7 @@ pub(super) fn encode(column: &Column, data: &[Datum]) -> Result<Vec<u8>, Mismatc
     join(&parts, encoded.collect::<Result<_, _>>()?)
 }
 
-/// The bytes of a tuple whose parts have these bytes.
+/// Joins the encoded parts of a tuple.
 fn join(parts: &[Column], encoded: Vec<Vec<u8>>) -> Result<Vec<u8>, Mismatch> {
     let mut out = Vec::new();
     for (i, (part, bytes)) in parts.iter().zip(encoded).enumerate() {
@@ -143,7 +144,7 @@ pub(crate) fn from_parts(column: &Column, texts: &[String]) -> Result<Vec<u8>, M
     join(&parts, encoded.collect::<Result<_, _>>()?)
 }
 
-/// Reads a tuple whose parts are read by `read`.
+/// Reads a tuple; `read` reads its parts.
 pub(super) fn from_text(
     column: &Column,
     text: &str,

@@ -1,4 +1,4 @@
-//! CSV: one table; keys and values in two columns, or in those that are named.
+//! CSV: one table, with keys and values in two columns or in the named ones.
 
 use std::io::{Read, Write};
 
@@ -14,12 +14,12 @@ use crate::suggest::suggestion;
 pub(crate) struct CsvReader<R> {
     reader: Reader<R>,
     wanted: CsvColumns,
-    /// The header's columns; `None` before the header is read.
+    /// Columns of the header; `None` before the header is read.
     layout: Option<Layout>,
     record: StringRecord,
 }
 
-/// Where the parts of an entry lie in a record.
+/// Positions of an entry's parts in a record.
 struct Layout {
     key: Vec<usize>,
     value: Vec<usize>,
@@ -101,7 +101,7 @@ impl Layout {
 impl<R: Read> CsvReader<R> {
     pub(crate) fn new(input: R, wanted: CsvColumns) -> Self {
         CsvReader {
-            // The header is a line like the others here, which says what the columns are.
+            // The header is read as an ordinary record; it defines the columns.
             reader: ReaderBuilder::new().has_headers(false).from_reader(input),
             wanted,
             layout: None,
@@ -113,7 +113,7 @@ impl<R: Read> CsvReader<R> {
         if let Some(layout) = &self.layout {
             return Ok(layout.entry(&self.record));
         }
-        // Without a true header it is not known what the lines below mean.
+        // Without a valid header, the meaning of the records is unknown.
         let layout = Layout::of(&self.record, &self.wanted);
         let (layout, [key_type, value_type]) = layout.map_err(BadLine::Fatal)?;
         self.layout = Some(layout);
@@ -126,7 +126,7 @@ impl<R: Read> CsvReader<R> {
     }
 }
 
-/// The error for a line whose number of fields differs from the header's.
+/// Returns the error for a record whose number of fields differs from the header's.
 fn fields(found: u64, expected: u64) -> String {
     let plural = |count| if count == 1 { "" } else { "s" };
     format!(

@@ -12,7 +12,7 @@ use crate::datum::{Column, to_json};
 use crate::failure::Failure;
 use crate::output::writing;
 
-/// No line of a true file is longer: a byte takes at most six characters, as `\u0000`.
+/// Longer than any line of a valid file: a byte takes at most six characters, as `\u0000`.
 const LINE_MAX: u64 = 6 * (MAX_VALUE_LEN + MAX_KEY_LEN) as u64 + (1 << 16);
 
 #[derive(Deserialize, Serialize)]
@@ -112,7 +112,7 @@ impl<R: BufRead> RecordReader for JsonReader<R> {
         }
         let parsed = serde_json::from_slice::<Line<'_>>(&self.buf);
         let entry = parsed.map_err(|error| {
-            // The line that it counts is always the first.
+            // The line number in the error is always 1.
             let text = error.to_string();
             let what = text.split(" at line ").next().unwrap_or_default();
             BadLine::Nonsense(format!("column {}: {what}", error.column()))
@@ -145,7 +145,7 @@ impl<W: Write> JsonWriter<W> {
 impl<W: Write> RecordWriter for JsonWriter<W> {
     fn table(&mut self, table: &Table, key: &Column, value: &Column) -> Result<(), Failure> {
         let name = table.name();
-        // Without `..`: a new option must have its field.
+        // Without `..`, so that a new option needs a field here.
         let TableOptions {
             compression,
             time_to_live,

@@ -1,11 +1,11 @@
-//! Files of records that `braid export` writes and `braid import` reads.
+//! Files of records, written by `braid export` and read by `braid import`.
 //!
-//! **JSON lines**: an object a line. `{"table": …, "key_type": …, "value_type": …}` declares a table, and
-//! `{"table": …, "key": …, "value": …}` is an entry of one; a table with options also has `"compression"` and
-//! `"time_to_live_ms"`; see [`crate::datum`] for keys and values.
+//! **JSON lines**: one object per line. `{"table": …, "key_type": …, "value_type": …}` declares a
+//! table, and `{"table": …, "key": …, "value": …}` is an entry of a table. A table with options
+//! also has `"compression"` and `"time_to_live_ms"`; see [`crate::datum`] for keys and values.
 //!
-//! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an entry. Files with other
-//! columns are read by [`CsvColumns`].
+//! **CSV**: one table. The header names the types, `key:u64,value:string`, and each record is an
+//! entry. [`CsvColumns`] reads files with other columns.
 
 mod csv;
 mod jsonl;
@@ -19,7 +19,7 @@ pub(crate) use self::jsonl::{JsonReader, JsonWriter};
 use crate::datum::{Column, Mismatch, from_json, from_parts, from_text};
 use crate::failure::Failure;
 
-/// How records are written down.
+/// Format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// An object a line; any number of tables
@@ -28,7 +28,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// A key or value before it is known which type it should have.
+/// A key or value whose type is not known yet.
 #[derive(Debug)]
 pub(crate) enum Field {
     Json(serde_json::Value),
@@ -37,7 +37,7 @@ pub(crate) enum Field {
     Parts(Vec<String>),
 }
 
-/// Which columns of a CSV file make an entry.
+/// Columns of a CSV file that make up an entry.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CsvColumns {
     /// Columns of the CSV file that form the key, by their names in the header; several form a tuple
@@ -58,16 +58,16 @@ impl Field {
     }
 }
 
-/// What one line says.
+/// Content of one line.
 #[derive(Debug)]
 pub(crate) enum Entry {
     /// A table and the names of its types.
     Table {
-        /// `None` if the user is to say it.
+        /// `None` if the user has to name it.
         name: Option<String>,
         key_type: Option<String>,
         value_type: Option<String>,
-        /// For a table that is not there yet.
+        /// Options for a new table.
         options: TableOptions,
     },
     Record {
@@ -77,26 +77,26 @@ pub(crate) enum Entry {
     },
 }
 
-/// A line that makes no sense, or a file that can't be read further.
+/// A malformed line, or a file that cannot be read further.
 #[derive(Debug)]
 pub(crate) enum BadLine {
-    /// The reader goes on behind it.
+    /// A malformed line; reading continues after it.
     Nonsense(String),
-    /// There is nothing to go on with.
+    /// Reading cannot continue.
     Fatal(String),
 }
 
-/// Entries with the number of the line where each begins.
+/// Entries, with the number of the line where each begins.
 pub(crate) trait RecordReader {
-    /// `None` at the end.
+    /// Returns the next entry; `None` at the end.
     fn next(&mut self) -> Option<(u64, Result<Entry, BadLine>)>;
 }
 
-/// Takes tables and their entries.
+/// Writes tables and their entries.
 pub(crate) trait RecordWriter {
     fn table(&mut self, table: &Table, key: &Column, value: &Column) -> Result<(), Failure>;
 
-    /// An entry of the last table.
+    /// Writes an entry of the last table.
     fn record(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Failure>;
 
     fn finish(&mut self) -> Result<(), Failure>;

@@ -1,4 +1,4 @@
-//! A backup and an archive with damage: what is restored from them.
+//! Damaged backups and archives, and restores from them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use crate::edit::{Image, Input};
 
 type State = BTreeMap<u64, u64>;
 
-/// The backup's file, beside those of the archive.
+/// Name of the backup's file, next to the files of the archive.
 const FILE: &str = "backup";
 
 struct Base {
@@ -65,7 +65,7 @@ fn make() -> Result<Base, Error> {
         what: "the backup in memory".into(),
         source: Arc::new(e),
     };
-    // Files are whole blocks there.
+    // On a device, files consist of whole blocks.
     backup.resize(backup.len().next_multiple_of(4096), 0);
     let file = archive.open(FILE, OpenMode::CreateNew).map_err(failed)?;
     let mut buf = archive.allocate(backup.len());
@@ -82,7 +82,7 @@ fn base() -> &'static Base {
     BASE.get_or_init(|| make().expect("a database in memory"))
 }
 
-/// Without the zeroes that fill its last block.
+/// Removes the zeroes that fill the last block.
 fn without_padding(bytes: &mut Vec<u8>) {
     let len = bytes.iter().rposition(|byte| *byte != 0);
     bytes.truncate(len.map_or(0, |last| last + 1));
@@ -113,7 +113,7 @@ fn run(script: &[u8]) {
     let Ok((rest, target)) = restored else {
         return;
     };
-    // Whatever was restored can be opened, or says why not.
+    // A restored database can be opened, or opening says why not.
     let found = look(target);
     if outcome.must_be_noticed() {
         let found = found.expect("what was restored is a database");
@@ -123,14 +123,15 @@ fn run(script: &[u8]) {
 }
 
 /// Gives a page of the backup's first batch another number, if the script's mode says so. An edit
-/// of the number alone is noticed, since the page says whose it is; no single edit changes both.
+/// of the number alone is detected, because the page contains its own number; no single edit
+/// changes both.
 fn renumber(backup: &mut [u8], script: &[u8]) -> Option<()> {
     let (&mode, rest) = script.split_first()?;
     let (&page, &number) = (rest.last()?, rest.first()?);
     if mode & 16 == 0 {
         return None;
     }
-    // Behind the magic and the batch's header; a record is the number and a page.
+    // After the magic and the batch's header; a record is the number and a page.
     let at = 16 + usize::from(page % 8) * 8200;
     let number = (1u64 << (number % 34)).wrapping_sub(u64::from(number >> 7));
     backup

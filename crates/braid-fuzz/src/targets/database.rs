@@ -1,4 +1,4 @@
-//! A whole database with damage: recovery, the catalog, redo records.
+//! Damaged databases: recovery, the catalog, redo records.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,10 +12,10 @@ use crate::edit::{Image, Input, Outcome};
 
 pub(super) type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An undamaged database, and what it held after each commit.
+/// An undamaged database, and its contents after each commit.
 pub(super) struct Base {
     pub(super) image: Image,
-    /// Of the table `rows`.
+    /// States of the table `rows`.
     pub(super) states: Vec<State>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn base() -> &'static Base {
     BASE.get_or_init(|| make().expect("a database in memory"))
 }
 
-/// The database after what a script does to it.
+/// Returns the database after the edits of a script.
 pub(super) fn damaged(script: &[u8]) -> (Image, Outcome) {
     let base = base();
     let mut image = base.image.clone();
@@ -116,7 +116,7 @@ fn run(script: &[u8]) {
     }
 }
 
-/// Damages one page of a tree, as a script says. Everything else must open and be correct.
+/// Damages one page of a tree, as a script says. All other entries must stay readable and correct.
 fn damage_one_page(script: &mut Input<'_>) {
     let base = base();
     let mut image = base.image.clone();
@@ -130,7 +130,7 @@ fn damage_one_page(script: &mut Input<'_>) {
     let bytes = &mut bytes[block as usize * PAGE_SIZE..][..PAGE_SIZE];
     let identity = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
     if block < 2 || identity >= 1 << 62 {
-        // The superblocks, the page map and the root lead to everything.
+        // The superblocks, the page map and the root lead to all pages.
         return;
     }
     let at = script.number(2) as usize % PAGE_SIZE;
@@ -155,7 +155,7 @@ fn damage_one_page(script: &mut Input<'_>) {
     }
 }
 
-/// The entries that were found, unless the engine reports them as damaged.
+/// Returns the result of a read, unless the engine reports damage.
 fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
     match read {
         Ok(read) => Some(read.expect("what is not damaged is there")),
@@ -166,8 +166,8 @@ fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
 
 const MARKER: &str = "CREATING";
 
-/// Adds foreign files, as the script's mode says: a document, and the marker of a creation that made none of the
-/// files. Returns them ordered by name.
+/// Adds foreign files, as the script's mode says: a document, and the marker of a creation that
+/// made none of the files. Returns them ordered by name.
 fn add_foreign(image: &mut Image, script: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mode = script.first().copied().unwrap_or_default();
     let mut foreign = Vec::new();
@@ -195,7 +195,7 @@ fn look(base: &Base, device: Arc<dyn Device>, outcome: Outcome) -> Result<(), Er
     let db = options().open_on(device.clone())?;
     let names = db.table_names()?;
     for name in &names {
-        // Of whatever type it is.
+        // Whatever type the table has.
         let _ = db.existing_table::<u64, u64>(name);
     }
     let Some(table) = db.existing_table::<Bytes, Bytes>("rows")? else {

@@ -6,7 +6,7 @@ use braid_log::{CheckpointPosition, Log, LogOptions};
 use super::Target;
 use crate::edit::Image;
 
-/// The first byte says whether the checksum is made to fit.
+/// Runs a decoder; the first byte says whether the checksum is repaired.
 fn with_seal(bytes: &[u8], seal: impl Fn(&mut [u8]), run: impl Fn(&[u8])) {
     let Some((mode, bytes)) = bytes.split_first() else {
         return;
@@ -18,7 +18,7 @@ fn with_seal(bytes: &[u8], seal: impl Fn(&mut [u8]), run: impl Fn(&[u8])) {
     run(&bytes);
 }
 
-/// The first segment of a log with a few log records.
+/// Returns the first segment of a log with a few log records.
 fn segment() -> Vec<u8> {
     let device = std::sync::Arc::new(MemoryDevice::new());
     let options = LogOptions {
@@ -39,7 +39,7 @@ fn segment() -> Vec<u8> {
 pub(super) const SEGMENT_HEADER: Target = Target {
     name: "segment_header",
     run: |bytes| {
-        // It lies in the first block, whose rest is zero.
+        // It is in the first block, the rest of which is zero.
         let pad = |bytes: &[u8]| {
             let mut block = bytes.to_vec();
             block.resize(4096, 0);
@@ -69,7 +69,7 @@ pub(super) const CHUNK: Target = Target {
         with_seal(
             bytes,
             |chunk| {
-                // Whole blocks, as on the medium.
+                // In whole blocks, as on the medium.
                 braid_log::fuzzing::seal_chunks(chunk, &[0], false);
             },
             |chunk| {
@@ -166,7 +166,7 @@ pub(super) const ROOT: Target = Target {
         braid_store::fuzzing::is_root(bytes);
     },
     corpus: || {
-        // Next page; one map leaf; two trees; five bytes of the caller's.
+        // Next page; one map leaf; two trees; five bytes of the caller.
         let words = [30u64, 1, 9, 2, 1, 4, 7, 5, 5];
         let mut root: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         root.extend(b"bytes");

@@ -1,4 +1,4 @@
-//! A log with damage: segment headers, chunks, log records, the position where recovery starts.
+//! Damaged logs: segment headers, chunks, log records, the checkpoint position.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ const PROTOCOLS: [ProtocolKind; 7] = [
     ProtocolKind::Gsn,
 ];
 
-/// The name under which an image keeps the start position, so that scripts reach it.
+/// Name under which an image contains the checkpoint position, so that scripts reach it.
 const START: &str = "start";
 
 type LogRecords = BTreeMap<u64, Vec<u8>>;
@@ -46,7 +46,7 @@ pub(super) const LOG: Target = Target {
     runs: 1_500,
 };
 
-/// A log of two incarnations with small and streamed log records.
+/// Writes a log of two incarnations with small and streamed log records.
 fn make(protocol: ProtocolKind) -> Result<Base, LogError> {
     let several = protocol.forced_strands().is_none();
     let options = LogOptions {
@@ -109,7 +109,7 @@ fn bases() -> &'static [Base] {
     BASES.get_or_init(|| PROTOCOLS.iter().map(make).collect())
 }
 
-/// Makes the checksums of a segment fit.
+/// Repairs the checksums of a segment.
 pub(super) fn seal(edited: &mut [u8], original: &[u8], relink: bool) {
     braid_log::fuzzing::seal_header(edited);
     let chunks = braid_log::fuzzing::chunks(original);
@@ -165,11 +165,12 @@ fn look(
             "a lost file went unnoticed"
         );
     }
-    // What recovery took in, it goes on from.
+    // The log continues after what recovery accepted.
     let log = recovered.into_log()?;
     let ticket = log.append(&[b"later"])?;
     ticket.wait()?;
-    // The last number drawn may be another one: in `gsn` those that came with it are of other lanes.
+    // The last assigned number may differ: in `gsn`, numbers of other lanes may have been recovered
+    // with it.
     let number = ticket.seqno();
     drop(ticket);
     log.close()?;

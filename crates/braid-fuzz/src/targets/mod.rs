@@ -1,4 +1,4 @@
-//! All targets.
+//! The targets.
 
 mod backup;
 mod database;
@@ -8,20 +8,20 @@ mod operations;
 mod salvage;
 mod store;
 
-/// A function of bytes that must not panic, hang, or take much memory.
+/// A function of bytes that must not panic, hang, or allocate much memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, also of its wrapper in `fuzz/`.
+    /// Name of the target and of its wrapper in `fuzz/`.
     pub name: &'static str,
     /// The function.
     pub run: fn(&[u8]),
-    /// Inputs to begin with.
+    /// Initial inputs.
     pub corpus: fn() -> Vec<Vec<u8>>,
-    /// How many inputs an ordinary test run tries.
+    /// Number of inputs that an ordinary test run tries.
     pub runs: u32,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 14] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
@@ -39,7 +39,8 @@ pub const TARGETS: [Target; 14] = [
     operations::OPERATIONS,
 ];
 
-/// Scripts that every image's corpus begins with: each kind of edit with and without fitting checksums.
+/// Scripts at the start of each image's corpus: each kind of edit, with and without repaired
+/// checksums.
 fn scripts() -> Vec<Vec<u8>> {
     let mut all = vec![vec![0]];
     for mode in 0..4u8 {
@@ -63,7 +64,7 @@ fn scripts() -> Vec<Vec<u8>> {
             }
         }
     }
-    // Each file cut in the middle, and removed.
+    // Each file truncated in the middle, and removed.
     for block in 0..=51 {
         all.push(vec![0, 63, 5 * block, 0, 100]);
         all.push(vec![0, 63 | 0x80, 5 * block, 0, 0, 0]);

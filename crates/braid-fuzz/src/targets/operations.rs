@@ -1,4 +1,5 @@
-//! Programs for the API, against a `BTreeMap`, with commits, aborts, checkpoints and reopening.
+//! Programs for the API, compared with a `BTreeMap`, with commits, aborts, checkpoints and
+//! reopening.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ fn open(device: &Arc<MemoryDevice>, protocol: Protocol) -> (Database, Table<Byte
     (db, table)
 }
 
-/// Few keys, so that they meet, of all lengths.
+/// Returns a key: few different ones, so that operations meet, of all lengths.
 fn key(input: &mut Input<'_>) -> Vec<u8> {
     let byte = input.byte();
     let len = match byte % 8 {
@@ -64,7 +65,7 @@ fn key(input: &mut Input<'_>) -> Vec<u8> {
     key
 }
 
-/// Bounds of a range, in order.
+/// Returns the bounds of a range, in order.
 fn bounds(input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {
     let (a, b) = (key(input), key(input));
     if a <= b { (a, b) } else { (b, a) }
@@ -158,7 +159,7 @@ fn run(bytes: &[u8]) {
     assert_eq!(all, state, "the end");
 }
 
-/// Some writes and reads, then a commit or none.
+/// Runs some writes and reads, then commits or aborts.
 fn transaction(
     db: &Database,
     table: &Table<Bytes, Bytes>,

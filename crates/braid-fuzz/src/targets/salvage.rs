@@ -1,4 +1,4 @@
-//! A whole database with damage, of which as much as possible is saved into a new one.
+//! Damaged databases that salvage saves into a new one.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,8 @@ pub(super) const SALVAGE: Target = Target {
     runs: 300,
 };
 
-/// Beside the usual scripts, those that take away a block, a page of two blocks, or the end of a file.
+/// Returns the usual scripts, and scripts that remove a block, a page of two blocks, or the end of
+/// a file.
 fn corpus() -> Vec<Vec<u8>> {
     let mut all = super::scripts();
     let image = &base().image;
@@ -32,7 +33,7 @@ fn corpus() -> Vec<Vec<u8>> {
     all
 }
 
-/// All that was ever written, by keys and values.
+/// Returns all entries that were ever written.
 fn written() -> &'static HashSet<(Vec<u8>, Vec<u8>)> {
     static WRITTEN: OnceLock<HashSet<(Vec<u8>, Vec<u8>)>> = OnceLock::new();
     WRITTEN.get_or_init(|| {
@@ -45,7 +46,7 @@ fn written() -> &'static HashSet<(Vec<u8>, Vec<u8>)> {
     })
 }
 
-/// Of each table.
+/// Returns the contents of each table.
 fn all_contents(db: &Database) -> Result<Vec<State>, Error> {
     let mut all = Vec::new();
     for name in db.table_names()? {
@@ -84,7 +85,7 @@ fn run(script: &[u8]) {
     let all = match all_contents(&db) {
         Ok(all) => all,
         Err(error) => {
-            // Of what is nonsense under a good checksum.
+            // A structure may be invalid although its checksum fits.
             assert!(outcome.seals(), "{error}");
             return;
         }
@@ -105,7 +106,7 @@ fn run(script: &[u8]) {
         assert!(!is_whole || base().states.last() == Some(&rows));
     }
     assert!(!is_whole || findings.is_empty(), "{findings:?}");
-    // It is one to go on with; but numbers that were forged can leave none for another table.
+    // The new database can be written; but forged numbers can leave none for another table.
     let goes_on = go_on(&db);
     assert!(goes_on.is_ok() || outcome.seals(), "{goes_on:?}");
     db.close().expect("what was saved can be closed");

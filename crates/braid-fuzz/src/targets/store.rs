@@ -1,4 +1,4 @@
-//! A data file with damage: superblocks, root blob, page map, nodes, large values.
+//! Damaged data files: superblocks, root blob, page map, nodes, large values.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,21 +10,21 @@ use braid_store::{Change, Direction, PAGE_SIZE, Store, StoreError, StoreOptions,
 use super::Target;
 use crate::edit::{Image, Input, Outcome};
 
-/// The tree with keys in layers.
+/// The tree whose keys are in layers.
 const LAYERED: u32 = 9;
 
 const SMALL_POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
 
-/// More leaves than any image has pages: a scan that takes more goes in circles.
+/// More leaves than any image has pages: a longer scan runs in a cycle.
 const LEAVES_MAX: usize = 1_000;
 
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
 type Contents = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
 
-/// An undamaged file, and what it held at its checkpoints.
+/// An undamaged file, and its contents at its checkpoints.
 struct Base {
     image: Image,
     states: Vec<(Vec<u8>, Contents)>,
@@ -44,7 +44,7 @@ pub(super) const NODE: Target = Target {
     runs: 20_000,
 };
 
-/// One page of a tree: the block that the second byte says.
+/// Reads one page of a tree: the block that the second byte says.
 fn run_node(bytes: &[u8]) {
     let (Some(&[mode, block]), edits) = (bytes.first_chunk(), bytes.get(2..).unwrap_or_default())
     else {
@@ -84,8 +84,8 @@ fn checkpoint(store: &Store, meta: &[u8]) -> Result<(), StoreError> {
     checkpoint.publish().map(drop)
 }
 
-/// A tree of small records with a few large values, one of long keys, which is three nodes high, and one whose keys lie in
-/// layers.
+/// Writes a tree of small records with a few large values, one of long keys, which is three levels
+/// high, and one whose keys are in layers.
 fn make() -> Result<Base, StoreError> {
     let device = Arc::new(MemoryDevice::new());
     let store = Store::create(device.clone(), SMALL_POOL)?;
@@ -135,12 +135,12 @@ fn key(i: u32) -> Vec<u8> {
 fn long_key(i: u32) -> Vec<u8> {
     let mut key = i.to_be_bytes().to_vec();
     key.resize(900, b'-');
-    // Separators end where keys differ: so that these are long, too.
+    // Separators end where keys differ; this makes them long, too.
     key.rotate_left(4);
     key
 }
 
-/// The key of a number in a tree, which is another number in the tree of short keys.
+/// Returns the key of a number in a tree; the tree of short keys uses another number.
 fn key_of(tree: u32, i: u32, short: u32) -> Vec<u8> {
     match tree {
         7 => long_key(i),
@@ -149,7 +149,7 @@ fn key_of(tree: u32, i: u32, short: u32) -> Vec<u8> {
     }
 }
 
-/// Keys of several layers, most of which share a chunk with others, and some short ones among them.
+/// Returns keys of several layers, most of which share a prefix, with some short ones among them.
 fn layered_key(i: u32) -> Vec<u8> {
     let len = [4, 1_024, 1_030, 2_050, 5_000][i as usize % 5];
     let mut key = vec![b'a' + (i / 20) as u8; len];
@@ -162,7 +162,7 @@ fn base() -> &'static Base {
     BASE.get_or_init(|| make().expect("a store in memory"))
 }
 
-/// All records, read forward; a reverse scan sees the same.
+/// Returns all records, read forward; a reverse scan returns the same.
 fn contents(store: &Store) -> Result<Contents, StoreError> {
     let mut all = Contents::new();
     for id in store.tree_ids() {
@@ -190,7 +190,7 @@ fn scan(tree: &Tree, direction: Direction) -> Result<Records, StoreError> {
     panic!("a scan goes in circles");
 }
 
-/// Makes the checksums of a data file fit, and with `rebind` the blocks' identities.
+/// Repairs the checksums of a data file, and with `rebind` the blocks' identities.
 pub(super) fn seal(edited: &mut [u8], original: &[u8], rebind: bool) {
     for (block, original) in edited
         .chunks_exact_mut(PAGE_SIZE)
@@ -221,7 +221,7 @@ fn run(script: &[u8]) {
     }
     let device = image.device();
     drop(image);
-    // Whatever fails does so with a typed error.
+    // Every failure is a typed error.
     let _ = look(base, device, outcome);
 }
 
@@ -255,7 +255,7 @@ fn look(base: &Base, device: Arc<MemoryDevice>, outcome: Outcome) -> Result<(), 
             }
         }
     }
-    // Changes go on as far as they come; none may panic.
+    // Changes continue until one fails; none may panic.
     for id in store.tree_ids() {
         let Ok(tree) = store.tree(id) else { continue };
         for i in 0..60 {

@@ -1,8 +1,9 @@
-//! How the worker tells its parent what is durable: messages on a pipe, and the parent's tally.
+//! Reports of durable transfers: messages of the worker on a pipe, and the parent's tally.
 //!
-//! A message is the thread (4 bytes), a count (4), the sequence number up to which all transfers of
-//! that thread are durable (8), and as many latencies in nanoseconds (4 each), little-endian. The
-//! kill may cut the last message short; its transfers then simply are not known to be acknowledged.
+//! A message consists of the thread (4 bytes), a count (4 bytes), the sequence number up to which
+//! all transfers of that thread are durable (8 bytes), and as many latencies in nanoseconds (4
+//! bytes each), little-endian. The kill may truncate the last message; its transfers are then not
+//! known to be acknowledged.
 
 use std::io::{self, Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// In place of a thread number: the database is open and transfers begin.
+/// Stands for a thread number: the database is open and transfers begin.
 const READY: u32 = u32::MAX;
 
-/// Latencies in one message; more go into the next.
+/// Maximum number of latencies in one message; further ones go into the next message.
 pub(super) const MAX_BATCH: usize = 256;
 
-/// The worker's end. Shared by its threads, one message at a time.
+/// The worker's end of the pipe. Its threads share it, one message at a time.
 pub(super) struct Reporter<W> {
     pipe: Mutex<W>,
 }
@@ -32,7 +33,8 @@ impl<W: Write> Reporter<W> {
         self.send(READY, 0, &[])
     }
 
-    /// All transfers of `thread` up to `sequence` are durable; `latencies` are of the newest of them.
+    /// Reports that all transfers of `thread` up to `sequence` are durable; `latencies` are those
+    /// of the newest ones.
     pub(super) fn durable(&self, thread: u32, sequence: u64, latencies: &[u32]) -> io::Result<()> {
         self.send(thread, sequence, latencies)
     }
@@ -52,19 +54,19 @@ impl<W: Write> Reporter<W> {
     }
 }
 
-/// What the parent knows to be durable.
+/// Transfers that the parent knows to be durable.
 pub(super) struct Acknowledged {
-    /// For each thread the newest durable sequence number.
+    /// Newest durable sequence number of each thread.
     pub(super) threads: Vec<u64>,
-    /// Transfers acknowledged, over all workers so far.
+    /// Number of acknowledged transfers of all workers so far.
     pub(super) transfers: u64,
-    /// Nanoseconds from the call of commit to durable.
+    /// Nanoseconds from the call of `commit` to durability.
     pub(super) latency: Histogram<u64>,
-    /// When the present worker began.
+    /// Start of the current worker.
     pub(super) since: Option<Instant>,
 }
 
-/// The parent's end: filled by the thread that reads the pipe, looked at by the one that displays.
+/// The parent's end of the pipe: one thread reads the pipe, another displays the tally.
 pub(super) struct Feed {
     state: Mutex<Acknowledged>,
     changed: Condvar,
@@ -89,7 +91,7 @@ impl Feed {
         unpoisoned(&self.state)
     }
 
-    /// Waits until the worker says that it is ready; false if it has not done so in time.
+    /// Waits until the worker reports that it is ready; returns false after the timeout.
     pub(super) fn wait_ready(&self, timeout: Duration) -> bool {
         let (state, _) = self
             .changed
@@ -101,7 +103,7 @@ impl Feed {
     /// Reads messages until the pipe ends.
     ///
     /// # Errors
-    /// A message that no worker sends, or the pipe's error.
+    /// A message that no worker sends, or an error of the pipe.
     pub(super) fn read_all(&self, mut pipe: impl Read) -> io::Result<()> {
         let mut body = [0; 4 * MAX_BATCH];
         let mut head = [0; 16];
@@ -149,7 +151,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// Fills `buf`; false if the pipe ends before it is full.
+/// Fills `buf`; returns false if the pipe ends before it is full.
 fn read_whole(pipe: &mut impl Read, buf: &mut [u8]) -> io::Result<bool> {
     match pipe.read_exact(buf) {
         Ok(()) => Ok(true),

@@ -1,14 +1,14 @@
-//! The bank that the demo plays: its tables and its one kind of transaction.
+//! The bank of the demo: its tables and its one kind of transaction.
 
 use braid::{Database, DeviceChoice, Protocol, RecoveryProgress, Table, Transaction};
 use fastrand::Rng;
 
 use crate::failure::Failure;
 
-/// What every account starts with.
+/// Initial balance of each account.
 pub(super) const INITIAL_BALANCE: i64 = 1_000;
 
-/// The most that one transfer moves.
+/// Maximum amount of one transfer.
 const MAX_AMOUNT: i64 = 100;
 
 /// The tables; handles are cheap to clone.
@@ -16,20 +16,20 @@ const MAX_AMOUNT: i64 = 100;
 pub(super) struct Bank {
     /// Account number to balance.
     pub(super) accounts: Table<u32, i64>,
-    /// One record a transfer, by [`Transfer::key`].
+    /// One record for each transfer, by [`Transfer::key`].
     pub(super) ledger: Table<[u8; 12], [u8; 20]>,
-    /// Thread number to the sequence number of its last transfer.
+    /// Thread number to the thread's last transfer number.
     pub(super) counters: Table<u32, u64>,
 }
 
 /// A ledger record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
-    /// The thread that made it; thread numbers go on after a crash.
+    /// The thread that made the transfer. After a crash, new threads get new numbers.
     pub(super) thread: u32,
-    /// Its place among the thread's transfers, from 1 without gaps.
+    /// Number of the transfer within its thread, from 1 without gaps.
     pub(super) sequence: u64,
-    /// How many workers had been started before.
+    /// Number of workers that were started before.
     pub(super) epoch: u32,
     pub(super) from: u32,
     pub(super) to: u32,
@@ -37,7 +37,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// The ledger key: thread, then sequence, in an order that scans in that order.
+    /// Returns the ledger key: thread, then sequence, encoded so that scans return this order.
     pub(super) fn key(&self) -> [u8; 12] {
         let mut key = [0; 12];
         key[..4].copy_from_slice(&self.thread.to_be_bytes());
@@ -106,10 +106,10 @@ impl Bank {
         Ok(())
     }
 
-    /// Does one transfer in `tx` and enters it in the ledger.
+    /// Makes one transfer in `tx` and records it in the ledger.
     ///
-    /// The inner error says that the database returned something that no serial execution could
-    /// have left there.
+    /// The inner error says that the database returned a state that no serial execution could have
+    /// left.
     pub(super) fn transfer(
         &self,
         tx: &mut Transaction,
@@ -128,7 +128,8 @@ impl Bank {
         let Some(target) = tx.get_for_update(&self.accounts, &draft.to)? else {
             return Ok(Err(format!("account {} is missing", draft.to)));
         };
-        // No account is overdrawn: an empty one moves nothing, but the ledger says so.
+        // No account is overdrawn: a transfer from an empty account moves nothing, and the ledger
+        // says so.
         let amount = draft.amount.min(source);
         tx.insert(&self.accounts, &draft.from, &(source - amount))?;
         tx.insert(&self.accounts, &draft.to, &(target + amount))?;

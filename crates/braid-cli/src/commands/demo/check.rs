@@ -1,4 +1,4 @@
-//! Holds a recovered database against what was acknowledged before the crash.
+//! Compares a recovered database with the transfers acknowledged before the crash.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use braid::{Database, Readable};
 use super::bank::{Bank, INITIAL_BALANCE, Transfer};
 use crate::failure::Failure;
 
-/// Violations that are listed; the rest are only counted.
+/// Maximum number of violations that are listed; the rest are only counted.
 const MAX_LISTED: usize = 20;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Transfers in the ledger.
+    /// Number of transfers in the ledger.
     pub(super) transfers: u64,
-    /// Those of them that had been acknowledged.
+    /// Number of these that had been acknowledged.
     pub(super) acknowledged: u64,
-    /// What is wrong, in words; at most [`MAX_LISTED`].
+    /// Descriptions of violations; at most [`MAX_LISTED`].
     pub(super) violations: Vec<String>,
-    /// How many violations there are.
+    /// Number of violations.
     pub(super) count: u64,
 }
 
@@ -34,10 +34,10 @@ impl Findings {
 
 /// Checks the whole database in one snapshot.
 ///
-/// `acknowledged` holds for each thread the newest sequence number known to be durable. The ledger
-/// must hold each thread's transfers from 1 to its counter without a gap, the counter must not lie
-/// below what was acknowledged, and every balance must be the initial one plus the ledger's effects:
-/// so nothing acknowledged is lost, and no transfer is there half or twice.
+/// `acknowledged` contains for each thread the newest transfer known to be durable. The ledger must
+/// contain each thread's transfers from 1 to its counter without a gap. The counter must not be
+/// below the acknowledged number. Every balance must be the initial one plus the effects of the
+/// ledger. So no acknowledged transfer is lost, and no transfer is half done or doubled.
 pub(super) fn check(
     db: &Database,
     bank: &Bank,
@@ -167,7 +167,7 @@ mod tests {
 
     const ACCOUNTS: u32 = 10;
 
-    /// A bank with five transfers of each of two threads; `damage` then does something forbidden.
+    /// Checks a bank with five transfers of each of two threads, after `damage` has changed it.
     fn findings(
         acknowledged: &[u64],
         damage: impl FnOnce(&Bank, &mut braid::Transaction),

@@ -1,4 +1,4 @@
-//! The worker process as its parent sees it.
+//! The worker process, as its parent sees it.
 
 use std::env;
 use std::io;
@@ -11,7 +11,7 @@ use super::DemoArgs;
 use super::acks::Feed;
 use crate::failure::Failure;
 
-/// How long a worker may take to open the database, or to end when asked to.
+/// Maximum time for a worker to open the database, or to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running worker and the thread that reads its acknowledgements.
@@ -64,7 +64,7 @@ impl Worker {
         })
     }
 
-    /// Waits until transfers begin.
+    /// Waits until the transfers begin.
     pub(super) fn wait_ready(&mut self) -> Result<(), Failure> {
         let step = Duration::from_millis(100);
         let mut waited = Duration::ZERO;
@@ -90,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Kills the worker at once (SIGKILL on Unix) and collects what it had still reported.
+    /// Kills the worker at once (SIGKILL on Unix) and collects its remaining reports.
     pub(super) fn kill(mut self) -> Result<(), Failure> {
         self.check_alive()?;
         self.child
@@ -99,9 +99,9 @@ impl Worker {
         self.collect().map(|_| ())
     }
 
-    /// Asks the worker to end, and collects what it reported until then.
+    /// Asks the worker to end, and collects its remaining reports.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
-        // The end of its input is the request.
+        // Closing the worker's input is the request.
         drop(self.child.stdin.take());
         let status = self.collect()?;
         if status.success() {

@@ -1,4 +1,4 @@
-//! `braid demo`: a bank whose process is killed again and again, and never loses a cent.
+//! `braid demo`: a bank whose process is killed repeatedly, and never loses a cent.
 
 mod acks;
 mod bank;
@@ -28,19 +28,19 @@ use crate::numbers::{parse, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
 
-/// How often the worker is looked at.
+/// Interval at which the parent checks the worker.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often a line is printed where nobody watches a terminal.
+/// Interval of progress lines when standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// The least that a worker runs before it is killed.
+/// Minimum time that a worker runs before it is killed.
 const SHORTEST_RUN: Duration = Duration::from_millis(150);
 
-/// The part of a round that a worker runs at least, however long the checks take.
+/// Minimum part of a round that a worker runs, however long the checks take.
 const SMALLEST_PART: f64 = 0.25;
 
-/// The most that a worker is let alone when it is to be killed while it recovers.
+/// Maximum delay of a kill that is meant to interrupt recovery.
 const RECOVERY_KILL_MS: u64 = 60;
 
 #[derive(Debug, clap::Args)]
@@ -95,7 +95,7 @@ fn parse_lasting_device(text: &str) -> Result<DeviceChoice, String> {
 pub(crate) fn run(args: &DemoArgs, output: &mut Output) -> Result<(), Failure> {
     let scratch = Scratch::new(args.dir.as_deref(), "braid-demo-")?;
     let result = Demo::new(args, scratch.path(), output).and_then(Demo::run);
-    // A database that broke its promise is evidence: it stays for whoever looks into it.
+    // A database that violates its guarantees is evidence: keep it for inspection.
     if matches!(result, Err(Failure::Failed(_))) {
         if let Some(kept) = scratch.keep() {
             output::complain(&format!("the database is kept in {}", kept.display()));
@@ -152,7 +152,7 @@ impl<'a> Demo<'a> {
             self.watch(&mut worker, run_for)?;
             worker.kill()?;
             self.end_run();
-            // Recovery itself must bear being killed, too.
+            // Recovery itself must survive a kill.
             let again = kill > 1 && self.rng.bool();
             if again {
                 self.kill_while_recovering()?;
@@ -190,14 +190,15 @@ impl<'a> Demo<'a> {
         bank::open(self.dir, self.args.protocol, self.args.device, |_| ())
     }
 
-    /// How long the next worker runs: about an equal share of the time left, at random.
+    /// Returns how long the next worker runs: about an equal share of the remaining time, at
+    /// random.
     fn next_run(&mut self, kill: u32) -> Duration {
-        // One share more than kills for the clean end.
+        // One share more than the kills, for the clean end.
         let runs_left = self.args.kills + 2 - kill;
         let left = self.args.seconds.saturating_sub(self.started.elapsed());
         let share = left / runs_left;
-        // What a round costs beyond its run shows in the rounds so far; but later runs must be worth
-        // their kill, too.
+        // The previous rounds show what a round costs in addition to its run. But later runs must
+        // be long enough, too.
         let run = share
             .saturating_sub(self.summary.last_overhead())
             .max(share.mul_f64(SMALLEST_PART));
@@ -282,7 +283,7 @@ impl<'a> Demo<'a> {
         check::check(db, &bank, self.args.accounts, &acknowledged)
     }
 
-    /// Lets a last worker run, end by itself, and checks what it leaves.
+    /// Lets a last worker run and end by itself, and checks its data.
     fn end_cleanly(&mut self) -> Result<(), Failure> {
         let run_for = self.next_run(self.args.kills + 1);
         let mut worker = self.start_worker("last run")?;

@@ -1,4 +1,4 @@
-//! What the demo shows while it runs and when it is done.
+//! Progress and results of the demo.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use super::acks::Acknowledged;
 use super::check::Findings;
 use crate::numbers::{grouped, mib, millis};
 
-/// The run of one worker as it goes.
+/// The current run of a worker.
 #[derive(Debug)]
 pub(super) struct Live {
     name: String,
     demo_started: Instant,
     started: Instant,
-    /// Transfers acknowledged before this run.
+    /// Number of transfers acknowledged before this run.
     before: u64,
     rate: f64,
 }
@@ -48,12 +48,12 @@ impl Live {
         self.started.elapsed()
     }
 
-    /// Notes the run's rate at its end.
+    /// Records the rate of the run at its end.
     pub(super) fn stop(&mut self, state: &Acknowledged) {
         self.rate = self.rate_now(state);
     }
 
-    /// Transfers a second of the run that has ended.
+    /// Returns the transfers per second of the finished run.
     pub(super) fn rate(&self) -> f64 {
         self.rate
     }
@@ -63,7 +63,7 @@ impl Live {
         (state.transfers - self.before) as f64 / seconds
     }
 
-    /// The progress line.
+    /// Returns the progress line.
     pub(super) fn line(&self, state: &Acknowledged) -> String {
         format!(
             "{:5.1} s  {:<8} {:>9} transfers/s  commit p50 {}, p99 {}  {} in all",
@@ -77,12 +77,12 @@ impl Live {
     }
 }
 
-/// One run, its end and the check after it.
+/// A run, its end, and the check after it.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Which kill ended it; 0 for the clean end.
+    /// Number of the kill that ended the run; 0 for the clean end.
     pub(super) kill: u32,
-    /// Whether another worker was killed while it recovered.
+    /// Whether another worker was killed during recovery.
     pub(super) killed_while_recovering: bool,
     pub(super) rate: f64,
     pub(super) recovery_time: Duration,
@@ -93,7 +93,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// The line that is printed after the check.
+    /// Returns the line that is printed after the check.
     pub(super) fn line(&self) -> String {
         let end = match (self.kill, self.killed_while_recovering) {
             (0, _) => "clean end".to_owned(),
@@ -117,23 +117,23 @@ impl Round {
     }
 }
 
-/// Everything for the table at the end.
+/// Figures for the table at the end.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) rounds: Vec<Round>,
-    /// Time during which a worker made transfers.
+    /// Time in which a worker made transfers.
     pub(super) transferring: Duration,
 }
 
 impl Summary {
-    /// What the last round cost beyond its run.
+    /// Returns what the last round cost in addition to its run.
     pub(super) fn last_overhead(&self) -> Duration {
         self.rounds
             .last()
             .map_or(Duration::ZERO, |r| r.recovery_time * 2 + r.check_time)
     }
 
-    /// The table at the end.
+    /// Returns the table at the end.
     pub(super) fn table(
         &self,
         latency: &Histogram<u64>,

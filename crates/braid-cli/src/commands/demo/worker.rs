@@ -1,4 +1,4 @@
-//! The child process: threads that move money until they are told to stop, or killed.
+//! The worker process: threads that transfer money until they are stopped or killed.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Stdout};
@@ -15,10 +15,10 @@ use super::bank::{self, Bank};
 use crate::failure::Failure;
 use crate::numbers::parse;
 
-/// Commits that a pipelining thread keeps outstanding.
+/// Number of commits that a pipelining thread keeps in flight.
 const IN_FLIGHT: usize = 64;
 
-/// The options by which the parent starts its child.
+/// Options of the worker process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
     #[arg(long)]
@@ -37,8 +37,8 @@ pub(crate) struct WorkerArgs {
     pub(super) seed: u64,
 }
 
-/// Runs until standard input ends: the parent closes it to ask for a clean end, and its death closes
-/// it too, so that no orphan goes on.
+/// Runs until standard input ends. The parent closes it to request a clean end. The parent's death
+/// closes it as well, so no orphan keeps running.
 pub(crate) fn run_worker(args: &WorkerArgs) -> Result<(), Failure> {
     let db = bank::open(&args.dir, args.protocol, args.device, |_| ())?;
     let bank = Bank::open(&db)?;
@@ -51,7 +51,7 @@ pub(crate) fn run_worker(args: &WorkerArgs) -> Result<(), Failure> {
             scope.spawn(move || {
                 let result = Teller::new(args, thread, db, bank, reporter)?.run(stop);
                 if result.is_err() {
-                    // The others need not go on: the parent treats this as the end.
+                    // The other threads can stop: the parent treats this as the end.
                     stop.store(true, Ordering::Relaxed);
                 }
                 result
@@ -80,7 +80,7 @@ pub(crate) fn run_worker(args: &WorkerArgs) -> Result<(), Failure> {
 
 fn watch_input(stop: &AtomicBool) {
     let mut byte = [0];
-    // Nothing is ever sent; the end or an error of the pipe is the message.
+    // The parent sends nothing; the end or an error of the pipe is the message.
     while matches!(io::stdin().read(&mut byte), Ok(n) if n > 0) {}
     stop.store(true, Ordering::Relaxed);
 }
@@ -111,7 +111,7 @@ struct Teller<'a> {
     accounts: u32,
     epoch: u32,
     thread: u32,
-    /// Commits kept outstanding: every other thread waits for each.
+    /// Number of commits in flight: every second thread waits for each commit.
     in_flight: usize,
     rng: Rng,
     sequence: u64,
@@ -148,7 +148,7 @@ impl<'a> Teller<'a> {
     }
 
     fn run(mut self, stop: &AtomicBool) -> Result<(), Failure> {
-        // Relaxed: a stop seen one transfer later is as good.
+        // Relaxed: noticing the stop one transfer later makes no difference.
         while !stop.load(Ordering::Relaxed) {
             self.transfer()?;
             self.settle(self.in_flight - 1)?;
@@ -156,7 +156,7 @@ impl<'a> Teller<'a> {
         self.settle(0)
     }
 
-    /// One transfer, retried until it does not conflict.
+    /// Makes one transfer, and retries it after conflicts.
     fn transfer(&mut self) -> Result<(), Failure> {
         let sequence = self.sequence + 1;
         let draft = bank::draw(
@@ -203,9 +203,9 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Reports everything that is durable; waits until at most `left` commits are outstanding.
+    /// Reports all durable commits, and waits until at most `left` commits are in flight.
     fn settle(&mut self, left: usize) -> Result<(), Failure> {
-        // A thread that waits for each commit has its newest durable here.
+        // If the thread waits for each commit, its newest durable one is here.
         let mut durable = if self.in_flight == 1 {
             self.sequence
         } else {

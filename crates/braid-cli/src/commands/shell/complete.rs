@@ -8,7 +8,7 @@ use rustyline::{Context, Helper};
 
 use super::session::COMMANDS;
 
-/// The types that a table can be created with and the shell knows.
+/// Types that the shell offers for new tables.
 const TYPES: &[&str] = &[
     "bytes", "string", "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "f32",
     "f64",
@@ -25,7 +25,7 @@ impl Completion {
         Completion { tables }
     }
 
-    /// What could stand where `before` ends, and where the word there begins.
+    /// Returns the candidates at the end of `before`, and the start of the word there.
     fn candidates(&self, before: &str) -> (usize, Vec<String>) {
         let command = before.rfind(';').map_or(0, |at| at + 1);
         let word = before.rfind([' ', '\t', ';']).map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! `braid shell`: commands by hand or from a script.
+//! `braid shell`: runs commands interactively or from a script.
 
 mod complete;
 mod parse;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ShellArgs, output: &mut Output) -> Result<(), Failure> 
     session.close()
 }
 
-/// Commands from a pipe.
+/// Runs commands from a pipe.
 fn script(session: &mut Session, output: &mut Output) -> Result<(), Failure> {
     for (i, line) in io::stdin().lock().lines().enumerate() {
         let line = line.map_err(|error| Failure::io("cannot read standard input", &error))?;
@@ -64,7 +64,7 @@ fn script(session: &mut Session, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Commands from a person.
+/// Runs commands from a terminal.
 fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
     let failed =
         |error: ReadlineError| Failure::Failed(format!("cannot use the terminal: {error}"));
@@ -73,7 +73,7 @@ fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
         Editor::with_config(config).map_err(failed)?;
     let history = history_file();
     if let Some(path) = &history {
-        // There is none at the first time.
+        // The file is missing the first time.
         let _ = editor.load_history(path);
     }
     output.line_now("Type `help` for the commands, `quit` to exit.")?;
@@ -103,7 +103,7 @@ fn interact(mut session: Session, output: &mut Output) -> Result<(), Failure> {
     session.close()
 }
 
-/// Where the history is kept, by the rules for such files.
+/// Returns the path of the history file, according to the XDG rules.
 fn history_file() -> Option<PathBuf> {
     let state = match env::var_os("XDG_STATE_HOME") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir),

@@ -1,7 +1,7 @@
 //! Command lines: words, some of them quoted, and semicolons between commands.
 
-/// The commands of a line, each with its words. Quoted words keep their quotes and escapes, so that `"7"` and
-/// `7` can mean different things.
+/// Splits a line into commands, and these into words. Quoted words keep their quotes and escapes,
+/// so that `"7"` and `7` can have different meanings.
 pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
     let mut commands = vec![Vec::new()];
     let mut rest = line.trim_start();
@@ -48,7 +48,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
     Ok(commands)
 }
 
-/// The length of the tuple at the start of `text`; `None` if there is no tuple, or it does not end.
+/// Returns the length of the tuple at the start of `text`; `None` if there is no complete tuple.
 fn tuple_len(text: &str) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, 0);
     while let Some(c) = text[at..].chars().next() {
@@ -70,7 +70,7 @@ fn tuple_len(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of the quoted word that `text` begins with.
+/// Returns the length of the quoted word at the start of `text`.
 fn quoted_len(text: &str, quote: char) -> Result<usize, String> {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,4 +1,4 @@
-//! What the commands of the shell do.
+//! The commands of the shell.
 
 use std::fs;
 use std::io;
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::suggest::suggestion;
 
-/// A command as `help` and completion know it.
+/// A command, as shown by `help` and completion.
 pub(super) struct CommandText {
     pub(super) name: &'static str,
-    /// The words behind it.
+    /// Its arguments.
     pub(super) words: &'static str,
     pub(super) does: &'static str,
 }
@@ -73,14 +73,14 @@ pub(super) const COMMANDS: &[CommandText] = &[
     command("quit", "", "exit; an open transaction is aborted"),
 ];
 
-/// Whether the shell goes on.
+/// Whether the shell continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     GoOn,
     Quit,
 }
 
-/// An open database and what the commands so far have begun.
+/// An open database, and the state of the session.
 pub(super) struct Session {
     dir: PathBuf,
     read_only: bool,
@@ -90,7 +90,7 @@ pub(super) struct Session {
     snapshot: Option<Snapshot>,
 }
 
-/// A table and what its bytes mean.
+/// A table and the types of its columns.
 struct Typed {
     table: Table,
     key: Column,
@@ -106,7 +106,7 @@ impl Typed {
         )
     }
 
-    /// A literal as stored; unlike what is looked up, what is written must be of the column's type.
+    /// Encodes a literal to be stored, which must have the column's type. Lookups accept any bytes.
     fn written(column: &Column, word: &str) -> Result<Vec<u8>, Failure> {
         typed_literal(column, word).map_err(|mismatch| Failure::Failed(mismatch.to_string()))
     }
@@ -116,7 +116,7 @@ fn literal(column: &Column, word: &str) -> Result<Vec<u8>, Failure> {
     from_literal(column, word).map_err(|mismatch| Failure::Failed(mismatch.to_string()))
 }
 
-/// What `scan` and `count` are asked for.
+/// Arguments of `scan` and `count`.
 struct Wanted {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
@@ -160,7 +160,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Calls `f` for each entry asked for.
+    /// Calls `f` for each selected entry.
     fn each(
         self,
         reader: &impl Readable,
@@ -227,7 +227,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session. That a transaction is open then is most likely a mistake.
+    /// Ends the session. An open transaction at this point is probably a mistake.
     pub(super) fn close(mut self) -> Result<(), Failure> {
         let open = self.tx.take().map(Transaction::abort);
         self.snapshot = None;
@@ -271,7 +271,7 @@ impl Session {
         Ok(Typed { table, key, value })
     }
 
-    /// Runs the commands of a line up to the first that fails.
+    /// Runs the commands of a line, up to the first that fails.
     pub(super) fn line(&mut self, line: &str, output: &mut Output) -> Result<Flow, Failure> {
         for words in parse::commands(line).map_err(Failure::Failed)? {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -424,7 +424,7 @@ impl Session {
         }
     }
 
-    /// Writes in the open transaction, or in one of its own.
+    /// Writes in the open transaction, or in a new one.
     fn write<R>(
         &mut self,
         mut body: impl FnMut(&mut Transaction) -> braid::Result<R>,
@@ -455,7 +455,7 @@ impl Session {
     }
 }
 
-/// Whether a database could be created in a directory.
+/// Returns whether a database could be created in a directory.
 fn is_missing_or_empty(dir: &Path) -> bool {
     match fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_none(),
@@ -463,7 +463,7 @@ fn is_missing_or_empty(dir: &Path) -> bool {
     }
 }
 
-/// The error for a missing table, with a suggestion for a misspelt name.
+/// Returns the error for a missing table, with a suggestion for a misspelt name.
 pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
     let names = db.table_names()?;
     let meant = suggestion(name, names.iter().map(String::as_str));
@@ -472,7 +472,7 @@ pub(crate) fn no_table(db: &Database, name: &str) -> Result<Failure, Failure> {
     )))
 }
 
-/// A name that may be quoted.
+/// Returns a name, which may be quoted.
 fn text(word: &str) -> Result<String, Failure> {
     let bytes = literal(&Column::key("string"), word)?;
     String::from_utf8(bytes)
