@@ -35,10 +35,10 @@ fn profile() -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Engines whose libraries come from the system.
+/// Engines whose libraries belong to the system.
 #[cfg(feature = "system-peer")]
 mod system {
-    /// Sets the cfg `peer_NAME` for each library that is asked for and there, and links it.
+    /// Links each requested library that is installed, and sets its cfg `peer_NAME`.
     pub(crate) fn find() {
         if probe("rocksdb", "7.8", "librocksdb-dev").is_some() {
             println!("cargo::rustc-cfg=peer_rocksdb");
@@ -54,7 +54,7 @@ mod system {
         }
     }
 
-    /// Finds a library by pkg-config, which says how to link it.
+    /// Finds a library by pkg-config, which prints how to link it.
     fn probe(name: &str, at_least: &str, package: &str) -> Option<pkg_config::Library> {
         if !super::has_feature(&name.to_uppercase()) {
             return None;
@@ -86,7 +86,7 @@ fn has_feature(peer: &str) -> bool {
     std::env::var_os(format!("CARGO_FEATURE_PEER_{peer}")).is_some()
 }
 
-/// The version of a package that is linked: a library in Rust seldom tells its own.
+/// Returns the version of a linked package: a Rust library rarely exports its own.
 fn locked_version(package: &str) -> Option<String> {
     let lock = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)
         .ancestors()

@@ -1,11 +1,12 @@
-//! Reads of random keys, one after the other and in batches of 16 (`Readable::get_many`), from memory and with a pool
-//! that holds a tenth of the data:
+//! Compares single reads of random keys with batches of 16 (`Readable::get_many`), from memory and
+//! with a pool for a tenth of the data:
 //!
 //! ```text
 //! cargo run --profile fat -p braid-bench --example batches -- DIRECTORY
 //! ```
 //!
-//! The two take turns; it prints the median time a key of seven rounds, or more if a second number says so.
+//! The two alternate. The program prints the median time per key of seven rounds, or of the number
+//! given as a further argument.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -76,7 +77,7 @@ fn one_by_one(snapshot: &Snapshot, table: &Records, keys: &[u64]) -> braid::Resu
     Ok(values.len())
 }
 
-/// The time of a key, in nanoseconds.
+/// Returns the time per key, in nanoseconds.
 fn time(
     rng: &mut fastrand::Rng,
     batches: usize,

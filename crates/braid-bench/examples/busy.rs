@@ -1,11 +1,13 @@
-//! A bare log of 64 KiB records, two threads with 16 in flight each, alone and while every processor copies memory for a share of the time, as an
-//! engine does for the values that it keeps:
+//! Measures a bare log of 64 KiB records, with two threads and 16 commits in flight each, alone and
+//! while every processor copies memory for a share of the time, as an engine does for the values
+//! that it keeps:
 //!
 //! ```text
 //! cargo run --profile fat -p braid-bench --example busy -- DIRECTORY SHARE
 //! ```
 //!
-//! The two take turns of two seconds; it prints each of nine rounds, or as many as a third argument says, and the median of their ratios.
+//! The two alternate every two seconds. The program prints each of nine rounds, or as many as a
+//! third argument says, and the median of their ratios.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +21,7 @@ const RECORD_BYTES: usize = 64 << 10;
 const TURN: Duration = Duration::from_secs(2);
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// More than the processor's caches.
+/// Larger than the processor's caches.
 const MEMORY: usize = 64 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

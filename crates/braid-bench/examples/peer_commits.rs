@@ -1,6 +1,7 @@
-//! Waited commits on one engine, for scripts/peer-syncs.sh to trace: `peer_commits ENGINE DIRECTORY COMMITS`.
+//! Makes waited commits on one engine, for scripts/peer-syncs.sh to trace:
+//! `peer_commits ENGINE DIRECTORY COMMITS`.
 //!
-//! `braid-file` is Braid through plain system calls, which a trace sees, instead of io_uring.
+//! `braid-file` is Braid with plain system calls, which a trace shows, instead of io_uring.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +16,7 @@ const RECORDS: u64 = 1000;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [name, dir, commits] = &args[..] else {
-        // Without arguments it lists the engines, with a version where there is one.
+        // Without arguments, list the engines, with their versions where known.
         for peer in peers() {
             match &peer.version {
                 Ok(version) => println!("{}\t{version}", peer.name),
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         open(name, dir, &TABLES, CACHE)?
     };
     let mut session = engine.session()?;
-    // Files are created and first grown before what counts begins.
+    // Create and grow the files before the traced part begins.
     commit(&mut *session, 0..RECORDS)?;
     let commits: u64 = commits.parse()?;
     // The trace finds these two lines by their time.
@@ -46,8 +47,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Transactions of one record of 100 bytes, one after the other, each durable before the next begins. No value is
-/// written twice: SQLite writes nothing if a row becomes what it was.
+/// Runs transactions of one record of 100 bytes, one after the other, each durable before the next
+/// begins. No value is written twice: SQLite writes nothing if a row stays unchanged.
 fn commit(
     session: &mut dyn Session,
     numbers: Range<u64>,

@@ -1,4 +1,4 @@
-//! A fixed number of a workload's transactions on Braid in memory, for counting instructions:
+//! Runs a fixed number of a workload's transactions on Braid in memory, for counting instructions:
 //!
 //! ```text
 //! cargo build --profile fat -p braid-bench --example workload_instructions
@@ -7,7 +7,8 @@
 //! done
 //! ```
 //!
-//! The difference of the two counts over the number of transactions is what one costs, everything included.
+//! The difference of the two counts, divided by the number of transactions, is the cost of one
+//! transaction.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Transfers between accounts, with as much contention as wanted.
+//! Transfers between accounts, with adjustable contention.
 
 use fastrand::Rng;
 
@@ -13,12 +13,12 @@ use crate::{BenchError, LoadProgress, Spec};
 const ACCOUNTS: TableId = 0;
 const LOADS: TableId = 1;
 
-/// What each account begins with.
+/// Initial balance of each account.
 const BEGIN: i64 = 1_000;
 
 pub(crate) struct Bank {
     accounts: u64,
-    /// Draws accounts among those that take part.
+    /// Distribution of the accounts that take part.
     zipf: Zipf,
     ledger: Ledger,
 }
@@ -37,7 +37,8 @@ impl Bank {
         format!("bank-{}", self.accounts)
     }
 
-    /// Accounts, the sum of their balances, and the transfers that they were part of.
+    /// Returns the number of accounts, the sum of their balances, and the number of their
+    /// transfers.
     fn read(engine: &dyn KvEngine) -> Result<(u64, i64, u64), BenchError> {
         fold(
             engine,
@@ -49,7 +50,7 @@ impl Bank {
     }
 }
 
-/// A row: the balance, and of how many transfers the account was part.
+/// Returns a row: the balance, and the number of transfers of the account.
 fn row(balance: i64, transfers: u64) -> [u8; 16] {
     let mut row = [0; 16];
     row[..8].copy_from_slice(&balance.to_le_bytes());

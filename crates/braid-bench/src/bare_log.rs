@@ -1,10 +1,11 @@
-//! A group-commit log of a few lines, without tables, checksums or recovery: the practical limit that
-//! a database on the same device is held against.
+//! A minimal group-commit log, without tables, checksums or recovery: the practical limit for a
+//! database on the same device.
 //!
-//! One file, preallocated and overwritten in a circle. Committers copy their record into the buffer
-//! that fills; one of them leads: it swaps the buffers, writes the full one durably, hands leadership
-//! to a committer of the next group, and wakes its own. (The scheme of DeWitt et al., "Implementation
-//! Techniques for Main Memory Database Systems", SIGMOD 1984, with the leader taken from the waiters.)
+//! The log is one file, preallocated and overwritten circularly. Committers copy their records into
+//! the open buffer. One of them, the leader, swaps the buffers, writes the full one durably, passes
+//! leadership to a committer of the next group, and wakes its own group. (The scheme of DeWitt et
+//! al., "Implementation Techniques for Main Memory Database Systems", SIGMOD 1984, with the leader
+//! taken from the waiters.)
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,41 +24,43 @@ use crate::tally::{histogram, nanos};
 use crate::usage::Usage;
 use crate::{BenchError, Spec};
 
-/// The file's length: many groups, so that what is in flight is never overwritten.
+/// Length of the file: many groups, so that writes in flight never overwrite each other.
 const FILE_BYTES: u64 = 32 << 20;
 
-/// One group at most.
+/// Maximum size of a group.
 const BUFFER_BYTES: usize = 1 << 20;
 
 const FILE_NAME: &str = "bare-log.tmp";
 
-/// What the bare log reached.
+/// Result of a run of the bare log.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BareLogReport {
     /// Threads that committed.
     pub threads: usize,
-    /// Commits that each kept outstanding.
+    /// Commits that each thread kept in flight.
     pub in_flight: usize,
     /// Bytes of a record.
     pub record_bytes: usize,
-    /// Durable commits a second.
+    /// Durable commits per second.
     pub tx_per_s: f64,
-    /// Median from call to durable in microseconds.
+    /// Median latency from the call to durability, in microseconds.
     pub p50_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
     /// 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// Durable writes a second.
+    /// Durable writes per second.
     pub flushes_per_s: f64,
-    /// Processor time a commit in microseconds.
+    /// Processor time per commit, in microseconds.
     pub cpu_us_per_tx: f64,
 }
 
-/// Runs the bare log on `device` for a while, with the threads and commits in flight of a benchmark.
+/// Runs the bare log on `device` for a while, with the threads and commits in flight of a
+/// benchmark.
 ///
 /// # Errors
-/// Nonsensical numbers, or the device's error.
+///
+/// Invalid numbers, or the device's error.
 pub fn bare_log(
     device: &Arc<dyn Device>,
     threads: usize,
@@ -116,7 +119,7 @@ fn run(
         let committers: Vec<_> = (0..threads)
             .map(|_| scope.spawn(|| commit_until(&log, &stop, in_flight, record_bytes)))
             .collect();
-        // Relaxed: a commit more or less is nothing.
+        // Relaxed: one commit more or less makes no difference.
         let deadline = start + duration;
         while Instant::now() < deadline && !log.failed.load(Ordering::Relaxed) {
             thread::sleep(deadline.saturating_duration_since(Instant::now()).min(TICK));
@@ -151,10 +154,10 @@ fn run(
     })
 }
 
-/// How often the end of the run is looked for.
+/// Interval at which the end of the run is checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Commits until told to stop; the latencies of all commits.
+/// Commits until stopped; returns the latencies of all commits.
 fn commit_until(
     log: &BareLog<'_>,
     stop: &AtomicBool,
@@ -195,11 +198,12 @@ struct BareLog<'a> {
     file: &'a dyn File,
     block: usize,
     state: Mutex<State>,
-    /// The newest durable group.
+    /// Newest durable group.
     durable: CachePadded<AtomicU64>,
     failed: AtomicBool,
-    /// Where the waiters of a group sleep: the group modulo their number. Two suffice, since only one
-    /// group is being written while one fills; four keep late wakers away from the next ones.
+    /// Futex words on which the waiters of a group sleep: the group modulo their number. Two
+    /// suffice, because at most one group is being written while another fills; with four, late
+    /// wakers do not disturb the next groups.
     doors: [CachePadded<AtomicU32>; 4],
 }
 
@@ -208,7 +212,7 @@ struct State {
     used: usize,
     /// The group that fills `buffer`, from 1.
     group: u64,
-    /// There unless a flush is in flight.
+    /// `None` while a flush is in flight.
     spare: Option<AlignedBuf>,
     offset: u64,
 }
@@ -245,7 +249,7 @@ impl<'a> BareLog<'a> {
         self.durable.load(Ordering::Acquire) >= group
     }
 
-    /// Copies a record into the buffer that fills; returns its group.
+    /// Copies a record into the open buffer; returns its group.
     fn append(&self, record: &[u8]) -> io::Result<u64> {
         loop {
             let mut state = self.lock();
@@ -261,11 +265,11 @@ impl<'a> BareLog<'a> {
         }
     }
 
-    /// Waits until the group is durable, leading a flush if nobody does.
+    /// Waits until the group is durable, and leads a flush if no other thread does.
     fn wait(&self, group: u64) -> io::Result<()> {
         loop {
-            // Acquire: read before the state, so that a flush ending in between changes it and the
-            // wait below returns at once.
+            // Acquire: read before the state, so that a flush that ends in between changes the
+            // word, and the wait below returns at once.
             let seen = self.door(group).load(Ordering::Acquire);
             if self.is_durable(group) {
                 return Ok(());
@@ -279,7 +283,7 @@ impl<'a> BareLog<'a> {
         }
     }
 
-    /// Flushes the group if it is the one that fills and no flush is in flight.
+    /// Flushes the group, if it is the open one and no flush is in flight.
     fn try_flush(&self, group: u64) -> io::Result<bool> {
         let mut state = self.lock();
         if state.group != group {
@@ -303,9 +307,10 @@ impl<'a> BareLog<'a> {
         } else {
             self.failed.store(true, Ordering::Release);
         }
-        // Only then: who finds it may flush the next group at once, and `durable` must not go back behind that.
+        // Only now: a thread that finds the buffer may flush the next group at once, and `durable`
+        // must not decrease afterwards.
         self.lock().spare = Some(buffer);
-        // First the next leader, then the many. Release: pairs with the Acquire in `wait`.
+        // Wake the next leader first, then the others. Release: pairs with the Acquire in `wait`.
         self.door(group + 1).fetch_add(1, Ordering::Release);
         if result.is_ok() {
             atomic_wait::wake_one(self.door(group + 1));

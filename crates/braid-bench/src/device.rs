@@ -1,5 +1,5 @@
-//! What the device itself can do: the figures that decide how the log flushes, and the limits that
-//! a database on it is held against.
+//! Measurements of the device itself: the figures that decide how the log flushes, and the limits
+//! for a database on the device.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::BenchError;
 use crate::bare_log::{BareLogReport, bare_log};
 use crate::tally::{histogram, nanos};
 
-/// Bytes of each file that is written; preallocated, then overwritten in a circle.
+/// Size of each file that is written; preallocated, then overwritten circularly.
 const FILE_BYTES: u64 = 8 << 20;
 
-/// Bytes of the file that is read, and of that which is written without syncs.
+/// Size of the file that is read, and of the file that is written without syncs.
 const READ_FILE_BYTES: u64 = 64 << 20;
 
 /// Record size of the bare log.
@@ -31,54 +31,56 @@ const PAGE: usize = 8192;
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceRow {
-    /// What was done, as an identifier.
+    /// Name of the test.
     pub test: &'static str,
-    /// Strands, threads or operations at once.
+    /// Number of concurrent strands, threads or operations.
     pub depth: usize,
-    /// Bytes of one operation.
+    /// Size of one operation, in bytes.
     pub bytes: usize,
-    /// Operations a second; for the tests of strands, rounds after which all strands are durable.
+    /// Operations per second; for the tests of strands, rounds after which all strands are durable.
     pub ops_per_s: f64,
-    /// Median of one operation (or round, or batch) in microseconds.
+    /// Median time of one operation (or round, or batch), in microseconds.
     pub p50_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
 }
 
 impl DeviceRow {
-    /// Bytes moved a second, in MiB.
+    /// Returns the throughput in MiB per second.
     #[must_use]
     pub fn mib_per_s(&self) -> f64 {
         self.ops_per_s * self.bytes as f64 / f64::from(1 << 20)
     }
 }
 
-/// Everything that [`measure_device`] found.
+/// Result of [`measure_device`].
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
     /// How the device is accessed.
     pub device: String,
-    /// The machine: processors, cores, NUMA nodes.
+    /// The machine: numbers of processors, cores and NUMA nodes.
     pub machine: String,
-    /// 4 KiB durable writes a second, one at a time: the limit of one thread that waits.
+    /// Durable writes of 4 KiB per second, one at a time: the limit of one waiting thread.
     pub durable_4k_per_s: f64,
     /// All measurements.
     pub rows: Vec<DeviceRow>,
-    /// A bare group-commit log under several loads.
+    /// Results of a bare group-commit log under several loads.
     pub bare_log: Vec<BareLogReport>,
 }
 
 impl DeviceReport {
-    /// One JSON object on one line, without the line's end.
+    /// Returns one JSON object on one line, without a line break.
     ///
     /// # Errors
+    ///
     /// None in practice: every field can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 }
 
-/// Measures the device, each test for `each`; `progress` is told what comes next, and of how many.
+/// Measures the device, each test for `each`. Calls `progress` before each test, with the number of
+/// tests.
 ///
 /// # Errors
 /// The device's error.
@@ -117,19 +119,19 @@ pub fn measure_device(
 enum Test {
     /// Durable writes to one file, by as many threads as the depth.
     Durable,
-    /// A write and a sync, one at a time.
+    /// A write followed by a sync, one at a time.
     WriteSync,
-    /// Strands: a file and a thread each, all written durably at once.
+    /// Strands: one file and one thread each, all written durably at once.
     StrandsApart,
-    /// Strands: one gather write of all to one file.
+    /// Strands: one gathered write of all strands to one file.
     StrandsGathered,
     /// Strands: a write to each file, then a sync of each.
     StrandsSynced,
     /// Writes without durability, by as many threads as the depth.
     Volatile,
-    /// Random reads, one batch of the depth at a time.
+    /// Random reads, in batches of the depth.
     Read,
-    /// Random reads by as many threads as the depth, one at a time each.
+    /// Random reads by as many threads as the depth, one at a time in each thread.
     ReadThreads,
 }
 
@@ -171,7 +173,7 @@ fn plan() -> Vec<Step> {
         .map(|n| Step::Device(Durable, n, 4096))
         .into();
     plan.push(Step::Device(WriteSync, 1, 4096));
-    // Before large files are removed: the file system frees their space behind the tests' back.
+    // Before large files are removed, because the file system frees their space in the background.
     plan.extend([(1, 1), (8, 1), (32, 1), (2, 1_000)].map(|(t, k)| Step::BareLog(t, k)));
     for test in [StrandsGathered, StrandsApart, StrandsSynced] {
         plan.extend([1, 2, 4, 8].map(|n| Step::Device(test, n, 4096)));
@@ -186,7 +188,7 @@ fn plan() -> Vec<Step> {
     plan
 }
 
-/// A file that goes away with its owner.
+/// A file that is removed with its owner.
 struct Temporary<'a> {
     device: &'a Arc<dyn Device>,
     name: String,
@@ -195,7 +197,7 @@ struct Temporary<'a> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // Nothing to be done about an error here; the directory is a temporary one as a rule.
+        // An error has no consequence here; the directory is usually temporary.
         let _ = self.device.remove(&self.name);
     }
 }
@@ -249,7 +251,7 @@ impl<'a> Bench<'a> {
 
     fn buffer(&self, bytes: usize) -> AlignedBuf {
         let mut buffer = self.device.allocate(bytes);
-        // Zeroes might be special to the device.
+        // The device might treat zeroes specially.
         Rng::with_seed(bytes as u64).fill(&mut buffer);
         buffer
     }
@@ -265,7 +267,7 @@ impl<'a> Bench<'a> {
         for i in 0.. {
             operation(i)?;
             let now = Instant::now();
-            // What ends after the time is over is not counted, but for the very first.
+            // Operations that end after the time are not counted, except the first one.
             if now > end && i > 0 {
                 break;
             }
@@ -351,7 +353,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// A round is over when the slowest thread is durable.
+    /// A round ends when the slowest thread is durable.
     fn strands_apart(&self, strands: usize, bytes: usize) -> io::Result<Histogram<u64>> {
         let files = self.strand_files(strands)?;
         let buffer = self.buffer(bytes);
@@ -404,7 +406,7 @@ impl<'a> Bench<'a> {
                 result
             });
             if latency.is_ok() {
-                // The others wait for a round that does not come.
+                // The other threads would wait for a round that does not come.
                 over.store(true, Ordering::Relaxed);
                 rounds.begin.wait();
             }
@@ -418,7 +420,7 @@ impl<'a> Bench<'a> {
     fn read_threads(&self, threads: usize, bytes: usize) -> io::Result<Histogram<u64>> {
         let file = self.file("read", READ_FILE_BYTES)?;
         self.repeat_threads(threads, |thread, i| {
-            // An allocation, as in the pool's own read of a page.
+            // Allocate, as the pool does to read a page.
             let mut buffer = self.device.allocate(bytes);
             let place = scattered(i * threads as u64 + thread as u64, bytes);
             file.file.read_at(&mut buffer, place)
@@ -443,7 +445,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A place that is not near the one before it.
+/// Returns a position far from the previous one.
 fn scattered(i: u64, bytes: usize) -> u64 {
     place(
         i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
@@ -457,7 +459,8 @@ struct Rounds {
     end: Barrier,
 }
 
-/// The place of the `i`th operation of `bytes` bytes in a file that is used in a circle.
+/// Returns the position of the `i`th operation of `bytes` bytes in a file that is overwritten
+/// circularly.
 fn place(i: u64, bytes: usize, file_bytes: u64) -> u64 {
     i % (file_bytes / bytes as u64) * bytes as u64
 }

@@ -1,38 +1,41 @@
-//! What the runner needs of a workload.
+//! The interface between the runner and a workload.
 
 use crate::engines::{Abilities, KvEngine, Session, Stop, Transaction};
 use crate::{BenchError, LoadProgress};
 
-/// A workload with its parameters: what it stores, and who does what to it. The same on every engine.
+/// A workload with its parameters: its data, and the transactions of its clients. It is the same on
+/// every engine.
 pub trait Driver: Send + Sync {
-    /// The name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     fn name(&self) -> &str;
 
-    /// The size of the data, for people.
+    /// Returns the size of the data, in words.
     fn describe(&self) -> String;
 
-    /// The tables that an engine must be opened with; a [`TableId`](crate::engines::TableId) is a
-    /// place in this list.
+    /// Returns the tables that the engine must be opened with; a
+    /// [`TableId`](crate::engines::TableId) is a position in this list.
     fn tables(&self) -> Vec<String>;
 
-    /// What an engine must be able to do.
+    /// Returns the abilities that an engine must have.
     fn needs(&self) -> Abilities;
 
-    /// The kinds of transactions, if there are several to be reported apart; a [`Step`]'s `kind` is a
-    /// place in this list.
+    /// Returns the kinds of transactions, if several are reported separately; a [`Step`]'s `kind`
+    /// is a position in this list.
     fn kinds(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether the clients have a last transaction, so that the run ends with it and not after a time.
+    /// Returns whether the clients have a last transaction, so that the run ends with it and not
+    /// after a time.
     fn is_finite(&self) -> bool {
         false
     }
 
-    /// Fills the engine with what the workload needs, unless an earlier run left the same data there.
-    /// Called once before a run or a check. Returns the number of records loaded now.
+    /// Loads the workload's data into the engine, unless an earlier run left the same data there.
+    /// Called once before a run or a check. Returns the number of records loaded.
     ///
     /// # Errors
+    ///
     /// The engine's.
     fn load(
         &self,
@@ -40,27 +43,31 @@ pub trait Driver: Send + Sync {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<u64, BenchError>;
 
-    /// What the thread of this number (from 0) does. `seed` decides all of its draws but what it writes into records.
+    /// Returns the client of a thread, numbered from 0. `seed` decides all of its draws except the
+    /// content of records.
     fn client(&self, thread: usize, seed: u64) -> Box<dyn Client + '_>;
 
-    /// Checks what the engine holds while no client runs, be it after a run or after a crash.
+    /// Checks the engine's data while no client runs, after a run or a crash.
     ///
     /// # Errors
-    /// The engine's. A check that fails is no error; it says so in its result.
+    ///
+    /// The engine's. A failed check is not an error; its result reports it.
     fn check(&self, engine: &dyn KvEngine) -> Result<Vec<Check>, BenchError> {
         let _ = engine;
         Ok(Vec::new())
     }
 
-    /// Acknowledged transactions that can be found in the data again; grows while the clients run.
+    /// Returns the number of acknowledged transactions that the data proves; grows while the
+    /// clients run.
     fn acknowledged(&self) -> u64 {
         0
     }
 
-    /// How many of such transactions the engine holds, earlier runs' and the load's included; `None` if they
-    /// leave nothing that can be counted.
+    /// Returns how many such transactions the engine contains, including those of earlier runs and
+    /// of the load; `None` if they leave no countable trace.
     ///
     /// # Errors
+    ///
     /// The engine's.
     fn present(&self, engine: &dyn KvEngine) -> Result<Option<u64>, BenchError> {
         let _ = engine;
@@ -68,11 +75,12 @@ pub trait Driver: Send + Sync {
     }
 }
 
-/// Checks a workload's data after a run: its consistency, and that they hold just what was acknowledged.
-/// `before` is what [`Driver::present`] said between load and run.
+/// Checks a workload's data after a run: its consistency, and that it contains exactly the
+/// acknowledged transactions. `before` is the result of [`Driver::present`] between load and run.
 ///
 /// # Errors
-/// The engine's. A check that fails is no error; it says so in its result.
+///
+/// The engine's. A failed check is not an error; its result reports it.
 pub fn check(
     engine: &dyn KvEngine,
     driver: &dyn Driver,
@@ -91,26 +99,31 @@ pub fn check(
 
 /// One client: draws transactions and executes them.
 pub trait Client {
-    /// Draws the next transaction with all of its inputs; `None` if there is none left, which only a
-    /// [finite](Driver::is_finite) workload says.
+    /// Draws the next transaction with all of its inputs. Returns `None` after the last one, which
+    /// only a [finite](Driver::is_finite) workload has.
     fn draw(&mut self) -> Option<Step>;
 
-    /// The body of the transaction drawn last. Called once an attempt, so it must not spend the inputs.
+    /// Runs the body of the transaction drawn last. Called once for each attempt, so it must not
+    /// consume the inputs.
     ///
     /// # Errors
-    /// [`Stop::RolledBack`] if the workload wants it undone, or what the transaction returned.
+    ///
+    /// [`Stop::RolledBack`] if the workload requests a rollback, or the error of the transaction.
     fn execute(&mut self, tx: &mut dyn Transaction) -> Result<(), Stop>;
 
-    /// The single read drawn last, if the step was [`Access::Get`]; says whether the key was there.
+    /// Makes the single read drawn last, if the step was [`Access::Get`]; returns whether the key
+    /// existed.
     ///
     /// # Errors
-    /// What the session returned.
+    ///
+    /// The session's.
     fn get(&mut self, session: &mut dyn Session) -> Result<bool, Stop> {
         let _ = session;
         Ok(false)
     }
 
-    /// A writing transaction is durable; `token` is that of its step. In the order of the draws.
+    /// Called when a writing transaction is durable, in the order of the draws; `token` is that of
+    /// its step.
     fn acknowledged(&mut self, token: u64) {
         let _ = token;
     }
@@ -119,18 +132,18 @@ pub trait Client {
 /// A transaction that has been drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How it goes to the engine.
+    /// How the transaction is passed to the engine.
     pub access: Access,
-    /// Its kind, a place in [`Driver::kinds`]; 0 if there are none.
+    /// Its kind, a position in [`Driver::kinds`]; 0 if there is only one.
     pub kind: usize,
-    /// Comes back in [`Client::acknowledged`].
+    /// Passed to [`Client::acknowledged`].
     pub token: u64,
     /// Bytes of keys and values that it writes.
     pub bytes: u32,
 }
 
 impl Step {
-    /// A writing transaction of the only kind.
+    /// Returns a writing transaction of the only kind.
     #[must_use]
     pub fn write(bytes: usize) -> Self {
         Step {
@@ -141,7 +154,7 @@ impl Step {
         }
     }
 
-    /// A transaction of the only kind that writes nothing.
+    /// Returns a read-only transaction of the only kind.
     #[must_use]
     pub fn read(access: Access) -> Self {
         Step {
@@ -151,7 +164,7 @@ impl Step {
     }
 }
 
-/// How a transaction goes to the engine.
+/// How a transaction is passed to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A transaction that writes.
@@ -162,17 +175,17 @@ pub enum Access {
     Get,
 }
 
-/// A consistency condition and what became of it.
+/// A consistency condition and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What must hold.
+    /// The condition.
     pub condition: String,
-    /// What was found instead; `None` if it holds.
+    /// The violation; `None` if the condition holds.
     pub violation: Option<String>,
 }
 
 impl Check {
-    /// A condition that holds unless there is a violation.
+    /// Creates a condition that holds unless there is a violation.
     pub fn new(condition: impl Into<String>, violation: Option<String>) -> Self {
         Check {
             condition: condition.into(),
@@ -180,14 +193,14 @@ impl Check {
         }
     }
 
-    /// The condition and what was found instead; `None` if it holds.
+    /// Returns the condition and its violation; `None` if it holds.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let violation = self.violation.as_ref()?;
         Some(format!("{}: {violation}", self.condition))
     }
 
-    /// A condition that two numbers are equal.
+    /// Creates the condition that two numbers are equal.
     pub fn equal<T: PartialEq + std::fmt::Display>(
         condition: impl Into<String>,
         found: T,

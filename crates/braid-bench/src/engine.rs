@@ -1,4 +1,4 @@
-//! How Braid is opened for a benchmark.
+//! Options with which a benchmark opens Braid.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,28 +19,29 @@ pub struct Engine {
     pub dir: PathBuf,
     /// The commit protocol.
     pub protocol: Protocol,
-    /// What the database is stored on.
+    /// Device of the database.
     pub device: DeviceChoice,
-    /// Time that each durable write takes at least, on top of the device's own.
+    /// Minimum extra time of each durable write, in addition to the device's own.
     pub persist_latency: Option<Duration>,
-    /// Log strands.
+    /// Number of log strands.
     pub strands: Option<usize>,
-    /// Log lanes.
+    /// Number of log lanes.
     pub lanes: Option<usize>,
-    /// Flushes of one lane that may be in flight.
+    /// Maximum number of flushes of a lane in flight.
     pub flushes: Option<usize>,
-    /// P-WAL's group size.
+    /// Group size, as in P-WAL.
     pub group_size: Option<u32>,
-    /// Bytes of the buffer pool.
+    /// Size of the buffer pool, in bytes.
     pub pool_bytes: usize,
     /// Bytes of log after which a checkpoint begins.
     pub checkpoint_log_bytes: Option<u64>,
-    /// Bytes of log files that are made before.
+    /// Size of log files to create in advance, in bytes.
     pub preallocated_log_bytes: u64,
 }
 
 impl Engine {
-    /// The engine's defaults in `dir`, with a buffer pool that holds the data of `spec` three times.
+    /// Returns the engine's defaults in `dir`, with a buffer pool of three times the data of
+    /// `spec`.
     pub fn new(dir: impl Into<PathBuf>, spec: &Spec) -> Self {
         Engine {
             dir: dir.into(),
@@ -59,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Makes the buffer pool so small that the data of `spec` are so many times larger.
+    /// Sets the buffer pool's size so that the data of `spec` is this many times larger.
     pub fn set_data_over_pool(&mut self, spec: &Spec, ratio: f64) {
         self.pool_bytes = (spec.data_bytes() as f64 / ratio) as usize;
     }
@@ -89,7 +90,7 @@ impl Engine {
         builder
     }
 
-    /// The device that the choice stands for, in the directory, which is created if it is missing.
+    /// Opens the device of the choice in the directory, which is created if it is missing.
     pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, BenchError> {
         std::fs::create_dir_all(&self.dir)
             .map_err(|error| BenchError::io("cannot create the database's directory", error))?;
@@ -109,7 +110,7 @@ impl Engine {
         Ok(self.builder().open(&self.dir)?)
     }
 
-    /// Opens the database with the tables that a workload wants, created if they are missing.
+    /// Opens the database with a workload's tables, which are created if they are missing.
     ///
     /// # Errors
     /// The database's own.
@@ -117,7 +118,7 @@ impl Engine {
         Ok(BraidEngine::new(self.open()?, names)?.described(self.setting()))
     }
 
-    /// The same on a device that stands in front of [`Self::open_device`]'s.
+    /// As [`Self::open_tables`], on a device that wraps that of [`Self::open_device`].
     pub(crate) fn open_tables_on(
         &self,
         device: Arc<dyn Device>,
@@ -134,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// The name of the device that stands behind the choice.
+    /// Returns the name of the chosen device.
     fn device_name(&self) -> String {
         braid_io::open_directory(&self.dir, self.device).map_or_else(
             |_| self.device.to_string(),

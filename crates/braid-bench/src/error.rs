@@ -1,10 +1,10 @@
-//! What can go wrong in a benchmark.
+//! Errors of benchmarks.
 
 /// An error of a load or a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The database failed; a retryable conflict is never reported here but retried.
+    /// The database failed. Conflicts that can be retried are retried, not reported.
     #[error(transparent)]
     Database(#[from] braid::Error),
     /// An option has a value that no run can use.
@@ -12,23 +12,23 @@ pub enum BenchError {
     Option {
         /// The option's name.
         option: &'static str,
-        /// What would be accepted.
+        /// Description of valid values.
         wanted: String,
-        /// What was given.
+        /// The given value.
         given: String,
     },
     /// The device failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// What was attempted.
         what: &'static str,
         /// The device's error.
         source: std::io::Error,
     },
-    /// A file of results can't be written or read.
+    /// A file of results cannot be written or read.
     #[error("cannot {doing} {}: {source}", path.display())]
     File {
-        /// What was being done.
+        /// What was attempted.
         doing: &'static str,
         /// The file.
         path: std::path::PathBuf,
@@ -38,16 +38,17 @@ pub enum BenchError {
     /// A workload wrote in a transaction that it had begun for reading: a defect of the workload.
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
-    /// A transaction with nothing beside it, of a load or a check, met a conflict.
+    /// A transaction of a load or a check met a conflict, although no other was running.
     #[error("a transaction stopped although no other ran with it: {0}")]
     Alone(String),
-    /// A row is missing or is not what the workload writes: the engine lost it, or another program wrote it.
+    /// A row is missing, or was not written by the workload: the engine lost it, or another program
+    /// wrote it.
     #[error("a row of table {table} is missing or differs from what the workload wrote")]
     Row {
         /// The table.
         table: &'static str,
     },
-    /// A bulk load would mix with what is there.
+    /// A bulk load would mix with existing data.
     #[error("cannot load table {table}: it is not empty; load into a new directory")]
     NotEmpty {
         /// The table.
@@ -56,38 +57,38 @@ pub enum BenchError {
     /// A workload rolled back a transaction that only read: a defect of the workload.
     #[error("a read-only transaction was rolled back")]
     RolledBackRead,
-    /// The engine can't do what the workload needs.
+    /// The engine lacks an ability that the workload needs.
     #[error("cannot run workload {workload} on {engine}: it has no {ability}")]
     Lacking {
         /// The engine.
         engine: String,
-        /// What it can't do.
+        /// The missing ability.
         ability: &'static str,
-        /// What was to be run.
+        /// The workload.
         workload: String,
     },
-    /// One of Braid's peers failed.
+    /// An engine other than Braid failed.
     #[error("{engine}: {source}")]
     Peer {
-        /// The peer's name.
+        /// Name of the engine.
         engine: &'static str,
         /// Its own error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A workload asked for what the engine's abilities exclude: a defect of the workload.
+    /// A workload used an ability that the engine lacks: a defect of the workload.
     #[error("cannot run on {engine}: it has no {what}")]
     Unable {
         /// The engine's name.
         engine: &'static str,
-        /// What it lacks.
+        /// The missing ability.
         what: &'static str,
     },
     /// There is no engine of this name.
     #[error("there is no engine {name}; choose one of {known}")]
     UnknownEngine {
-        /// What was asked for.
+        /// The given name.
         name: String,
-        /// The names that there are.
+        /// The known names.
         known: String,
     },
     /// The engine is not in this build, or its program is not on this machine.
@@ -95,7 +96,7 @@ pub enum BenchError {
     Unavailable {
         /// The engine's name.
         name: &'static str,
-        /// What to do about it.
+        /// How to make it available.
         note: String,
     },
     /// A thread of the run panicked: a defect of the benchmark or of the engine.

@@ -1,13 +1,13 @@
-//! Counting what was acknowledged.
+//! Counts of acknowledged transactions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Counts acknowledged transactions that can be found in the data again.
+/// Counts acknowledged transactions that the data proves.
 pub(crate) struct Ledger(Vec<CachePadded<AtomicU64>>);
 
-/// The count of one client, which alone changes it.
+/// Count of one client, which only that client changes.
 pub(crate) struct Entry<'a>(&'a AtomicU64);
 
 impl Ledger {
@@ -19,9 +19,9 @@ impl Ledger {
         Entry(&self.0[client])
     }
 
-    /// All that was acknowledged so far.
+    /// Returns the number of all transactions acknowledged so far.
     pub(crate) fn acknowledged(&self) -> u64 {
-        // Acquire: pairs with the Release below, so that as many are in the engine.
+        // Acquire: pairs with the Release below, so that at least as many are in the engine.
         self.0
             .iter()
             .map(|count| count.load(Ordering::Acquire))

@@ -1,8 +1,8 @@
 //! Workloads and measurements for the Braid storage engine.
 //!
-//! A [`Spec`] says what to measure and gives a [`Driver`], which fills an engine with the data that it
-//! needs; [`run`] measures it and gives a [`Report`]. Every transaction is durable when it is counted. The
-//! engine is anything behind [`engines::KvEngine`].
+//! A [`Spec`] says what to measure and returns a [`Driver`], which loads the data into an engine.
+//! [`run`] measures the engine and returns a [`Report`]. Every transaction is durable when it is
+//! counted. The engine is any implementation of [`engines::KvEngine`].
 //!
 //! ```no_run
 //! use braid_bench::{Engine, Spec, Workload};

@@ -1,4 +1,4 @@
-//! Filling an engine with the data of a workload.
+//! Loading of a workload's data into an engine.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,33 +6,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::BenchError;
 use crate::engines::{Acknowledgement, Body, KvEngine, Mode, Session, Stop, TableId, Wait};
 
-/// Bytes of records that one loading transaction aims at: large enough that the cost of a commit
-/// vanishes, small enough that the write set stays in the cache.
+/// Target size of the records of one loading transaction: large enough that the cost of a commit is
+/// negligible, small enough that the write set stays in the cache.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Loading transactions whose durability is still awaited.
+/// Maximum number of loading transactions in flight.
 const BATCHES_IN_FLIGHT: usize = 8;
 
-/// The table that remembers, by the name of the data, how many records were loaded.
+/// Table that records, by the name of the data, how many records were loaded.
 pub(crate) const CATALOGUE: &str = "bench-loads";
 
-/// How far a load has come.
+/// Progress of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadProgress {
-    /// Records handed to the engine so far.
+    /// Number of records passed to the engine so far.
     pub loaded: u64,
-    /// Records in all.
+    /// Total number of records.
     pub records: u64,
 }
 
-/// Records of this size that one loading transaction takes.
+/// Returns the number of records of this size in one loading transaction.
 pub(crate) fn batch(record_bytes: usize) -> usize {
     (BATCH_BYTES / record_bytes).max(1)
 }
 
-/// Calls `fill` unless the `catalogue` says that `records` records called `name` are there, brings the
-/// engine into the state of long service, and notes that they are there. Returns the number of records
-/// loaded now. An engine that can't read needs no data.
+/// Calls `fill`, unless the `catalogue` says that the `records` records called `name` exist; brings
+/// the engine into its state after long service, and records that they exist. Returns the number of
+/// records loaded now. An engine that cannot read needs no data.
 pub(crate) fn once(
     engine: &dyn KvEngine,
     catalogue: TableId,
@@ -62,7 +62,7 @@ pub(crate) fn once(
         progress,
     };
     fill(&mut loader)?;
-    // The catalogue comes last, so that an interrupted load is done again.
+    // Write the catalogue last, so that an interrupted load is repeated.
     let mut session = loader.finish()?;
     session
         .transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
@@ -74,7 +74,7 @@ pub(crate) fn once(
     Ok(records)
 }
 
-/// Numbers with which clients begin the keys of their new records: no two clients of a driver have the same, nor two
+/// Prefixes of the keys of new records: no two clients of a driver have the same one, nor two
 /// drivers on the same data.
 #[derive(Default)]
 pub(crate) struct Origins {
@@ -108,15 +108,15 @@ impl Origins {
         Ok(())
     }
 
-    /// The driver's number and that of one more client.
+    /// Returns the driver's number and that of a new client.
     pub(crate) fn client(&self) -> (u32, u32) {
-        // Relaxed: only that it differs matters.
+        // Relaxed: the numbers only have to differ.
         let client = self.clients.fetch_add(1, Ordering::Relaxed);
         (self.driver.load(Ordering::Relaxed), client)
     }
 }
 
-/// Hands batches of records to an engine.
+/// Writes batches of records to an engine.
 pub(crate) struct Loader<'a> {
     session: Box<dyn Session + 'a>,
     outstanding: VecDeque<braid::Ticket>,
@@ -125,7 +125,7 @@ pub(crate) struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// One transaction that writes so many records.
+    /// Runs one transaction that writes this many records.
     pub(crate) fn batch(&mut self, records: u64, body: &mut Body<'_>) -> Result<(), BenchError> {
         let outcome = self.session.transact(Mode::ReadWrite, Wait::Ticket, body);
         if let Acknowledgement::Pending(ticket) = outcome.map_err(failure)? {
@@ -149,7 +149,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// What stopped a transaction that nothing may stop: one of a load or of a check.
+/// Converts the failure of a transaction of a load or a check, which nothing should stop.
 pub(crate) fn failure(stop: Stop) -> BenchError {
     match stop {
         Stop::Failed(error) => error,

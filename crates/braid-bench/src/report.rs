@@ -1,4 +1,4 @@
-//! What a run measured.
+//! Result of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,45 +13,45 @@ use crate::engines::{Counters, KvEngine};
 use crate::runner::Reading;
 use crate::tally::Tally;
 
-/// The result of [`run`](crate::run). Serialized, it is one flat object.
+/// Result of [`run`](crate::run). Serialized, it is one flat object.
 ///
-/// The latencies `p50_us` to `max_us` are those of commits, from the call to durable; for a workload
-/// that commits nothing they are those of reads, of which one in sixteen is timed.
+/// The latencies `p50_us` to `max_us` are those of commits, from the call to durability. For a
+/// workload without commits they are those of reads, of which one in sixteen is timed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: String,
-    /// The engine's name.
+    /// Name of the engine.
     pub engine: String,
     /// Profile of the build; see [`PROFILE`](crate::PROFILE).
     pub profile: &'static str,
-    /// The commit protocol's name.
+    /// Name of the commit protocol.
     pub protocol: String,
-    /// What the database is stored on.
+    /// Device of the database.
     pub device: String,
-    /// Threads that issued transactions.
+    /// Number of threads that issued transactions.
     pub threads: usize,
-    /// Commits that each thread kept outstanding.
+    /// Commits that each thread kept in flight.
     pub in_flight: usize,
-    /// The size of the data, for people.
+    /// Size of the data, in words.
     pub data: String,
-    /// Records that were loaded.
+    /// Number of records that were loaded.
     pub records: u64,
-    /// Bytes of each value.
+    /// Size of each value, in bytes.
     pub value_size: usize,
-    /// Seconds measured.
+    /// Duration of the measurement, in seconds.
     pub seconds: f64,
-    /// Transactions a second: durable commits and read-only transactions.
+    /// Transactions per second: durable commits and read-only transactions.
     pub tx_per_s: f64,
-    /// Durable commits measured.
+    /// Number of durable commits measured.
     pub commits: u64,
-    /// Read-only transactions measured.
+    /// Number of read-only transactions measured.
     pub reads: u64,
-    /// Attempts that ended in a conflict and were retried.
+    /// Number of attempts that ended in a conflict and were retried.
     pub aborts: u64,
-    /// Transactions that their own rules rolled back.
+    /// Number of transactions that their own rules rolled back.
     pub rolled_back: u64,
-    /// Reads that found nothing.
+    /// Number of reads that found nothing.
     pub missing: u64,
     /// Median latency in microseconds.
     pub p50_us: f64,
@@ -63,58 +63,59 @@ pub struct Report {
     pub mean_us: f64,
     /// Longest latency in microseconds.
     pub max_us: f64,
-    /// Mean from the begin of a writing transaction, its repetitions included, to durable, in
-    /// microseconds; of one in sixteen where several are in flight and all are of one kind.
+    /// Mean time from the beginning of a writing transaction, including its repetitions, to
+    /// durability, in microseconds; of one in sixteen if several are in flight and all are of one
+    /// kind.
     pub response_mean_us: f64,
-    /// Median of the same.
+    /// Median of the response time.
     pub response_p50_us: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the response time.
     pub response_p99_us: f64,
     /// Median latency of reads and scans in microseconds; zero if there were none.
     pub read_p50_us: f64,
     /// 99th percentile of reads and scans in microseconds; zero if there were none.
     pub read_p99_us: f64,
-    /// Megabytes of keys and values written a second; zero where they are not counted (TPC-C).
+    /// Megabytes of keys and values written per second; zero where they are not counted (TPC-C).
     pub written_mb_per_s: f64,
-    /// Bytes written to the log a transaction, headers and padding included.
+    /// Bytes written to the log per transaction, including headers and padding.
     pub log_bytes_per_tx: Option<f64>,
-    /// Bytes that reached the device a transaction, checkpoints included (on memory: of the log).
+    /// Bytes written to the device per transaction, including checkpoints (in memory: to the log).
     pub device_bytes_per_tx: Option<f64>,
-    /// Processor time of the whole process a transaction in microseconds.
+    /// Processor time of the whole process per transaction, in microseconds.
     pub cpu_us_per_tx: f64,
-    /// Flushes of the log a second.
+    /// Log flushes per second.
     pub flushes_per_s: Option<f64>,
-    /// Durable commits a flush.
+    /// Durable commits per flush.
     pub tx_per_flush: Option<f64>,
-    /// Checkpoints that were published while measuring.
+    /// Number of checkpoints completed during the measurement.
     pub checkpoints: Option<u64>,
-    /// Pages read from the data file a second.
+    /// Pages read from the data file per second.
     pub page_reads_per_s: Option<f64>,
-    /// Resident memory at the start of the measured time in MiB.
+    /// Resident memory at the start of the measurement, in MiB.
     pub rss_start_mib: f64,
-    /// Resident memory at its end in MiB.
+    /// Resident memory at the end of the measurement, in MiB.
     pub rss_end_mib: f64,
     /// The kinds of transactions, if the workload has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<KindReport>,
-    /// Consistency conditions that were checked after the run.
+    /// Number of consistency conditions checked after the run.
     pub checks: usize,
-    /// Those of them that do not hold, with what was found.
+    /// Violated conditions, with what was found.
     pub violations: Vec<String>,
-    /// The limit measured beside it, if that was asked for.
+    /// The limit measured in the same run, if it was requested.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
 }
 
-/// One kind of transaction of a workload that has several. Latencies are from the begin, repetitions
-/// included, to durable, or to the return of a transaction that only reads.
+/// One kind of transaction of a workload that has several. Latencies are from the beginning,
+/// including repetitions, to durability, or to the return of a read-only transaction.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindReport {
-    /// Its name.
+    /// Name of the kind.
     pub kind: &'static str,
-    /// Transactions a second.
+    /// Transactions per second.
     pub tx_per_s: f64,
-    /// Transactions measured.
+    /// Number of transactions measured.
     pub done: u64,
     /// Transactions that their own rules rolled back.
     pub rolled_back: u64,
@@ -131,15 +132,15 @@ pub struct KindReport {
 /// A bare group-commit log without any table under the same load: the practical limit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limit {
-    /// Its transactions a second.
+    /// Transactions per second of the bare log.
     pub limit_tx_per_s: f64,
-    /// Its processor time a transaction in microseconds.
+    /// Its processor time per transaction, in microseconds.
     pub limit_cpu_us_per_tx: f64,
-    /// The run's transactions a second divided by it.
+    /// Transactions per second of the run, divided by those of the bare log.
     pub limit_ratio: f64,
 }
 
-/// `part / whole`, or zero of nothing.
+/// Returns `part / whole`, or zero if `whole` is zero.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
@@ -225,13 +226,13 @@ impl Report {
         }
     }
 
-    /// Adds what became of the checks after the run.
+    /// Adds the results of the checks after the run.
     pub fn set_checks(&mut self, checks: &[Check]) {
         self.checks = checks.len();
         self.violations = checks.iter().filter_map(Check::complaint).collect();
     }
 
-    /// Sets the limit beside which this run stands.
+    /// Adds the limit to compare this run with.
     pub fn set_limit(&mut self, limit: &BareLogReport) {
         self.limit = Some(Limit {
             limit_tx_per_s: limit.tx_per_s,
@@ -240,16 +241,17 @@ impl Report {
         });
     }
 
-    /// One JSON object on one line, without the line's end.
+    /// Returns one JSON object on one line, without a line break.
     ///
     /// # Errors
+    ///
     /// None in practice: every field can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 }
 
-/// The device's name where nothing reaches a device.
+/// Name of the device if nothing reaches a device.
 const IN_MEMORY: &str = "memory";
 
 fn kinds(driver: &dyn Driver, tally: &Tally, seconds: f64) -> Vec<KindReport> {
@@ -273,7 +275,7 @@ fn growth(start: &Reading, end: &Reading, of: impl Fn(&Counters) -> Option<u64>)
     Some(to.saturating_sub(from) as f64)
 }
 
-/// A table of two columns for people.
+/// A table of two columns.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, value: String| writeln!(f, "  {name:<22}{value}");
@@ -390,7 +392,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A number rounded to an integer, with a comma between thousands.
+/// Formats a number, rounded to an integer, with a comma between thousands.
 pub(crate) fn group(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! Running a workload and measuring it.
+//! Runs a workload and measures it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -14,23 +14,23 @@ use crate::usage::Usage;
 use crate::worker::Worker;
 use crate::{BenchError, Spec};
 
-/// How often the progress callback is called.
+/// Interval at which the progress callback is called.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Time since the start, warm-up included.
+    /// Time since the start, including the warm-up.
     pub elapsed: Duration,
-    /// Time that the whole run takes.
+    /// Duration of the whole run.
     pub total: Duration,
-    /// Whether this is still the warm-up.
+    /// Whether the warm-up is still running.
     pub warming_up: bool,
-    /// Operations since the start, of all threads.
+    /// Number of operations of all threads since the start.
     pub operations: u64,
 }
 
-/// A reading of every counter at the start or the end of the measured time.
+/// Values of all counters at the start or the end of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) at: Instant,
@@ -48,13 +48,15 @@ impl Reading {
     }
 }
 
-/// Runs a loaded workload; `progress` is called ten times a second. `driver` is that of `spec`.
+/// Runs a loaded workload; `progress` is called ten times per second. `driver` is that of `spec`.
 ///
-/// Conflicts are retried and counted. All commits are durable when this returns, the last ones uncounted.
+/// Conflicts are retried and counted. All commits are durable when this function returns; the last
+/// ones are not counted.
 ///
 /// # Errors
-/// Nonsensical options, [`BenchError::Lacking`] if the engine can't do what the workload needs, or the
-/// engine's first error, which ends the run.
+///
+/// Invalid options, [`BenchError::Lacking`] if the engine lacks an ability that the workload needs,
+/// or the engine's first error, which ends the run.
 pub fn run(
     engine: &dyn KvEngine,
     driver: &dyn Driver,
@@ -70,7 +72,7 @@ pub fn run(
         });
     }
     let kinds = driver.kinds().len();
-    // What ends by itself is measured from its first transaction to its last.
+    // A workload that ends by itself is measured from its first transaction to its last.
     let phase = PhaseCell::new(if driver.is_finite() {
         Phase::Measure
     } else {
@@ -126,12 +128,12 @@ pub fn run(
     Ok(Report::new(engine, driver, spec, &sum, &start, &end))
 }
 
-/// Counts a thread as over when it goes, however it goes.
+/// Counts a thread as finished when it ends, in whatever way.
 struct MarkOver<'a>(&'a AtomicUsize);
 
 impl Drop for MarkOver<'_> {
     fn drop(&mut self) {
-        // Relaxed: only ends the watching; results and errors come through the join.
+        // Relaxed: only ends the watching; joining the threads orders results and errors.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -139,16 +141,16 @@ impl Drop for MarkOver<'_> {
 /// The runner's view of its threads while they work.
 struct Watch<'a> {
     done: &'a [CachePadded<AtomicU64>],
-    /// Threads that are over.
+    /// Number of threads that have finished.
     over: &'a AtomicUsize,
-    /// So many of them end the run: one, if they only end by failing.
+    /// Number of finished threads that ends the run: one, if threads end only by failing.
     all: usize,
     started: Instant,
     spec: &'a Spec,
 }
 
 impl Watch<'_> {
-    /// Reports progress until `deadline` after the start, or until the threads are over.
+    /// Reports progress until `deadline` after the start, or until the threads have finished.
     fn until(&self, deadline: Duration, progress: &mut dyn FnMut(Progress)) {
         while self.over.load(Ordering::Relaxed) < self.all {
             let elapsed = self.started.elapsed();

@@ -4,13 +4,13 @@ use crate::BenchError;
 use crate::engines::{KvEngine, Mode, Order, TableId, Wait};
 use crate::load::failure;
 
-/// The balance that a row begins with.
+/// Returns the balance at the start of a row.
 pub(crate) fn balance(row: &[u8]) -> Option<i64> {
     row.first_chunk().map(|bytes| i64::from_le_bytes(*bytes))
 }
 
-/// Goes through all rows of a table, whose keys are shorter than 16 bytes. `step` says `None` to a row that is not
-/// what the workload writes.
+/// Visits all rows of a table, whose keys are shorter than 16 bytes. `step` returns `None` for a
+/// row that the workload did not write.
 pub(crate) fn fold<A: Copy>(
     engine: &dyn KvEngine,
     table: TableId,

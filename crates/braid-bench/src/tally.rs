@@ -1,11 +1,11 @@
-//! What the threads of a run count, and the phase that tells them when.
+//! Counters of a run's threads, and the phase that starts and ends the counting.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// What the threads of a run are doing; the runner moves it on.
+/// Phase of a run, set by the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -38,44 +38,47 @@ impl PhaseCell {
     }
 }
 
-/// What one thread, or all together, counted while measuring.
+/// Counters of one thread, or of all threads together, during the measurement.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Writing transactions acknowledged as durable.
+    /// Number of writing transactions acknowledged as durable.
     pub(crate) commits: u64,
-    /// Read-only transactions that returned.
+    /// Number of read-only transactions that returned.
     pub(crate) reads: u64,
-    /// Attempts that ended in a conflict and were retried.
+    /// Number of attempts that ended in a conflict and were retried.
     pub(crate) aborts: u64,
-    /// Transactions that their own rules undid.
+    /// Number of transactions that their own rules rolled back.
     pub(crate) rolled_back: u64,
-    /// Reads that found nothing: inserts not yet acknowledged, in the workload of latest reads.
+    /// Number of reads that found nothing: with reads of the latest records, inserts that are not
+    /// acknowledged yet.
     pub(crate) missing: u64,
     /// Bytes of keys and values in the acknowledged writing transactions.
     pub(crate) bytes: u64,
-    /// Nanoseconds from the call of commit to durable.
+    /// Nanoseconds from the call of `commit` to durability.
     pub(crate) commit_latency: Histogram<u64>,
     /// Nanoseconds of the timed reads and scans.
     pub(crate) read_latency: Histogram<u64>,
-    /// Nanoseconds from the first attempt's begin to durable, of the timed writing transactions.
+    /// Nanoseconds from the beginning of the first attempt to durability, of the timed writing
+    /// transactions.
     pub(crate) response: Histogram<u64>,
-    /// The kinds of transactions apart, if the workload has several.
+    /// Each kind of transaction, if the workload has several.
     pub(crate) kinds: Vec<KindTally>,
 }
 
 /// One kind of transaction.
 #[derive(Debug)]
 pub(crate) struct KindTally {
-    /// Durable, or returned.
+    /// Number of transactions that are durable, or returned.
     pub(crate) done: u64,
-    /// Undone by its own rules.
+    /// Number of transactions that their own rules rolled back.
     pub(crate) rolled_back: u64,
-    /// Nanoseconds from the first attempt's begin to durable, or to the return of a read.
+    /// Nanoseconds from the beginning of the first attempt to durability, or to the return of a
+    /// read.
     pub(crate) response: Histogram<u64>,
 }
 
 impl Tally {
-    /// With room for the kinds of a workload that has several.
+    /// Creates counters for the kinds of a workload that has several.
     pub(crate) fn new(kinds: usize) -> Self {
         let kind = || KindTally {
             done: 0,
@@ -143,7 +146,7 @@ impl Tally {
     }
 }
 
-/// 64 ns to 1,000 s with three digits; a longer wait counts as the longest.
+/// Creates a histogram of 64 ns to 1,000 s with three digits; a longer wait counts as the longest.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(64, 1_000_000_000_000, 3).expect("the bounds are in order")
 }

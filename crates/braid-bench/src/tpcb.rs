@@ -1,5 +1,5 @@
-//! TPC-B: debits and credits of accounts, with sums at tellers and branches (the standard's clause 1.2, without its
-//! terminals and rules for publication).
+//! TPC-B: debits and credits of accounts, with sums of tellers and branches (the standard's clause
+//! 1.2, without its terminals and rules for publication).
 
 use fastrand::Rng;
 
@@ -16,19 +16,19 @@ const ACCOUNT: TableId = 2;
 const HISTORY: TableId = 3;
 const LOADS: TableId = 4;
 
-/// Tellers of a branch (clause 4.2).
+/// Number of tellers of a branch (clause 4.2).
 const TELLERS: u32 = 10;
 
-/// Accounts of a branch unless the caller says otherwise (clause 4.2).
+/// Default number of accounts of a branch (clause 4.2).
 pub(crate) const ACCOUNTS: u64 = 100_000;
 
-/// Bytes of a row, its key included (clause 4.2.2), and of one of history.
+/// Size of a row, including its key (clause 4.2.2), and of a row of history.
 const ROW: usize = 100;
 const HISTORY_ROW: usize = 50;
 
 pub(crate) struct Tpcb {
     branches: u32,
-    /// Of a branch.
+    /// Number of accounts of a branch.
     accounts: u32,
     origins: load::Origins,
     ledger: Ledger,
@@ -139,7 +139,7 @@ impl Driver for Tpcb {
     }
 }
 
-/// Writes a row: the balance, and filling up to the standard's length.
+/// Writes a row: the balance, padded to the standard's length.
 fn put(tx: &mut dyn Transaction, table: TableId, key: u32, balance: i64) -> Result<(), Stop> {
     let mut row = [b' '; ROW - 4];
     row[..8].copy_from_slice(&balance.to_le_bytes());
@@ -162,7 +162,8 @@ impl Client for TpcbClient<'_> {
         let Tpcb {
             branches, accounts, ..
         } = *self.tpcb;
-        // A teller, hence a branch; the account is of that branch in 85 % (clause 5.3.5).
+        // A teller determines the branch; in 85 %, the account belongs to that branch (clause
+        // 5.3.5).
         let teller = self.rng.u32(0..branches * TELLERS);
         let branch = teller / TELLERS;
         let home = if branches > 1 && self.rng.u8(0..100) >= 85 {
@@ -183,7 +184,7 @@ impl Client for TpcbClient<'_> {
 
     fn execute(&mut self, tx: &mut dyn Transaction) -> Result<(), Stop> {
         let [account, teller, branch] = self.input;
-        // The branch, which most transactions want, comes last.
+        // The branch, which most transactions need, is last.
         for (table, key) in [(ACCOUNT, account), (TELLER, teller), (BRANCH, branch)] {
             let mut old = None;
             tx.get_for_update(table, &key.to_be_bytes(), &mut |row| old = balance(row))?;

@@ -1,23 +1,24 @@
-//! What the process has used of the machine so far.
+//! Resources used by the process.
 
 use std::time::Duration;
 
-/// A reading of the process's resource counters; the difference of two is what a run used.
+/// Values of the process's resource counters; a run used the difference of two readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time of all threads, in user mode and in the kernel.
     pub cpu: Duration,
     /// Bytes that the process caused to be written to storage (`write_bytes` of `/proc/self/io`);
-    /// `None` where the system does not say. Linux counts whole folios of its page cache when they become dirty:
-    /// small writes into a file that was once written in large ones count as up to 256 KiB each, though
-    /// only the blocks that changed reach the device (PostgreSQL's log is such a file). Direct I/O counts exactly.
+    /// `None` if the system does not report them. Linux counts whole folios of its page cache when
+    /// they become dirty. So small writes into a file that was once written in large ones count as
+    /// up to 256 KiB each, although only the changed blocks reach the device (PostgreSQL's log is
+    /// such a file). Direct I/O is counted exactly.
     pub device_bytes: Option<u64>,
-    /// Resident memory in bytes; `None` where the system does not say.
+    /// Resident memory in bytes; `None` if the system does not report it.
     pub resident: Option<u64>,
 }
 
 impl Usage {
-    /// Reads the counters now.
+    /// Reads the current counters.
     #[must_use]
     pub fn now() -> Self {
         Usage {
@@ -27,7 +28,7 @@ impl Usage {
         }
     }
 
-    /// Together with what a server has used, if there is one.
+    /// Adds the resources of a server, if there is one.
     pub(crate) fn with_server(self, server: Option<Usage>) -> Self {
         let Some(server) = server else {
             return self;
@@ -41,11 +42,11 @@ impl Usage {
     }
 }
 
-/// Servers among the engines.
+/// Resources of servers.
 #[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
 impl Usage {
-    /// What a process and its children have used, the children that have ended included. Memory that they
-    /// share is counted once.
+    /// Reads the resources of a process and its children, including children that have ended.
+    /// Memory that they share is counted once.
     pub(crate) fn of_server(server: u32) -> Self {
         let mut cpu_ticks = 0;
         let (mut device_bytes, mut resident) = (None, None);
@@ -80,7 +81,7 @@ fn sum(left: Option<u64>, right: Option<u64>) -> Option<u64> {
     }
 }
 
-/// All processes with the text of their `stat`; none where the system does not say.
+/// Returns all processes with the text of their `stat`; none if the system does not report them.
 #[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
 fn processes() -> impl Iterator<Item = (u32, String)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -91,12 +92,12 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
     })
 }
 
-/// What of `/proc/PID/stat` counts, see proc(5).
+/// Used fields of `/proc/PID/stat`, see proc(5).
 #[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
 #[derive(Debug, PartialEq)]
 struct Stat {
     parent: u32,
-    /// In user mode and in the kernel, the process's and that of children that have ended.
+    /// Time in user mode and in the kernel, of the process and of its children that have ended.
     cpu_ticks: u64,
 }
 
@@ -132,7 +133,7 @@ fn cpu_time() -> Duration {
     Duration::ZERO
 }
 
-/// The number after `name` in a file of `name value` lines.
+/// Returns the number after `name` in a file of `name value` lines.
 fn proc_field(path: &str, name: &str) -> Option<u64> {
     parse_field(&std::fs::read_to_string(path).ok()?, name)
 }

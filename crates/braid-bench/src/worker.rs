@@ -11,11 +11,11 @@ use crate::driver::{Access, Client, Step};
 use crate::engines::{Acknowledgement, Mode, Session, Stop, Wait};
 use crate::tally::{Phase, PhaseCell, Tally, nanos};
 
-/// One transaction in so many is timed where a clock reading would be a good part of its cost: reads, and
-/// the begin of writes in flight.
+/// One of this many transactions is timed where reading the clock would be a large part of the
+/// cost: reads, and the beginning of writes in flight.
 const SAMPLE: u64 = 16;
 
-/// A commit whose durability is awaited.
+/// A commit in flight.
 struct Outstanding {
     ticket: Ticket,
     called: Instant,
@@ -23,15 +23,15 @@ struct Outstanding {
     step: Step,
 }
 
-/// One thread's state. All of it is private to the thread but for the two references to counters.
+/// State of one thread. All of it is private to the thread, except the two references to counters.
 pub(crate) struct Worker<'a> {
     session: Box<dyn Session + 'a>,
     client: Box<dyn Client + 'a>,
     in_flight: usize,
     wait: Wait,
-    /// One transaction in so many is timed from its begin.
+    /// One of this many transactions is timed from its beginning.
     sample: u64,
-    /// Transactions done, for the progress display.
+    /// Number of finished transactions, for the progress display.
     done: &'a AtomicU64,
     phase: &'a PhaseCell,
     tally: Tally,
@@ -53,7 +53,7 @@ impl<'a> Worker<'a> {
             client,
             in_flight,
             wait: if waits { Wait::Durable } else { Wait::Ticket },
-            // Kinds that are rare, or large anyway, are all timed.
+            // Rare or large transactions are all timed.
             sample: if waits || kinds > 0 { 1 } else { SAMPLE },
             done,
             phase,
@@ -62,8 +62,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs transactions until the phase says stop, and then waits for what is outstanding, uncounted; or
-    /// until the client has no more, and then counts what is outstanding.
+    /// Runs transactions until the phase ends, and then waits for those in flight without counting
+    /// them; or until the client has no more, and then counts those in flight.
     pub(crate) fn run(mut self) -> Result<Tally, BenchError> {
         let mut phase = Phase::WarmUp;
         let mut done = 0_u64;
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Attempts a writing transaction until no conflict is in its way.
+    /// Attempts a writing transaction until it succeeds without a conflict.
     fn write(&mut self, step: Step, ordinal: u64) -> Result<(), BenchError> {
         let begun = ordinal.is_multiple_of(self.sample).then(Instant::now);
         for tries in 0.. {
@@ -112,7 +112,7 @@ impl<'a> Worker<'a> {
                 });
             match outcome {
                 Ok(acknowledgement) => {
-                    // An engine that ran no body has committed nothing.
+                    // An engine that did not call the body has committed nothing.
                     let called = called.unwrap_or_else(Instant::now);
                     match acknowledgement {
                         Acknowledgement::Durable => {
@@ -143,8 +143,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Counts a conflict and keeps those who collided apart, as [`braid::Database::transact`] does for its callers: on few
-    /// cores the other side, which holds what this one wants, must get to run.
+    /// Counts a conflict, and backs off as [`braid::Database::transact`] does: with few processors,
+    /// the other transaction, which holds the needed lock, must get to run.
     fn conflict(&mut self, stop: Stop, tries: u32) -> Result<(), BenchError> {
         match stop {
             Stop::Conflict => {
@@ -157,7 +157,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Acknowledges the leading durable commits; waits for the oldest if all places are taken.
+    /// Acknowledges the oldest durable commits; waits for the oldest one if the limit is reached.
     #[inline]
     fn settle(&mut self) -> Result<(), BenchError> {
         if self.outstanding.len() >= self.in_flight
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
             .front()
             .is_some_and(|oldest| oldest.ticket.is_durable())
         {
-            // One clock reading for all that became durable together.
+            // One clock reading for all commits that became durable together.
             let now = Instant::now();
             while let Some(oldest) = self.outstanding.front()
                 && oldest.ticket.is_durable()

@@ -1,4 +1,4 @@
-//! The names of the workloads.
+//! The workloads.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,9 +14,9 @@ use crate::{BenchError, Spec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Workload {
-    /// One uniform blind update a transaction.
+    /// One uniform blind update per transaction.
     U1,
-    /// Ten uniform blind updates a transaction.
+    /// Ten uniform blind updates per transaction.
     U10,
     /// Half reads, half updates of one field, Zipfian.
     YcsbA,
@@ -36,11 +36,11 @@ pub enum Workload {
     YcsbUpdate,
     /// Scans of one length, Zipfian.
     Scan,
-    /// One uniform blind update of a large value a transaction.
+    /// One uniform blind update of a large value per transaction.
     Large,
-    /// A bulk load in the order of the keys, timed as a whole.
+    /// A bulk load in key order, timed as a whole.
     Load,
-    /// Transfers between accounts, as contended as wanted.
+    /// Transfers between accounts, with adjustable contention.
     Bank,
     /// TPC-B.
     Tpcb,
@@ -72,7 +72,7 @@ impl Workload {
         Workload::TpccNo,
     ];
 
-    /// The name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl Workload {
         }
     }
 
-    /// A sentence for help texts.
+    /// Returns a sentence for help texts.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Workload {
         }
     }
 
-    /// The workload with the parameters of `spec`, ready to be loaded and run.
+    /// Returns the driver with the parameters of `spec`, ready to be loaded and run.
     #[must_use]
     pub(crate) fn driver(self, spec: &Spec) -> Box<dyn Driver> {
         match self {
@@ -137,7 +137,8 @@ impl Workload {
         }
     }
 
-    /// Whether it is of the family of YCSB: draws of records are Zipfian, keys are scattered.
+    /// Returns whether the workload belongs to YCSB: draws of records are Zipfian, keys are
+    /// scattered.
     #[must_use]
     pub fn is_ycsb(self) -> bool {
         matches!(
@@ -154,32 +155,33 @@ impl Workload {
         )
     }
 
-    /// Whether it is one of TPC-C's.
+    /// Returns whether the workload belongs to TPC-C.
     #[must_use]
     pub fn is_tpcc(self) -> bool {
         matches!(self, Workload::Tpcc | Workload::TpccNo)
     }
 
-    /// Whether no transaction writes anything.
+    /// Returns whether all transactions only read.
     #[must_use]
     pub fn is_read_only(self) -> bool {
         matches!(self, Workload::YcsbC | Workload::Scan)
     }
 
-    /// Whether it ends by itself, with its last transaction, and not after a time.
+    /// Returns whether the workload ends by itself, with its last transaction, and not after a
+    /// time.
     #[must_use]
     pub fn is_finite(self) -> bool {
         self == Workload::Load
     }
 
-    /// Whether its data grow with each transaction.
+    /// Returns whether its data grows with each transaction.
     #[must_use]
     pub fn only_inserts(self) -> bool {
         self == Workload::YcsbInsert
     }
 
-    /// Records that are loaded unless the caller says otherwise: accounts of a branch for TPC-B, items for
-    /// TPC-C, which make all of its data smaller in proportion.
+    /// Returns the default number of records to load: accounts of a branch for TPC-B; items for
+    /// TPC-C, which scale all of its data.
     #[must_use]
     pub fn default_records(self) -> u64 {
         match self {
@@ -192,8 +194,8 @@ impl Workload {
         }
     }
 
-    /// Bytes of a value unless the caller says otherwise: ten fields of 100 bytes for YCSB. Bank, TPC-B and
-    /// TPC-C have rows of their own.
+    /// Returns the default size of a value: ten fields of 100 bytes for YCSB. Bank, TPC-B and TPC-C
+    /// have rows of their own.
     #[must_use]
     pub fn default_value_size(self) -> usize {
         match self {
@@ -205,7 +207,8 @@ impl Workload {
         }
     }
 
-    /// Records that a writing transaction writes; roughly, of TPC-C's mean one.
+    /// Returns the number of records that a writing transaction writes; for TPC-C, roughly the
+    /// mean.
     pub(crate) fn writes(self) -> usize {
         match self {
             Workload::U10 => 10,

@@ -1,4 +1,4 @@
-//! Every workload runs and is consistent on a sound engine, and is not on a broken one.
+//! Every workload runs and is consistent on a sound engine, and its checks fail on a broken one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engines::broken::{Broken, Defect};
 use crate::engines::{BraidEngine, KvEngine};
 use crate::{BenchError, Check, Driver, Report, Spec, Workload, check, run};
 
-/// A small database of each workload.
+/// Returns the parameters of a small database of each workload.
 pub(crate) fn small(workload: Workload) -> Spec {
     Spec {
         threads: 2,
@@ -30,7 +30,7 @@ pub(crate) fn in_memory(driver: &dyn Driver) -> BraidEngine {
     BraidEngine::new(db, &driver.tables()).unwrap()
 }
 
-/// Loads Braid, runs on `wrap` of it, and checks.
+/// Loads Braid, runs the workload on it, with a defect if one is given, and checks the data.
 fn run_on(spec: &Spec, defect: Option<Defect>) -> (Result<Report, BenchError>, Vec<Check>) {
     let driver = spec.driver().unwrap();
     let driver = driver.as_ref();
@@ -45,7 +45,7 @@ fn run_on(spec: &Spec, defect: Option<Defect>) -> (Result<Report, BenchError>, V
     let report = run(engine, driver, spec, &mut |_| ());
     let checks = match check(&sound, driver, before) {
         Ok(checks) => checks,
-        // A check that finds rows missing altogether says so.
+        // The check reports rows that are missing altogether.
         Err(error @ BenchError::Row { .. }) => {
             vec![Check::new("rows", Some(error.to_string()))]
         }
@@ -54,7 +54,7 @@ fn run_on(spec: &Spec, defect: Option<Defect>) -> (Result<Report, BenchError>, V
     (report, checks)
 }
 
-/// As a comparison does it, with one number of threads after the other.
+/// As in a comparison, with one number of threads after the other.
 #[test]
 fn runs_on_the_same_data_do_not_get_into_each_others_way() {
     for workload in Workload::ALL {
@@ -160,12 +160,12 @@ fn checks_find_lost_and_doubled_transactions() {
     ] {
         for defect in [Defect::LosesTransaction, Defect::DoublesTransaction] {
             if (workload, defect) == (Workload::Load, Defect::DoublesTransaction) {
-                // To write the same records again changes nothing.
+                // Writing the same records again changes nothing.
                 continue;
             }
             let spec = Spec {
                 records: match workload {
-                    // Enough batches that one is spoilt.
+                    // Enough batches that one of them is spoilt.
                     Workload::Load => 60_000,
                     _ => small(workload).records,
                 },

@@ -22,11 +22,13 @@ impl Zipf {
     /// The skew that YCSB uses by default.
     pub const YCSB_THETA: f64 = 0.99;
 
-    /// A distribution over `0..items` (at least one item) with skew `theta`, strictly between 0 and 1.
+    /// Creates a distribution over `0..items` (at least one item) with skew `theta`, strictly
+    /// between 0 and 1.
     ///
-    /// Takes time linear in `items` (about 20 ms a million).
+    /// Takes time linear in `items` (about 20 ms per million).
     ///
     /// # Panics
+    ///
     /// If `items` is zero or `theta` is not strictly between 0 and 1.
     #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
@@ -38,7 +40,7 @@ impl Zipf {
         let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-theta)).sum::<f64>();
         let zeta_n = zeta(items);
         let items_f = items as f64;
-        // With one or two items the closed form divides by zero; those draws never reach it.
+        // With one or two items, the closed form divides by zero; those draws never use it.
         let eta = if items > 2 {
             (1.0 - (2.0 / items_f).powf(1.0 - theta)) / (1.0 - zeta(2) / zeta_n)
         } else {
@@ -54,7 +56,7 @@ impl Zipf {
         }
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.items
@@ -78,9 +80,9 @@ impl Zipf {
 
 /// Maps a record's ordinal to its key: a bijection of the 64-bit integers that scatters neighbours.
 ///
-/// YCSB hashes the ordinal for the same purpose, so that frequent records do not lie side by side
-/// and inserts do not all go to the end. The steps are those of `splitmix64` (Steele, Lea and Flood,
-/// "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), each of which is invertible, so
+/// YCSB hashes the ordinal for the same purpose, so that frequent records are not adjacent and
+/// inserts do not all go to the end. The steps are those of `splitmix64` (Steele, Lea and Flood,
+/// "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014). Each of them is invertible, so
 /// two ordinals never share a key.
 #[inline]
 #[must_use]
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// The exact probability of a rank.
+    /// Returns the exact probability of a rank.
     fn probability(n: u64, theta: f64, rank: u64) -> f64 {
         let zeta: f64 = (1..=n).map(|i| (i as f64).powf(-theta)).sum();
         ((rank + 1) as f64).powf(-theta) / zeta

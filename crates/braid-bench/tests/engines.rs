@@ -1,5 +1,5 @@
-//! Every engine of the build keeps what `KvEngine` promises. One that is not in it is skipped with a note:
-//! `cargo test -p braid-bench --features peers` has them all.
+//! Every engine of the build meets the contract of `KvEngine`. Other engines are skipped with a
+//! note; `cargo test -p braid-bench --features peers` includes all of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn an_unknown_engine_is_told() {
 
 fn conforms(name: &str) {
     let peer = peers().iter().find(|peer| peer.name == name).unwrap();
-    // A server runs as another user, who must get to its directory.
+    // A server runs as another user, who must be able to access its directory.
     let dir = tempfile::tempdir().unwrap();
     #[cfg(unix)]
     {
@@ -84,7 +84,7 @@ fn reopen(peer: &PeerInfo, path: &Path) -> Box<dyn KvEngine> {
     open(peer.name, path, &TABLES, CACHE).unwrap()
 }
 
-/// The same path, from where the test runs.
+/// Returns the same path, relative to the test's directory.
 fn relative(path: &Path) -> PathBuf {
     let here = std::env::current_dir().unwrap();
     let up = here.ancestors().skip(1).map(|_| "..");
@@ -129,7 +129,7 @@ fn check(peer: &PeerInfo, path: &Path) {
     }
     #[cfg(target_os = "linux")]
     assert_eq!(processes_in(path) > 0, engine.server_usage().is_some());
-    // A panic closes the engine, and stops its server.
+    // A panic closes the engine and stops its server.
     let panicked = catch_unwind(AssertUnwindSafe(move || {
         write(&mut *engine.session().unwrap(), &mut |tx| {
             tx.put(0, b"after", b"reopening")
@@ -141,7 +141,7 @@ fn check(peer: &PeerInfo, path: &Path) {
     assert_eq!(processes_in(path), 0);
 }
 
-/// How many processes work in a directory.
+/// Returns the number of processes that work in a directory.
 #[cfg(target_os = "linux")]
 fn processes_in(dir: &Path) -> usize {
     std::fs::read_dir("/proc")
@@ -151,7 +151,7 @@ fn processes_in(dir: &Path) -> usize {
         .count()
 }
 
-/// Commits, again and again until no other transaction is in the way.
+/// Commits, and retries until no other transaction conflicts.
 fn write(session: &mut dyn Session, body: &mut Body<'_>) {
     loop {
         match session.transact(Mode::ReadWrite, Wait::Durable, body) {
@@ -192,7 +192,7 @@ fn rollback(engine: &dyn KvEngine) {
         Err(Stop::RolledBack)
     });
     assert!(matches!(undone, Err(Stop::RolledBack)));
-    // A panic undoes as well, and leaves no lock behind.
+    // A panic also rolls back, and leaves no lock held.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let mut session = engine.session().unwrap();
         session.transact(Mode::ReadWrite, Wait::Durable, &mut |tx| {
@@ -340,7 +340,7 @@ fn scans(engine: &dyn KvEngine) {
                 seen.sort_unstable();
                 assert_eq!(seen, keys[..wanted], "{mode:?} {order:?}");
             }
-            // Nothing lies between two neighbours, and nothing before the first or behind the last.
+            // Nothing lies between two neighbours, before the first, or after the last.
             for (from, to) in [
                 ("scan10a", "scan10b"),
                 ("scan", "scan10"),
@@ -357,7 +357,7 @@ fn scans(engine: &dyn KvEngine) {
     }
 }
 
-/// Both of two keys are written by each transaction, so no reader may see them differ.
+/// Each transaction writes both of two keys, so no reader may see them differ.
 fn wholeness(engine: &dyn KvEngine) {
     if !engine.abilities().transactions {
         return;
@@ -424,7 +424,7 @@ fn counters(engine: &dyn KvEngine) {
     }
 }
 
-/// Two threads each take one of two keys away, but only if both are there: one key stays.
+/// Two threads each remove one of two keys, but only if both exist: one key stays.
 fn no_write_skew(engine: &dyn KvEngine) {
     let barrier = Barrier::new(2);
     let both = [&b"left"[..], b"right"];

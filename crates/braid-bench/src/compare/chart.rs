@@ -1,4 +1,5 @@
-//! Drawing a chart: as a file of its own, as an image, and for the report, which has title and legend as HTML.
+//! Drawing of a chart: as a separate file, as an image, and for the report, which has title and
+//! legend as HTML.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -11,22 +12,22 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::Spread;
 use crate::BenchError;
 
-/// The size of a drawing and the position of the plot within it.
+/// Size of a drawing, and position of the plot within it.
 struct Layout {
     size: (u32, u32),
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
-    /// The left end of the title of the vertical axis.
+    /// Left end of the title of the vertical axis.
     y_title: f64,
-    /// The size of the labels' font.
+    /// Font size of the labels.
     label: f64,
-    /// Whether the drawing has its title above the plot, and its legend to the right of it.
+    /// Whether the drawing has a title above the plot and a legend to the right of it.
     has_words: bool,
 }
 
-/// A file of its own.
+/// Layout of a separate file.
 const ALONE: Layout = Layout {
     size: (860, 440),
     left: 74.0,
@@ -38,7 +39,8 @@ const ALONE: Layout = Layout {
     has_words: true,
 };
 
-/// A part of the report: as wide as a phone, so that labels are readable there without scrolling.
+/// Layout of a part of the report: as wide as a phone, so that labels are readable there without
+/// scrolling.
 const IN_PAGE: Layout = Layout {
     size: (400, 310),
     left: 44.0,
@@ -50,22 +52,22 @@ const IN_PAGE: Layout = Layout {
     has_words: false,
 };
 
-/// The size of a curve's sample in the report's legend.
+/// Size of a curve's sample in the report's legend.
 const SAMPLE: (u32, u32) = (26, 14);
 
-/// The width of a character of a label, at most, and the gap between two labels.
+/// Maximum width of a character of a label, and gap between two labels.
 const CHARACTER: f64 = 7.5;
 const GAP: f64 = 8.0;
 
-/// Pixels of an image a unit.
+/// Pixels per unit of an image.
 const IMAGE_SCALE: u32 = 2;
 
-/// What is written and the axes; within the report it takes the page's colour.
+/// Color of text and axes; within the report they take the page's color.
 const INK: RGBColor = RGBColor(0x1f, 0x29, 0x33);
 const INK_NAME: &str = "#1F2933";
 
-/// The one that it is about, then others that can be told apart on white and on black, also by those who see
-/// few colours; shapes tell them apart, too.
+/// Color of Braid, then those of the other engines. They can be told apart on white and on black,
+/// also with a color vision deficiency; the shapes of the markers differ, too.
 const COLORS: [RGBColor; 10] = [
     RGBColor(0xd9, 0x48, 0x1c),
     RGBColor(0x2f, 0x7f, 0xd1),
@@ -83,20 +85,20 @@ const LIMIT_COLOR: RGBColor = RGBColor(0x80, 0x88, 0x90);
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Axis {
-    /// These values, at equal distances.
+    /// Evenly spaced values.
     Steps(Vec<f64>),
-    /// Logarithmic.
+    /// A logarithmic axis.
     Log,
-    /// From zero.
+    /// A linear axis from zero.
     Linear,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// The one that the chart is about, or one of the others, by their place in the list of engines.
+    /// An engine, by its position in the list of engines; Braid is the first.
     Engine(usize),
-    /// What bounds them.
+    /// A limit of the engines.
     Limit,
 }
 
@@ -119,12 +121,12 @@ impl Style {
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) style: Style,
-    /// Where it goes, with the spread of the vertical value.
+    /// Points of the curve, with the spread of the vertical value.
     pub(super) points: Vec<(f64, Spread)>,
 }
 
 impl Series {
-    /// A piece of the curve as SVG, for a legend.
+    /// Returns a sample of the curve as SVG, for a legend.
     pub(super) fn sample(&self) -> std::io::Result<String> {
         let (width, height) = SAMPLE;
         svg(SAMPLE, |area| {
@@ -137,9 +139,9 @@ impl Series {
 /// A chart.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
-    /// Names its files.
+    /// Name of the chart's files.
     pub(super) name: String,
-    /// The workload that it is of.
+    /// Workload of the chart.
     pub(super) workload: String,
     pub(super) title: String,
     pub(super) x_title: &'static str,
@@ -161,13 +163,14 @@ impl Chart {
         Ok([svg, png])
     }
 
-    /// The plot alone as SVG, without a background and in the colour of the text around it.
+    /// Returns the plot alone as SVG, without a background and in the color of the surrounding
+    /// text.
     pub(super) fn plot(&self) -> std::io::Result<String> {
         let text = svg(IN_PAGE.size, |area| self.draw(area, &IN_PAGE, 1.0))?;
         Ok(text.replace(INK_NAME, "currentColor"))
     }
 
-    /// The chart with title and legend as SVG, on white.
+    /// Returns the chart with title and legend as SVG, on white.
     fn svg(&self) -> std::io::Result<String> {
         svg(ALONE.size, |area| {
             area.fill(&WHITE)?;
@@ -228,7 +231,7 @@ impl Chart {
         pen.text(self.x_title, below, size, INK, HPos::Center)?;
         let above = (layout.y_title, top - 12.0);
         pen.text(self.y_title, above, size - 1.0, INK, HPos::Left)?;
-        // The one that it is about comes last, on top.
+        // Draw Braid last, on top.
         for series in self.series.iter().rev() {
             self.draw_series(&pen, series, &x, &y)?;
         }
@@ -258,7 +261,8 @@ impl Chart {
         Ok(())
     }
 
-    /// Names at the right, in the order and as near as can be to the height of the curves' ends.
+    /// Draws the names at the right, in the order of the curves' ends and as close to them as
+    /// possible.
     fn draw_legend<D: DrawingBackend>(
         &self,
         pen: &Pen<'_, D>,
@@ -273,7 +277,7 @@ impl Chart {
             .filter_map(|series| Some((end(series)?, series)))
             .collect();
         names.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Downwards none may touch the one above; upwards none may leave the plot.
+        // Downwards, no name may overlap the previous one; upwards, none may leave the plot.
         let mut lowest = layout.top - LINE;
         for (at, _) in &mut names {
             *at = at.max(lowest + LINE);
@@ -306,7 +310,7 @@ impl Chart {
     }
 }
 
-/// An SVG image of what `draw` draws.
+/// Returns an SVG image of what `draw` draws.
 fn svg(
     size: (u32, u32),
     draw: impl for<'a> FnOnce(&DrawingArea<SVGBackend<'a>, Shift>) -> Drawn<SVGBackend<'a>>,
@@ -325,22 +329,23 @@ fn failed(error: impl std::fmt::Display) -> std::io::Error {
     std::io::Error::other(error.to_string())
 }
 
-/// The font of images; files of text name one of the reader's, and take the widths from this one.
+/// Registers the font of images. SVG files name a font of the reader's system, and take text widths
+/// from this one.
 pub(crate) fn use_font() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let font = epaint_default_fonts::UBUNTU_LIGHT;
-        // It is a font, so this can't fail.
+        // The font is valid, so this cannot fail.
         let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, font);
     });
 }
 
-/// Values to places on the paper.
+/// Maps values to positions on the drawing.
 struct Scale {
     axis: Axis,
-    /// The first and the last value shown.
+    /// First and last value shown.
     shown: (f64, f64),
-    /// Where they are.
+    /// Their positions.
     places: (f64, f64),
 }
 
@@ -362,7 +367,7 @@ impl Scale {
             Axis::Linear if most <= 0.0 => (0.0, 1.0),
             Axis::Linear => (0.0, most * 1.08),
         };
-        // The curves keep away from the frame.
+        // Keep the curves away from the frame.
         let places = match axis {
             Axis::Steps(_) => (from + 24.0, to - 24.0),
             _ => (from, to),
@@ -398,7 +403,7 @@ impl Scale {
     }
 }
 
-/// The labels of a horizontal axis that do not touch the one before them.
+/// Returns the labels of a horizontal axis that do not overlap the previous one.
 fn apart(ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
     let half = |label: &str| label.chars().count() as f64 * CHARACTER / 2.0;
     let mut end = f64::NEG_INFINITY;
@@ -412,7 +417,7 @@ fn apart(ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
     kept
 }
 
-/// Powers of ten with their doubles and halves, as many as there is room for.
+/// Returns powers of ten with their doubles and halves, as many as fit.
 fn log_ticks(from: f64, to: f64) -> Vec<f64> {
     let decades = (to / from).log10();
     let steps: &[f64] = match decades {
@@ -441,7 +446,7 @@ fn linear_ticks(to: f64) -> Vec<f64> {
         .collect()
 }
 
-/// A number for an axis: 1500000 is 1.5M.
+/// Formats a number for an axis: 1500000 is 1.5M.
 fn short(value: f64) -> String {
     let (value, unit) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -449,7 +454,7 @@ fn short(value: f64) -> String {
         v if v >= 1e3 => (v / 1e3, "k"),
         v => (v, ""),
     };
-    // As many digits as it has, of three.
+    // Up to three significant digits.
     let digits = match value {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,
@@ -463,7 +468,7 @@ fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Draws in units of the chart.
+/// Draws in the chart's units.
 struct Pen<'a, D: DrawingBackend> {
     area: &'a DrawingArea<D, Shift>,
     scale: f64,
@@ -519,13 +524,13 @@ impl<D: DrawingBackend> Pen<'_, D> {
         }
     }
 
-    /// A short curve with its marker, for a legend.
+    /// Draws a short curve with its marker, for a legend.
     fn sample(&self, style: Style, (x, y): (f64, f64), width: f64) -> Drawn<D> {
         self.curve(&[(x, y), (x + width, y)], style)?;
         self.marker(style, (x + width / 2.0, y))
     }
 
-    /// Text at the height of its middle.
+    /// Draws text, centered vertically.
     fn text(
         &self,
         text: &str,
@@ -585,7 +590,7 @@ mod tests {
         let steps = Axis::Steps(vec![1.0, 2.0, 8.0]);
         let steps = Scale::new(&steps, std::iter::empty(), 0.0, 100.0);
         assert_eq!([1.0, 2.0, 8.0].map(|v| steps.place(v)), [24.0, 50.0, 76.0]);
-        // Nothing at all, zeroes and one value alone are drawn, too.
+        // Empty data, zeroes and a single value can be drawn, too.
         for values in [vec![], vec![0.0], vec![5.0]] {
             for axis in [Axis::Log, Axis::Linear] {
                 let scale = Scale::new(&axis, values.iter().copied(), 0.0, 1.0);

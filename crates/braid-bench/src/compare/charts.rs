@@ -1,4 +1,4 @@
-//! Which charts a comparison has.
+//! The charts of a comparison.
 
 use super::Spread;
 use super::chart::{Axis, Chart, Series, Style};
@@ -6,8 +6,9 @@ use super::row::BARE_LOG;
 use super::run::{Run, WorkloadInfo};
 use super::summary::{Metric, Point, Summary};
 
-/// For each workload, and each number of commits in flight: throughput against threads, latency against
-/// throughput, and the share of the bare log; of one that loads, records a second and how long it took.
+/// Returns the charts of each workload, for each number of commits in flight: throughput against
+/// threads, latency against throughput, and the share of the bare log. For a load: records per
+/// second, and the duration.
 pub(super) fn all(run: &Run, summary: &Summary) -> Vec<Chart> {
     let mut charts = Vec::new();
     for workload in &run.workloads {
@@ -19,12 +20,12 @@ pub(super) fn all(run: &Run, summary: &Summary) -> Vec<Chart> {
     charts
 }
 
-/// The numbers of commits in flight that a workload was measured with.
+/// Returns the numbers of commits in flight with which a workload was measured.
 pub(super) fn in_flights(summary: &Summary, workload: &str) -> Vec<usize> {
     unique(summary, workload, |point| point.in_flight)
 }
 
-/// The numbers of threads that a workload was measured with.
+/// Returns the numbers of threads with which a workload was measured.
 pub(super) fn threads(summary: &Summary, workload: &str) -> Vec<usize> {
     unique(summary, workload, |point| point.threads)
 }

@@ -1,4 +1,4 @@
-//! The report: one page that needs nothing beside it.
+//! The report: one HTML page without external files.
 
 mod tables;
 
@@ -54,7 +54,7 @@ pub(super) fn report(run: &Run, summary: &Summary, charts: &[Chart]) -> Result<S
     Ok(page.into_string())
 }
 
-/// A plot between its title and its legend, which wraps where the page is narrow.
+/// A plot between its title and its legend, which wraps on a narrow page.
 fn figure(chart: &Chart) -> std::io::Result<Markup> {
     Ok(html! {
         figure {
@@ -67,7 +67,7 @@ fn figure(chart: &Chart) -> std::io::Result<Markup> {
     })
 }
 
-/// What it says, in two sentences, and what to think of it.
+/// The summary in two sentences, and how to read it.
 fn opening(run: &Run, summary: &Summary) -> Markup {
     let own: Vec<_> = summary.points().filter(|p| p.engine == BRAID).collect();
     let beside: Vec<_> = own

@@ -6,27 +6,27 @@ use std::path::Path;
 use braid_io::Topology;
 use serde::{Deserialize, Serialize};
 
-/// A machine. What the system does not say is `unknown`.
+/// A machine. Unknown properties are `unknown`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
-    /// Processors, cores, NUMA nodes.
+    /// Numbers of processors, cores and NUMA nodes.
     pub topology: String,
-    /// Main memory.
+    /// Size of main memory.
     pub memory: String,
-    /// The kernel.
+    /// Kernel version.
     pub kernel: String,
-    /// The file system of the databases: type, device and options.
+    /// File system of the databases: type, device and options.
     pub file_system: String,
-    /// How the block device behind it caches writes.
+    /// Write cache mode of its block device.
     pub write_cache: String,
-    /// The load averages of the last 1, 5 and 15 minutes when the comparison began.
+    /// Load averages of the last 1, 5 and 15 minutes at the start of the comparison.
     pub load: String,
 }
 
 impl Machine {
-    /// This machine, with the file system of the directory `dir`.
+    /// Reads the properties of this machine, with the file system of the directory `dir`.
     #[must_use]
     pub fn read(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
@@ -75,7 +75,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// The mount that holds `dir`: the longest mount point above it, the last of several.
+    /// Returns the mount that contains `dir`: the longest mount point above it, the last of
+    /// several.
     fn of(dir: &Path, mountinfo: &str) -> Option<Self> {
         mountinfo
             .lines()
@@ -101,7 +102,7 @@ impl Mount {
         format!("{} on {} ({})", self.kind, self.source, self.options)
     }
 
-    /// A partition's queue is its disk's.
+    /// Returns the write cache mode; a partition uses its disk's queue.
     fn write_cache(&self) -> Option<String> {
         let dir = Path::new("/sys/dev/block").join(&self.device);
         let read = |dir: &Path| fs::read_to_string(dir.join("queue/write_cache")).ok();

@@ -1,4 +1,4 @@
-//! Running a comparison.
+//! The measurements of a comparison.
 
 use std::fs;
 use std::io;
@@ -16,20 +16,21 @@ use crate::driver::Driver;
 use crate::engines::{KvEngine, Mode, Order, PeerInfo, Stop, Wait, peers};
 use crate::{BenchError, Engine, PROFILE, Report, Spec, Workload, bare_log, measure_device};
 
-/// Threads that read the data once before an engine is measured.
+/// Number of threads that read the data once before an engine is measured.
 const WARMERS: u8 = 8;
 
-/// Log files that Braid makes when it is opened: what it would keep after a while with its default distance between
-/// checkpoints, as `docs/tuning.md` advises. (raft-engine's are made ahead, too.)
+/// Size of the log files that Braid creates when it is opened: what it would keep after a while
+/// with its default distance between checkpoints, as `docs/tuning.md` advises. (Those of
+/// raft-engine are also created in advance.)
 const PREALLOCATED_LOG_BYTES: u64 = 512 << 20;
 
-/// What a comparison is doing.
+/// Progress of a comparison.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The device is measured: what, which test, of how many.
+    /// The device is measured: what, the number of the test, and the number of tests.
     Device(&'a str, usize, usize),
-    /// An engine is filled: the engine, the workload, records so far and in all.
+    /// An engine is loaded: the engine, the workload, records so far and in total.
     Loading(&'a str, Workload, u64, u64),
     /// An engine's data is read once, so that its cache is as it is in service.
     Warming(&'a str, Workload),
@@ -39,25 +40,27 @@ pub enum Event<'a> {
         engine: &'a str,
         /// The workload.
         workload: Workload,
-        /// Its threads.
+        /// Number of threads.
         threads: usize,
-        /// How many measurements are done, with the part of this one.
+        /// Number of finished measurements, including the finished part of this one.
         done: f64,
-        /// Measurements in all.
+        /// Total number of measurements.
         total: usize,
     },
-    /// A measurement is done.
+    /// A measurement has finished.
     Measured(&'a Row),
-    /// Something is not measured, or failed while it was.
+    /// A measurement was skipped, or failed.
     LeftOut(&'a LeftOut),
 }
 
-/// Runs a comparison and records it in [`CompareSpec::out`]; [`draw`](super::draw) makes the report.
+/// Runs a comparison and records it in [`CompareSpec::out`]; [`draw`](super::draw) makes the
+/// report.
 ///
-/// An engine that fails is left out of the rest of the workload, and the comparison goes on.
+/// An engine that fails is left out of the rest of the workload, and the comparison continues.
 ///
 /// # Errors
-/// Those of [`CompareSpec::check`], files that can't be written, and the device's.
+///
+/// Those of [`CompareSpec::check`], files that cannot be written, and the device's errors.
 pub fn compare(spec: &CompareSpec, progress: &mut dyn FnMut(Event<'_>)) -> Result<Run, BenchError> {
     spec.check()?;
     for dir in [&spec.out, &spec.dir] {
@@ -119,19 +122,19 @@ struct Comparison<'a> {
     engines: Vec<&'static PeerInfo>,
     table: Table,
     run: Run,
-    /// Measurements done, and planned.
+    /// Numbers of finished and of planned measurements.
     sequence: usize,
     total: usize,
     progress: &'a mut dyn FnMut(Event<'_>),
 }
 
-/// An engine, or the bare log, and what it is to do for a workload.
+/// An engine or the bare log, and its loads for a workload.
 struct Entrant {
     /// `None` is the bare log.
     peer: Option<&'static PeerInfo>,
     driver: Box<dyn Driver>,
     loads: Vec<Load>,
-    /// What [`Driver::present`] said when the data had just been loaded.
+    /// Result of [`Driver::present`] right after the load.
     present: Option<u64>,
 }
 
@@ -190,7 +193,7 @@ impl Comparison<'_> {
         }
         for (i, mut entrants) in entrants.into_iter().enumerate() {
             let workload = self.spec.workloads[i];
-            // What an interrupted comparison left.
+            // Remove the files of an interrupted comparison.
             for entrant in &entrants {
                 remove(&self.spec.dir.join(entrant.name()))?;
             }
@@ -215,11 +218,11 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Who takes part in a workload.
+    /// Returns the engines that take part in a workload.
     fn entrants(&mut self, workload: Workload) -> Result<Vec<Entrant>, BenchError> {
         let mut loads = self.spec.loads();
         if workload.is_read_only() {
-            // Nothing is in flight.
+            // Keep the loads without commits in flight.
             loads.truncate(self.spec.threads.len());
         }
         let Some(&largest) = loads.iter().max_by_key(|load| load.threads) else {
@@ -291,7 +294,7 @@ impl Comparison<'_> {
         self.check(&engine, driver, entrant.present)
     }
 
-    /// Measures a workload that leaves more data than it found: each load begins with a database of its own.
+    /// Measures a workload that adds data: each load starts with a new database.
     fn visit_anew(
         &mut self,
         workload: Workload,
@@ -314,7 +317,7 @@ impl Comparison<'_> {
         self.check(&engine, driver.as_ref(), present)
     }
 
-    /// Loads what is not there, and reads all once.
+    /// Loads missing data, and reads all data once.
     fn load(
         &mut self,
         engine: &Staged,
@@ -338,7 +341,7 @@ impl Comparison<'_> {
         let (sequence, total) = (self.sequence, self.total);
         let name = engine.name();
         crate::run(engine, driver, spec, &mut |p| {
-            // How far one is that ends by itself is not known.
+            // The progress of a workload that ends by itself is unknown.
             let part = match driver.is_finite() {
                 true => 0.0,
                 false => p.elapsed.as_secs_f64() / p.total.as_secs_f64(),
@@ -413,7 +416,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Braid's options.
+    /// Returns Braid's options.
     fn braid(&self, dir: &Path, workload: Workload) -> Engine {
         let spec = self.spec.spec(workload, self.spec.loads()[0], 1);
         let mut engine = Engine::new(dir, &spec);
@@ -425,7 +428,7 @@ impl Comparison<'_> {
         engine
     }
 
-    /// Opens an engine, and notes how.
+    /// Opens an engine, and records its setting.
     fn open(
         &mut self,
         peer: &PeerInfo,
@@ -473,7 +476,7 @@ fn read_all(engine: &dyn KvEngine, tables: usize) -> Result<(), BenchError> {
             })
         });
         match outcome {
-            // A conflict of a reader: what was read is in the cache all the same.
+            // A reader's conflict is harmless: the data it read is in the cache.
             Ok(_) | Err(Stop::Conflict | Stop::RolledBack) => Ok(()),
             Err(Stop::Failed(error)) => Err(error),
         }

@@ -1,5 +1,5 @@
-//! Braid beside its peers: the same workloads on every engine in one run, engine by engine in turn, with the
-//! device's own limit beside them; recorded as a table, and told as plots and a report.
+//! Comparison of Braid with other engines and with the device's own limit: the same workloads on
+//! every engine in one run, engine by engine in turn. The results are a table, plots and a report.
 
 mod chart;
 mod charts;
@@ -36,33 +36,33 @@ const REPORT: &str = "report.html";
 /// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct CompareSpec {
-    /// What to run, one after the other.
+    /// Workloads, in the order in which they run.
     pub workloads: Vec<Workload>,
-    /// The engines' names; empty for all that this build and this machine have.
+    /// Names of the engines; empty for all that this build and this machine have.
     pub engines: Vec<String>,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Commits that each thread keeps outstanding; engines that always wait are measured with 1 only.
+    /// Commits that each thread keeps in flight; engines that always wait are measured with 1 only.
     pub in_flight: Vec<usize>,
-    /// How often everything is measured.
+    /// Number of repetitions of each measurement.
     pub repeats: usize,
-    /// Time of each measurement.
+    /// Duration of each measurement.
     pub each: Duration,
-    /// Time that runs before each measurement.
+    /// Duration of the run before each measurement.
     pub warm_up: Duration,
-    /// Records to load; `None` for the workload's own.
+    /// Number of records to load; `None` for the workload's default.
     pub records: Option<u64>,
-    /// How many times larger than the engines' caches the data are; `None` for caches that hold three times the data.
+    /// Size of the data relative to the engines' caches; `None` for caches of three times the data.
     pub data_over_pool: Option<f64>,
-    /// Where the databases are; what is in it under an engine's name is removed.
+    /// Directory of the databases; subdirectories with an engine's name are removed.
     pub dir: PathBuf,
-    /// What Braid and the bare log are stored on.
+    /// Device of Braid and the bare log.
     pub device: DeviceChoice,
-    /// Where the results go.
+    /// Directory of the results.
     pub out: PathBuf,
 }
 
-/// What is asked of an engine at a time.
+/// A load of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
     threads: usize,
@@ -70,7 +70,8 @@ struct Load {
 }
 
 impl CompareSpec {
-    /// The update workloads, 1 to 32 waiting threads, three repeats of five seconds, all engines.
+    /// Returns the defaults: the update workloads, 1 to 32 waiting threads, three repeats of five
+    /// seconds, all engines.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>, out: impl Into<PathBuf>) -> Self {
         CompareSpec {
@@ -89,11 +90,13 @@ impl CompareSpec {
         }
     }
 
-    /// Whether the parameters make sense and the engines that they name are here.
+    /// Checks the parameters, and that the named engines are available.
     ///
     /// # Errors
-    /// [`BenchError::Option`] names the first parameter that makes no sense, also an output directory that has
-    /// results already; [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`] an engine.
+    ///
+    /// [`BenchError::Option`] names the first invalid parameter, such as an output directory that
+    /// already contains results; [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`] name
+    /// an engine.
     pub fn check(&self) -> Result<(), BenchError> {
         let wrong = |option, wanted: &str, given: String| {
             Err(BenchError::Option {
@@ -133,7 +136,7 @@ impl CompareSpec {
         Ok(())
     }
 
-    /// All loads, the waiting ones first.
+    /// Returns all loads, those without commits in flight first.
     fn loads(&self) -> Vec<Load> {
         let of = |&in_flight: &usize| {
             let load = move |&threads| Load { threads, in_flight };
@@ -155,7 +158,7 @@ impl CompareSpec {
         }
     }
 
-    /// The engines to measure, Braid first.
+    /// Returns the engines to measure, Braid first.
     fn chosen(&self) -> Result<Vec<&'static PeerInfo>, BenchError> {
         let all = peers();
         if self.engines.is_empty() {

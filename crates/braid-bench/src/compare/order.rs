@@ -1,16 +1,17 @@
-//! The order of a comparison: round robin over the engines in every repeat, so that the drift of a machine
-//! hits all of them alike.
+//! The order of a comparison: round robin over the engines in every repeat, so that the drift of a
+//! machine affects all engines alike.
 
 /// A visit to an engine: it is opened, measured at all loads, and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Visit {
-    /// From 1.
+    /// Number of the repeat, from 1.
     pub(super) repeat: usize,
-    /// Place in the list of engines.
+    /// Position in the list of engines.
     pub(super) engine: usize,
 }
 
-/// All engines in every repeat. Each repeat begins with another one, so that none always follows the same.
+/// Returns all engines for every repeat. Each repeat starts with another engine, so that no engine
+/// always follows the same one.
 pub(super) fn visits(repeats: usize, engines: usize) -> Vec<Visit> {
     let turns = |repeat: usize| {
         (0..engines).map(move |turn| Visit {

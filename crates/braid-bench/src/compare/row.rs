@@ -1,4 +1,4 @@
-//! One measurement, as it is recorded.
+//! A recorded measurement.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -9,68 +9,70 @@ use super::stages::StageMeans;
 use crate::bare_log::BareLogReport;
 use crate::{BenchError, Report};
 
-/// The name under which the bare log stands among the engines.
+/// Name of the bare log in the list of engines.
 pub const BARE_LOG: &str = "bare-log";
 
-/// What one engine did at one load in one repeat; a line of `measurements.csv`. `None` is what the engine
-/// does not count, or what the load has none of.
+/// Measurement of one engine at one load in one repeat; a line of `measurements.csv`. `None` if the
+/// engine does not count the value, or if the load does not have it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Place in the order of the run, from 0.
+    /// Position in the order of the run, from 0.
     pub sequence: usize,
-    /// The repeat, from 1.
+    /// Number of the repeat, from 1.
     pub repeat: usize,
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: String,
-    /// The engine's name, or [`BARE_LOG`].
+    /// Name of the engine, or [`BARE_LOG`].
     pub engine: String,
     /// Threads that issued transactions.
     pub threads: usize,
-    /// Commits that each thread kept outstanding.
+    /// Commits that each thread kept in flight.
     pub in_flight: usize,
-    /// Seconds measured.
+    /// Duration of the measurement, in seconds.
     pub seconds: f64,
-    /// Transactions a second: durable commits and read-only transactions.
+    /// Transactions per second: durable commits and read-only transactions.
     pub tx_per_s: f64,
-    /// Records a second, of a workload that loads them.
+    /// Records per second, for a workload that loads records.
     #[serde(default)]
     pub records_per_s: Option<f64>,
-    /// Megabytes of keys and values a second, of the same.
+    /// Megabytes of keys and values per second, for a workload that loads records.
     #[serde(default)]
     pub mb_per_s: Option<f64>,
-    /// Durable commits a second.
+    /// Durable commits per second.
     pub commits_per_s: f64,
-    /// Attempts that ended in a conflict and were retried, a transaction.
+    /// Attempts per transaction that ended in a conflict and were retried.
     pub aborts_per_tx: f64,
-    /// Mean latency in microseconds: of commits from the call to durable, of reads if nothing commits.
+    /// Mean latency in microseconds: of commits, from the call to durability; of reads, if nothing
+    /// commits.
     pub mean_us: Option<f64>,
-    /// Median of the same.
+    /// Median of the latency.
     pub p50_us: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the latency.
     pub p99_us: f64,
-    /// 99.9th percentile of the same.
+    /// 99.9th percentile of the latency.
     pub p999_us: f64,
     /// Median latency of reads and scans in microseconds.
     pub read_p50_us: Option<f64>,
-    /// 99th percentile of the same.
+    /// 99th percentile of the latency of reads and scans.
     pub read_p99_us: Option<f64>,
-    /// Commits whose stages the next four are the means of.
+    /// Number of commits over which the following four means are taken.
     pub staged: usize,
-    /// Microseconds from the begin to the call of commit.
+    /// Microseconds from the beginning of the transaction to the call of `commit`.
     pub execute_us: Option<f64>,
-    /// Microseconds from there to the begin of the log write that made it durable.
+    /// Microseconds from the call of `commit` to the beginning of the log write that made it
+    /// durable.
     pub queue_us: Option<f64>,
-    /// Microseconds that this durable write took.
+    /// Microseconds of this log write.
     pub write_us: Option<f64>,
-    /// Microseconds from its end until the committer knew.
+    /// Microseconds from the end of the log write to the return of `commit`.
     pub notify_us: Option<f64>,
-    /// Processor time a transaction in microseconds.
+    /// Processor time per transaction, in microseconds.
     pub cpu_us_per_tx: f64,
-    /// Bytes written to the log a transaction, headers and padding included.
+    /// Bytes written to the log per transaction, including headers and padding.
     pub log_bytes_per_tx: Option<f64>,
-    /// Bytes that reached the device a transaction.
+    /// Bytes written to the device per transaction.
     pub device_bytes_per_tx: Option<f64>,
-    /// Durable writes or syncs of the log a second.
+    /// Durable writes or syncs of the log per second.
     pub flushes_per_s: Option<f64>,
 }
 
@@ -107,7 +109,8 @@ impl Row {
         }
     }
 
-    /// That of a workload that loads all its records from the first transaction to the last.
+    /// Returns the row of a workload that loads all its records, from the first transaction to the
+    /// last.
     pub(super) fn of_load(report: &Report, stages: StageMeans) -> Self {
         Row {
             records_per_s: Some(report.records as f64 / report.seconds.max(f64::MIN_POSITIVE)),
@@ -135,8 +138,8 @@ impl Row {
     }
 }
 
-/// The file of all rows. Each is on the disk's way before the next measurement begins, so that an
-/// interrupted comparison has lost nothing.
+/// The file of all rows. Each row is written before the next measurement begins, so that an
+/// interrupted comparison loses nothing.
 pub(super) struct Table {
     path: PathBuf,
     writer: csv::Writer<File>,
@@ -197,7 +200,7 @@ mod tests {
             panic!("no rows are overwritten");
         };
         assert!(error.to_string().contains("rows.csv"), "{error}");
-        // What was recorded before these columns were there is read, too.
+        // Files that were recorded before these columns existed can be read, too.
         let old: Vec<String> = std::fs::read_to_string(&path)
             .unwrap()
             .lines()

@@ -1,4 +1,4 @@
-//! What a comparison was of: everything about it that is not a measurement.
+//! The circumstances of a comparison: everything except the measurements.
 
 use std::path::Path;
 
@@ -8,58 +8,58 @@ use super::machine::Machine;
 use super::summary::Metric;
 use crate::{BenchError, DeviceReport};
 
-/// The parameters, the machine and the engines of a comparison; `run.json` beside the measurements.
+/// Parameters, machine and engines of a comparison; stored in `run.json`, next to the measurements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// When it began (UTC).
+    /// Start of the comparison (UTC).
     pub began: String,
     /// The machine.
     pub machine: Machine,
     /// Braid's version, and the profile of the build.
     pub build: String,
-    /// Whether the build is optimized; figures of one that is not are worth nothing.
+    /// Whether the build is optimized; figures of an unoptimized build are meaningless.
     pub optimized: bool,
-    /// Seconds of each measurement.
+    /// Duration of each measurement, in seconds.
     pub seconds: f64,
-    /// Seconds that run before each.
+    /// Duration of the run before each measurement, in seconds.
     pub warm_up: f64,
-    /// Repeats.
+    /// Number of repeats.
     pub repeats: usize,
-    /// How many times larger than the engines' caches the data were, if they did not fit.
+    /// Size of the data relative to the engines' caches, if it exceeds them.
     #[serde(default)]
     pub data_over_pool: Option<f64>,
     /// The workloads in the order in which they ran.
     pub workloads: Vec<WorkloadInfo>,
     /// The engines, Braid first.
     pub engines: Vec<EngineInfo>,
-    /// Checks of the data after a visit that found something: the engine, the workload, and what.
+    /// Failed checks of the data after a visit: the engine, the workload, and the violation.
     pub violations: Vec<String>,
-    /// What was not measured, and why.
+    /// Measurements that were left out, and why.
     pub left_out: Vec<LeftOut>,
-    /// What the device itself can do, measured before everything else.
+    /// Limits of the device, measured before everything else.
     pub device: Vec<DeviceLimit>,
 }
 
 /// A workload of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadInfo {
-    /// The name on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// What it does.
+    /// Description of the workload.
     pub about: String,
-    /// Records loaded.
+    /// Number of records loaded.
     pub records: u64,
-    /// Bytes of each value.
+    /// Size of each value, in bytes.
     pub value_size: usize,
-    /// Whether no transaction writes.
+    /// Whether all transactions only read.
     pub read_only: bool,
-    /// Whether it ends by itself: a load, which is timed as a whole.
+    /// Whether the workload ends by itself: a load, which is timed as a whole.
     #[serde(default)]
     pub finite: bool,
 }
 
 impl WorkloadInfo {
-    /// What says how fast it went.
+    /// Returns the metric that measures its speed.
     #[must_use]
     pub fn rate(&self) -> Metric {
         match self.finite {
@@ -72,41 +72,41 @@ impl WorkloadInfo {
 /// An engine of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineInfo {
-    /// The name on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// What it is.
+    /// Description of the engine.
     pub about: String,
-    /// The version of what was linked or started.
+    /// Version of the linked library, or of the started server.
     pub version: String,
-    /// How it was opened, and what makes its commits durable.
+    /// How the engine was opened, and what makes its commits durable.
     pub setting: String,
-    /// Whether it was serializable; what is weaker has less to do.
+    /// Whether the engine was serializable; weaker isolation has less work to do.
     pub serializable: bool,
 }
 
-/// Something that was not measured.
+/// A measurement that was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// The engine.
+    /// Name of the engine.
     pub engine: String,
-    /// The workload, or `everything`.
+    /// Name of the workload, or `everything`.
     pub workload: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
 /// A measurement of the device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimit {
-    /// What was done.
+    /// Name of the test.
     pub test: String,
-    /// Threads, strands or operations at once.
+    /// Number of concurrent threads, strands or operations.
     pub depth: usize,
-    /// Bytes of one operation.
+    /// Size of one operation, in bytes.
     pub bytes: usize,
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_s: f64,
-    /// Median of one operation in microseconds.
+    /// Median time of one operation, in microseconds.
     pub p50_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,

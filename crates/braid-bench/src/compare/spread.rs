@@ -1,20 +1,20 @@
 //! Medians and spread.
 
-/// What several repeats of a measurement gave.
+/// Values of several repeats of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The median; of an even number, the mean of the two in the middle.
+    /// Median; for an even number of values, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// Minimum.
     pub min: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
-    /// How many there were.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// That of some numbers; `None` of none.
+    /// Returns the spread of some values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -33,7 +33,7 @@ impl Spread {
         })
     }
 
-    /// Whether some value lies within both.
+    /// Returns whether the two ranges overlap.
     #[must_use]
     pub fn overlaps(&self, other: &Spread) -> bool {
         self.min <= other.max && other.min <= self.max

@@ -1,10 +1,10 @@
-//! Where the time of a commit goes.
+//! The stages of a commit.
 //!
-//! [`Staged`] stands in front of an engine and notes when a transaction began, called commit, and was
-//! durable. [`LogWrites`] stands in front of Braid's device and notes when each durable write began and
-//! ended. A commit is taken to be made durable by the first write that began after it called commit and
-//! ended before it was acknowledged. A commit that was still on its way into the log when that write began
-//! was made durable by the next one, and part of its waiting then counts as notification.
+//! [`Staged`] wraps an engine and records when a transaction began, called `commit`, and was
+//! durable. [`LogWrites`] wraps Braid's device and records when each durable write began and ended.
+//! A commit is assumed to be made durable by the first write that began after the call of `commit`
+//! and ended before the acknowledgement. If a commit was not yet in the log when that write began,
+//! the next write made it durable, and part of its wait counts as notification.
 
 use std::io;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::engines::{
 };
 use crate::{BenchError, Usage};
 
-/// One commit in so many is timed.
+/// One of this many commits is timed.
 const SAMPLE: u64 = 8;
 
-/// The times of a sampled commit.
+/// Times of a sampled commit.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     begun: Instant,
@@ -34,19 +34,19 @@ struct Sample {
 /// Means of the stages, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct StageMeans {
-    /// Commits that they are the means of.
+    /// Number of commits of the means.
     pub(super) count: usize,
     pub(super) execute_us: Option<f64>,
-    /// `None`, as the two that follow, where the log's writes are not seen.
+    /// `None`, as are the following two, if the log's writes are not observed.
     pub(super) queue_us: Option<f64>,
     pub(super) write_us: Option<f64>,
     pub(super) notify_us: Option<f64>,
 }
 
-/// Durable writes, from begin to end, in the order of their ends.
+/// Beginnings and ends of durable writes, ordered by their ends.
 type Writes = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
-/// An engine whose commits are timed. Only those that wait: what happens to one in flight is not seen here.
+/// An engine whose waiting commits are timed. Commits in flight cannot be timed here.
 pub(super) struct Staged {
     inner: Box<dyn KvEngine>,
     samples: Mutex<Vec<Sample>>,
@@ -58,7 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Staged {
-    /// `writes` are those of the engine's log, if they are seen.
+    /// Wraps an engine; `writes` are the writes of its log, if they are observed.
     pub(super) fn new(inner: Box<dyn KvEngine>, writes: Option<&LogWrites>) -> Self {
         Staged {
             inner,
@@ -67,7 +67,7 @@ impl Staged {
         }
     }
 
-    /// The stages of what began from `from` on; forgets all samples.
+    /// Returns the stages of the commits that began after `from`, and discards all samples.
     pub(super) fn take(&self, from: Instant) -> StageMeans {
         let mut samples = std::mem::take(&mut *lock(&self.samples));
         samples.retain(|sample| sample.begun >= from);
@@ -206,7 +206,7 @@ impl Drop for StagedSession<'_> {
     }
 }
 
-/// A device in front of another that notes when durable writes begin and end.
+/// A device wrapper that records when durable writes begin and end.
 pub(super) type LogWrites = LayeredDevice<NotedWrites>;
 
 #[derive(Clone, Debug, Default)]
@@ -237,7 +237,7 @@ mod tests {
             durable: at(durable),
         };
         let writes = vec![(at(100), at(200)), (at(210), at(310)), (at(320), at(420))];
-        // One that waits for a write under way, and one whose thread wakes late.
+        // One commit that waits for a write in flight, and one whose thread wakes late.
         let samples = [sample(80, 110, 320), sample(30, 90, 330)];
         let found = means(&samples, Some(writes.clone()));
         assert_eq!(found.count, 2);
@@ -245,9 +245,9 @@ mod tests {
         assert_eq!(found.queue_us, Some(f64::midpoint(100.0, 10.0)));
         assert_eq!(found.write_us, Some(100.0));
         assert_eq!(found.notify_us, Some(f64::midpoint(10.0, 130.0)));
-        // Acknowledged before any write behind it ended: not ours to tell.
+        // Acknowledged before the end of any later write: no stages are known.
         assert_eq!(means(&[sample(80, 110, 300)], Some(writes)).count, 0);
-        // Where no writes are seen.
+        // Without observed writes.
         let found = means(&samples, None);
         assert_eq!((found.count, found.execute_us), (2, Some(45.0)));
         assert_eq!(found.queue_us, None);

@@ -1,21 +1,21 @@
-//! Medians over the repeats, and what follows from them.
+//! Medians over the repeats, and comparisons of them.
 
 use super::Spread;
 use super::row::{BARE_LOG, Row};
 
-/// The engine whose comparison this is.
+/// Name of the engine that is compared with the others.
 pub(super) const BRAID: &str = "braid";
 
-/// An engine under a load of a workload.
+/// A load of an engine by a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: String,
-    /// The engine's name.
+    /// Name of the engine.
     pub engine: String,
-    /// Its threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Commits that each kept outstanding.
+    /// Commits that each thread kept in flight.
     pub in_flight: usize,
 }
 
@@ -29,7 +29,7 @@ impl Point {
         }
     }
 
-    /// The same for another engine.
+    /// Returns the same load of another engine.
     #[must_use]
     pub fn with_engine(&self, engine: &str) -> Self {
         Point {
@@ -42,15 +42,15 @@ impl Point {
 /// A column of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Transactions a second.
+    /// Transactions per second.
     Throughput,
-    /// Records loaded a second.
+    /// Records loaded per second.
     Records,
-    /// Megabytes of them a second.
+    /// Megabytes loaded per second.
     Megabytes,
-    /// Seconds that it took.
+    /// Duration, in seconds.
     Elapsed,
-    /// Durable commits a second.
+    /// Durable commits per second.
     Commits,
     /// Median latency in microseconds.
     P50,
@@ -60,26 +60,26 @@ pub enum Metric {
     P999,
     /// 99th percentile of reads in microseconds.
     ReadP99,
-    /// Microseconds until commit is called.
+    /// Microseconds until the call of `commit`.
     Execute,
-    /// Microseconds from there to the log write.
+    /// Microseconds from the call of `commit` to the log write.
     Queue,
     /// Microseconds of the log write.
     Write,
-    /// Microseconds from its end until the committer knows.
+    /// Microseconds from the end of the log write to the return of `commit`.
     Notify,
     /// Mean latency in microseconds.
     Mean,
-    /// Processor time a transaction in microseconds.
+    /// Processor time per transaction, in microseconds.
     Cpu,
-    /// Log bytes a transaction.
+    /// Log bytes per transaction.
     LogBytes,
-    /// Device bytes a transaction.
+    /// Device bytes per transaction.
     DeviceBytes,
 }
 
 impl Metric {
-    /// Those by which engines are held against each other.
+    /// Metrics by which engines are compared.
     pub(super) const COMPARED: [Metric; 5] = [
         Metric::Throughput,
         Metric::Records,
@@ -88,7 +88,7 @@ impl Metric {
         Metric::DeviceBytes,
     ];
 
-    /// Words for a report, with the unit.
+    /// Returns the name for a report, with the unit.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -112,7 +112,7 @@ impl Metric {
         }
     }
 
-    /// The column's value, if the row has one.
+    /// Returns the column's value, if the row has one.
     #[must_use]
     pub fn of(self, row: &Row) -> Option<f64> {
         match self {
@@ -136,7 +136,7 @@ impl Metric {
         }
     }
 
-    /// How many times better `a` is than `b`.
+    /// Returns how many times better `a` is than `b`.
     #[must_use]
     pub fn advantage(self, a: f64, b: f64) -> f64 {
         match self {
@@ -146,18 +146,18 @@ impl Metric {
     }
 }
 
-/// A place where a peer's median is better than Braid's.
+/// A point at which another engine's median is better than Braid's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// Where; the engine is the peer.
+    /// The point; the engine is the better one.
     pub point: Point,
-    /// In what.
+    /// The metric.
     pub metric: Metric,
-    /// Braid's.
+    /// Braid's values.
     pub braid: Spread,
-    /// The peer's, the best of all.
+    /// Values of the best other engine.
     pub peer: Spread,
-    /// How many times better it is.
+    /// How many times better the other engine is.
     pub factor: f64,
 }
 
@@ -168,7 +168,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// That of some rows, in any order.
+    /// Summarizes rows, in any order.
     #[must_use]
     pub fn new(rows: &[Row]) -> Self {
         let mut points: Vec<(Point, Vec<Row>)> = Vec::new();
@@ -182,7 +182,7 @@ impl Summary {
         Summary { points }
     }
 
-    /// All points, in the order of their first measurement.
+    /// Returns all points, in the order of their first measurement.
     pub fn points(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().map(|(point, _)| point)
     }
@@ -192,13 +192,14 @@ impl Summary {
         found.map_or(&[], |(_, rows)| rows)
     }
 
-    /// A metric's median and spread at a point; `None` if it was not measured.
+    /// Returns a metric's median and spread at a point; `None` if it was not measured.
     #[must_use]
     pub fn spread(&self, point: &Point, metric: Metric) -> Option<Spread> {
         Spread::of(self.rows(point).iter().filter_map(|row| metric.of(row)))
     }
 
-    /// The part of the bare log's commits a second that an engine reached, each repeat against its own.
+    /// Returns the fraction of the bare log's commits per second that an engine reached, each
+    /// repeat compared with its own bare log.
     #[must_use]
     pub fn share(&self, point: &Point) -> Option<Spread> {
         let limits = self.rows(&point.with_engine(BARE_LOG));
@@ -209,7 +210,7 @@ impl Summary {
         Spread::of(shares)
     }
 
-    /// The peer with the best median at the load of `point`.
+    /// Returns the other engine with the best median at the load of `point`.
     #[must_use]
     pub fn best_peer(&self, point: &Point, metric: Metric) -> Option<(Point, Spread)> {
         let peers = self.points().filter(|p| {
@@ -224,14 +225,15 @@ impl Summary {
             })
     }
 
-    /// Where a peer is better than Braid, metric by metric, the largest factor first.
+    /// Returns the points at which another engine is better than Braid, metric by metric, the
+    /// largest factor first.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = Vec::new();
         for metric in Metric::COMPARED {
             let first = losses.len();
             for braid in self.points().filter(|p| p.engine == BRAID) {
-                // Of a load both say the same, and records say it better.
+                // For a load, throughput and records are equivalent; report records.
                 let is_load = self.spread(braid, Metric::Records).is_some();
                 if is_load && metric == Metric::Throughput {
                     continue;

@@ -1,4 +1,4 @@
-//! Braid behind the trait that its peers share.
+//! Braid behind the trait of all engines.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub struct BraidEngine {
 }
 
 impl BraidEngine {
-    /// The tables `names` of an open database, created if they are missing.
+    /// Opens the tables `names` of a database, and creates missing ones.
     ///
     /// # Errors
     /// The database's own.
@@ -52,14 +52,14 @@ impl BraidEngine {
         })
     }
 
-    /// With the words for reports on how the database was opened.
+    /// Sets the description of how the database was opened, for reports.
     #[must_use]
     pub fn described(mut self, setting: Setting) -> Self {
         self.setting = setting;
         self
     }
 
-    /// The database.
+    /// Returns the database.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.db

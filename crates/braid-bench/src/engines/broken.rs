@@ -1,4 +1,4 @@
-//! Engines with defects, to see that checks find them.
+//! Engines with defects, to test that the checks find them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::BenchError;
 
-/// What goes wrong, once in a while.
+/// A defect that occurs occasionally.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Defect {
     /// A transaction is acknowledged and lost.
@@ -21,7 +21,7 @@ pub(crate) enum Defect {
     LosesRemoval(TableId),
 }
 
-/// One in so many opportunities is spoilt.
+/// One of this many operations is spoilt.
 const EVERY: u64 = 23;
 
 /// Braid with a defect.

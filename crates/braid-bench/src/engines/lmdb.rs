@@ -37,7 +37,8 @@ pub(super) fn open(
         .map_size(1 << 40)
         .max_readers(1024)
         .max_dbs(u32::try_from(tables.len()).unwrap_or(u32::MAX));
-    // SAFETY: the files in a directory of the benchmark are changed by nobody else while they are mapped.
+    // SAFETY: no other process changes the files in the benchmark's directory while they are
+    // mapped.
     let env = unsafe { options.open(dir) }.map_err(failed)?;
     let mut tx = env.write_txn().map_err(failed)?;
     let tables = tables
@@ -49,7 +50,7 @@ pub(super) fn open(
     Ok(Box::new(Lmdb { env, tables }))
 }
 
-/// heed's error may hold what is neither `Send` nor `Sync`.
+/// Converts an error of heed, which may contain values that are not `Send` or `Sync`.
 fn failed(error: ::heed::Error) -> BenchError {
     BenchError::peer("lmdb", error.to_string())
 }
@@ -76,7 +77,7 @@ impl KvEngine for Lmdb {
         Ok(Box::new(LmdbSession(self)))
     }
 
-    /// Nothing is left to do: each commit leaves a complete tree.
+    /// No work is left: each commit leaves a complete tree.
     fn settle(&self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -140,7 +141,7 @@ fn scan(
     order: Order,
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
-    // LMDB has no empty key, and takes none as a bound either.
+    // LMDB has no empty key, and does not accept one as a bound.
     if to.is_empty() {
         return Ok(());
     }

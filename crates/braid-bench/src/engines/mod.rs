@@ -1,10 +1,12 @@
-//! What a workload needs of a storage engine, so that it runs alike on Braid and on its peers.
+//! The interface between workloads and storage engines, so that a workload runs alike on Braid and
+//! on other engines.
 //!
-//! A [`KvEngine`] is open and shared by all threads; each of them takes a [`Session`] and runs
+//! A [`KvEngine`] is open and shared by all threads. Each thread opens a [`Session`] and runs
 //! [`Transaction`]s over ordered tables of bytes. Every engine commits durably: an acknowledged
-//! transaction is on the device, whatever the engine's own default is. [`peers`] lists the engines and
-//! [`open`] opens one by name. Braid is always there; the others need the crate's features, one an engine
-//! (`peer-redb`, …) or `peers` for all of them. docs/peers.md has their settings.
+//! transaction is on the device, whatever the engine's default is. [`peers`] lists the engines, and
+//! [`open`] opens one by name. Braid is always available. The others need the crate's features: one
+//! for each engine (`peer-redb`, …), or `peers` for all of them. docs/peers.md describes their
+//! settings.
 
 mod braid;
 #[cfg(test)]
@@ -36,20 +38,20 @@ pub use self::registry::{PeerInfo, open, peers};
 
 use crate::{BenchError, Usage};
 
-/// A table, as its place in the list of names that the engine was opened with.
+/// A table, as its position in the list of names that the engine was opened with.
 pub type TableId = usize;
 
-/// What an engine can do; a workload that needs more skips it and says so.
+/// Abilities of an engine. A workload that needs more skips the engine and says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Transactions of several operations, which other threads see whole or not at all.
+    /// Transactions of several operations, which are atomic for other threads.
     pub transactions: bool,
-    /// What [`Transaction::get_for_update`] returned is still the newest when the transaction commits, so no
-    /// update of another transaction is lost.
+    /// The value returned by [`Transaction::get_for_update`] is still the newest when the
+    /// transaction commits, so no update is lost.
     pub updates: bool,
     /// Concurrent transactions behave as if they ran one after the other.
     pub serializable: bool,
-    /// Reads, not only writes: a bare log has none.
+    /// Reads; a bare log only writes.
     pub reads: bool,
     /// Ordered scans.
     pub scans: bool,
@@ -58,7 +60,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// Needs or has nothing but durable writes.
+    /// Only durable writes.
     pub const NONE: Abilities = Abilities {
         transactions: false,
         updates: false,
@@ -68,7 +70,7 @@ impl Abilities {
         in_flight: false,
     };
 
-    /// The first of the abilities in `needed` that is missing here.
+    /// Returns the first ability in `needed` that is missing here.
     #[must_use]
     pub fn missing(self, needed: Abilities) -> Option<&'static str> {
         [
@@ -84,7 +86,7 @@ impl Abilities {
         .map(|(_, _, name)| name)
     }
 
-    /// Those of most embedded engines.
+    /// Abilities of most embedded engines.
     pub(crate) const SERIALIZABLE: Abilities = Abilities {
         transactions: true,
         updates: true,
@@ -93,22 +95,22 @@ impl Abilities {
         scans: true,
         in_flight: false,
     };
-    /// Snapshots or locks keep updates apart, and nothing more.
+    /// Snapshots or locks that prevent lost updates, without serializability.
     pub(crate) const UPDATES: Abilities = Abilities {
         serializable: false,
         ..Abilities::SERIALIZABLE
     };
-    /// Atomic batches of writes, and nothing more.
+    /// Only atomic batches of writes.
     pub(crate) const BATCHES: Abilities = Abilities {
         updates: false,
         ..Abilities::UPDATES
     };
-    /// Single keys and transactions of them, but no order.
+    /// Single keys and transactions of them, without order.
     pub(crate) const KEYS: Abilities = Abilities {
         scans: false,
         ..Abilities::SERIALIZABLE
     };
-    /// A log alone.
+    /// Only a log.
     pub(crate) const LOG: Abilities = Abilities {
         reads: false,
         scans: false,
@@ -119,10 +121,10 @@ impl Abilities {
 /// Why a transaction did not commit.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// It met another one; the same again may succeed.
+    /// It conflicts with another transaction; running it again may succeed.
     #[error("conflict")]
     Conflict,
-    /// Its own body wanted it undone.
+    /// Its body requested the rollback.
     #[error("rolled back")]
     RolledBack,
     /// The engine failed, which ends the run.
@@ -140,7 +142,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Refuses to write where that was not asked for.
+    /// Refuses a write in a read-only transaction.
     fn writable(self) -> Result<(), Stop> {
         match self {
             Mode::ReadWrite => Ok(()),
@@ -161,22 +163,22 @@ pub enum Wait {
 /// How a commit was acknowledged.
 #[derive(Debug)]
 pub enum Acknowledgement {
-    /// It is durable.
+    /// The transaction is durable.
     Durable,
-    /// It will be once the ticket says so.
+    /// The transaction is durable once the ticket says so.
     Pending(::braid::Ticket),
 }
 
-/// What an engine has counted since it was opened; `None` is what it does not count.
+/// Counters of an engine since it was opened; `None` for those that it does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Bytes written to the log's device, headers and padding included.
+    /// Bytes written to the log's device, including headers and padding.
     pub log_bytes: Option<u64>,
-    /// Durable writes or syncs of the log.
+    /// Number of durable writes or syncs of the log.
     pub flushes: Option<u64>,
-    /// Checkpoints published.
+    /// Number of completed checkpoints.
     pub checkpoints: Option<u64>,
-    /// Pages read from the data file.
+    /// Number of pages read from the data file.
     pub page_reads: Option<u64>,
 }
 
@@ -185,7 +187,7 @@ pub struct Counters {
 pub struct Setting {
     /// What makes its commits durable.
     pub protocol: String,
-    /// What it is stored on; `memory` if nothing reaches a device.
+    /// Its device; `memory` if nothing reaches a device.
     pub device: String,
 }
 
@@ -200,50 +202,54 @@ impl Default for Setting {
 
 /// An open engine.
 pub trait KvEngine: Send + Sync {
-    /// The name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// Returns the engine's abilities.
     fn abilities(&self) -> Abilities;
 
-    /// One thread's handle; made on the thread that uses it.
+    /// Opens a handle for the calling thread.
     ///
     /// # Errors
+    ///
     /// The engine's own.
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError>;
 
-    /// Brings the data into the state of long service after a load: checkpointed, compacted.
+    /// Brings the data into its state after long service: checkpointed, compacted.
     ///
     /// # Errors
+    ///
     /// The engine's own.
     fn settle(&self) -> Result<(), BenchError>;
 
-    /// What it has counted since it was opened.
+    /// Returns the counters since the engine was opened.
     fn counters(&self) -> Counters {
         Counters::default()
     }
 
-    /// How it was opened, for reports.
+    /// Returns how the engine was opened, for reports.
     fn setting(&self) -> Setting {
         Setting::default()
     }
 
-    /// What the processes of an engine that is a server have used since they were started; `None` for an
-    /// engine inside this process, whose use is this process's.
+    /// Returns the resources used by the processes of a server since they were started; `None` for
+    /// an engine inside this process, whose use is part of this process's.
     fn server_usage(&self) -> Option<Usage> {
         None
     }
 }
 
-/// The body of a transaction. It is called once an attempt.
+/// Body of a transaction, called once for each attempt.
 pub type Body<'a> = dyn FnMut(&mut dyn Transaction) -> Result<(), Stop> + 'a;
 
-/// One thread's way into an engine.
+/// One thread's handle of an engine.
 pub trait Session {
-    /// One attempt: begins a transaction, runs `body`, and commits, or undoes everything if `body` fails.
+    /// Makes one attempt: begins a transaction, runs `body`, and commits, or rolls back if `body`
+    /// fails.
     ///
     /// # Errors
-    /// [`Stop::Conflict`] from the engine, what `body` returned, or the engine's failure.
+    ///
+    /// [`Stop::Conflict`] from the engine, the error of `body`, or the engine's failure.
     fn transact(
         &mut self,
         mode: Mode,
@@ -251,7 +257,7 @@ pub trait Session {
         body: &mut Body<'_>,
     ) -> Result<Acknowledgement, Stop>;
 
-    /// Reads one key outside of any transaction, by the engine's cheapest way.
+    /// Reads one key outside of any transaction, in the engine's cheapest way.
     ///
     /// # Errors
     /// The engine's own.
@@ -270,16 +276,16 @@ pub trait Session {
     }
 }
 
-/// Which end of a range a scan begins at.
+/// End of a range at which a scan begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// From the smallest key up.
+    /// From the smallest key upward.
     Ascending,
-    /// From the largest key down.
+    /// From the largest key downward.
     Descending,
 }
 
-/// Visits the records of a range from the end that `order` names, until `visit` wants no more.
+/// Visits the records of a range from the end that `order` names, until `visit` returns `false`.
 fn walk<R>(
     mut range: impl DoubleEndedIterator<Item = R>,
     order: Order,
@@ -296,9 +302,9 @@ fn walk<R>(
     Ok(())
 }
 
-/// A running transaction. Values are lent to closures, so that no engine has to copy them.
+/// A running transaction. It passes values to closures, so that no engine has to copy them.
 pub trait Transaction {
-    /// Calls `found` with the value of `key`; returns whether there is one.
+    /// Calls `found` with the value of `key`; returns whether the key exists.
     ///
     /// # Errors
     /// A conflict or the engine's failure.
@@ -309,7 +315,8 @@ pub trait Transaction {
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop>;
 
-    /// [`get`](Self::get) of what the transaction is about to overwrite, locked where the engine locks.
+    /// As [`get`](Self::get), for a value that the transaction is about to overwrite; locks the key
+    /// if the engine has locks.
     ///
     /// # Errors
     /// A conflict or the engine's failure.
@@ -322,7 +329,7 @@ pub trait Transaction {
         self.get(table, key, found)
     }
 
-    /// Tells which keys are going to be read or written next, if the engine wants to know.
+    /// Announces the keys that the transaction will read or write next, if the engine can use that.
     ///
     /// # Errors
     /// The engine's failure.
@@ -330,7 +337,7 @@ pub trait Transaction {
         Ok(())
     }
 
-    /// Writes a value, whether or not there was one. A transaction that has no way to write refuses.
+    /// Sets the value of a key, whether or not the key exists. Fails in a read-only transaction.
     ///
     /// # Errors
     /// [`BenchError::WriteInReadOnly`], a conflict or the engine's failure.
@@ -338,7 +345,7 @@ pub trait Transaction {
         Mode::ReadOnly.writable()
     }
 
-    /// Removes a key, whether or not it is there. A transaction that has no way to write refuses.
+    /// Removes a key, whether or not it exists. Fails in a read-only transaction.
     ///
     /// # Errors
     /// [`BenchError::WriteInReadOnly`], a conflict or the engine's failure.

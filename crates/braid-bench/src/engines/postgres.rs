@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{BenchError, Usage};
 
-/// Sessions at once.
+/// Maximum number of sessions.
 const CONNECTIONS: usize = 300;
 
-/// Rows that a scan fetches at a time.
+/// Number of rows that a scan fetches at a time.
 const FETCH: i64 = 128;
 
 fn program(name: &str) -> Option<PathBuf> {
-    // Debian keeps the programs of each version apart; the newest counts.
+    // Debian installs each version in a directory of its own; use the newest.
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
@@ -48,10 +48,11 @@ pub(super) fn version() -> Result<String, String> {
     Ok(text.split_whitespace().nth(2).unwrap_or(&text).to_owned())
 }
 
-/// Settings, after <https://www.postgresql.org/docs/15/runtime-config-resource.html> (`shared_buffers`, sized by the
-/// caller, and a larger `max_wal_size` with it), <https://www.postgresql.org/docs/15/runtime-config-wal.html>
-/// (`wal_level=minimal`, since nobody replicates; all that makes commits durable is on by default and said
-/// again here) and <https://www.postgresql.org/docs/15/transaction-iso.html#XACT-SERIALIZABLE>.
+/// Settings, after <https://www.postgresql.org/docs/15/runtime-config-resource.html>
+/// (`shared_buffers`, sized by the caller, and a larger `max_wal_size` with it),
+/// <https://www.postgresql.org/docs/15/runtime-config-wal.html> (`wal_level=minimal`, because there
+/// are no replicas; all settings that make commits durable are on by default and repeated here) and
+/// <https://www.postgresql.org/docs/15/transaction-iso.html#XACT-SERIALIZABLE>.
 pub(super) fn open(
     dir: &Path,
     tables: &[&str],
@@ -118,7 +119,7 @@ fn create_cluster(
     dir: &Path,
     data: &Path,
 ) -> Result<(), BenchError> {
-    // Half a cluster is left by a run that was killed.
+    // A killed run may have left an incomplete cluster.
     if data.exists() {
         std::fs::remove_dir_all(data)
             .map_err(|error| BenchError::io("cannot remove an unfinished cluster", error))?;
@@ -174,7 +175,7 @@ fn stop(error: ::postgres::Error) -> Stop {
 
 struct Postgres {
     sockets: PathBuf,
-    /// Quoted names.
+    /// Quoted names of the tables.
     tables: Vec<String>,
     server: Server,
 }
@@ -210,7 +211,7 @@ impl KvEngine for Postgres {
     }
 }
 
-/// What is prepared for a table.
+/// Prepared statements of a table.
 struct Statements {
     get: Statement,
     get_for_update: Statement,
@@ -239,7 +240,7 @@ impl Statements {
 
 struct PgSession {
     client: Client,
-    /// One set a table.
+    /// One set for each table.
     statements: Vec<Statements>,
 }
 
@@ -285,12 +286,12 @@ fn borrow_value(row: Option<&Row>, found: &mut dyn FnMut(&[u8])) -> bool {
 struct Write {
     table: TableId,
     key: Vec<u8>,
-    /// `None` deletes.
+    /// `None` removes the key.
     value: Option<Vec<u8>>,
 }
 
-/// A transaction that is one write is sent as one statement, as a client would; so the first write waits for
-/// what comes after it.
+/// A transaction of one write is sent as one statement, as a client would send it; so the first
+/// write is delayed until the next operation.
 struct Running<'a> {
     session: &'a mut PgSession,
     mode: Mode,
@@ -354,7 +355,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.has_begun {
-            // A connection that fails here fails at its next use.
+            // A connection that fails here also fails at its next use.
             let _ = self.session.client.batch_execute("ROLLBACK");
         }
     }
@@ -422,7 +423,7 @@ impl Transaction for Running<'_> {
             let Some(last) = rows.last().filter(|_| rows.len() as i64 == FETCH) else {
                 return Ok(());
             };
-            // The next batch begins behind the last key, or ends before it.
+            // The next batch begins after the last key, or ends before it.
             match order {
                 Order::Ascending => {
                     from = last.get(0);

@@ -1,4 +1,4 @@
-//! raft-engine: a bare log with group commit, TiKV's. It has no tables, so nothing can be read.
+//! raft-engine: TiKV's bare log with group commit. It has no tables, so it cannot be read.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,7 +13,8 @@ use super::{
 };
 use crate::BenchError;
 
-/// Entries after which a session gives up its old ones, as a Raft group does after a snapshot.
+/// Number of entries after which a session compacts its old ones, as a Raft group does after a
+/// snapshot.
 const KEPT_ENTRIES: u64 = 4096;
 
 #[allow(clippy::unnecessary_wraps)] // the registry's signature
@@ -60,9 +61,9 @@ fn unable(what: &'static str) -> Stop {
 
 struct RaftEngine {
     engine: Engine,
-    /// Sessions so far; each is a Raft group of its own.
+    /// Number of sessions so far; each is a Raft group of its own.
     sessions: AtomicU64,
-    /// Held by who removes old files.
+    /// Held by the thread that removes old files.
     purge: Mutex<()>,
 }
 
@@ -91,7 +92,7 @@ impl KvEngine for RaftEngine {
     }
 }
 
-/// A transaction is one entry: its index, then its writes.
+/// Writes of a transaction as one entry: its index, then the writes.
 struct OneEntry;
 
 impl MessageExt for OneEntry {
@@ -111,7 +112,7 @@ struct LogSession<'a> {
 }
 
 impl LogSession<'_> {
-    /// Gives up the entries but the newest, and removes the files that nobody needs any more.
+    /// Compacts all entries but the newest, and removes files that are no longer needed.
     fn compact(&self) -> Result<(), Stop> {
         self.engine.engine.compact_to(self.group, self.last_index);
         if let Ok(_guard) = self.engine.purge.try_lock() {
@@ -160,7 +161,7 @@ struct Running {
 }
 
 impl Running {
-    /// A table, a key, and a value if there is one.
+    /// Logs a table, a key, and a value if there is one.
     fn log(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Stop> {
         self.mode.writable()?;
         self.entry.extend_from_slice(&(table as u32).to_le_bytes());

@@ -70,7 +70,7 @@ impl KvEngine for Redb {
         Ok(Box::new(RedbSession(self)))
     }
 
-    /// Nothing is left to do: each commit leaves a complete tree.
+    /// No work is left: each commit leaves a complete tree.
     fn settle(&self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Session for RedbSession<'_> {
         let mut tx = db.begin_write().map_err(stop)?;
         tx.set_durability(Durability::Immediate)
             .map_err(|error| Stop::Failed(BenchError::peer("redb", error)))?;
-        // Dropping the transaction undoes it.
+        // Dropping the transaction rolls it back.
         body(&mut Writing {
             tx: &tx,
             tables: names.iter().map(|_| None).collect(),
@@ -108,7 +108,7 @@ impl Session for RedbSession<'_> {
     }
 }
 
-/// Tables are opened when they are first used, once a transaction.
+/// Tables are opened at their first use, once per transaction.
 struct Reading<'a> {
     tx: ReadTransaction,
     tables: Vec<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>>,

@@ -27,9 +27,10 @@ pub(super) fn version() -> Result<String, String> {
     Ok(version.to_owned())
 }
 
-/// Settings, after <https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/>: the append-only
-/// file, synced before any command is answered (`appendfsync always`), and no snapshots, which would add
-/// nothing to it. The rest is by default; threads for I/O pay from four cores on, says redis.conf.
+/// Settings, after <https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/>:
+/// the append-only file, synced before any command is answered (`appendfsync always`), and no
+/// snapshots, which would add nothing to it. All others are defaults; redis.conf recommends I/O
+/// threads only from four cores on.
 pub(super) fn open(
     dir: &Path,
     _tables: &[&str],
@@ -60,7 +61,7 @@ pub(super) fn open(
             command
         },
         |sockets| {
-            // A server that still loads its file answers with an error.
+            // A server that is still loading its file answers with an error.
             let connect = || {
                 let client = Client::open(format!("unix://{}", socket(sockets).display()))?;
                 let mut connection = client.get_connection()?;
@@ -105,7 +106,7 @@ impl KvEngine for Redis {
         }))
     }
 
-    /// Nothing is left to do: the data are in memory.
+    /// No work is left: the data is in memory.
     fn settle(&self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -166,14 +167,15 @@ fn borrow_value(value: Option<&[u8]>, found: &mut dyn FnMut(&[u8])) -> bool {
     value.is_some()
 }
 
-/// Reads are watched, writes are kept until the commit sends them as one `MULTI`, which the server refuses if
-/// a watched key has changed: <https://redis.io/docs/latest/develop/using-commands/transactions/>.
+/// Reads are watched. Writes are kept until the commit sends them as one `MULTI`, which the server
+/// refuses if a watched key has changed:
+/// <https://redis.io/docs/latest/develop/using-commands/transactions/>.
 struct Running<'a> {
     connection: &'a mut Connection,
     mode: Mode,
-    /// Keys watched since the transaction began.
+    /// Number of keys watched since the transaction began.
     reads: usize,
-    /// Keys and what they shall be; the last one of a key counts.
+    /// Keys and their new values; the last one of a key counts.
     writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -183,7 +185,7 @@ impl Running<'_> {
             return Ok(());
         }
         if self.writes.is_empty() && self.reads == 1 {
-            // One read is consistent by itself; dropping this unwatches.
+            // One read is consistent by itself; dropping the transaction unwatches the key.
             return Ok(());
         }
         let mut commands = pipe();
@@ -194,7 +196,7 @@ impl Running<'_> {
             return commands.query(self.connection).map_err(stop);
         }
         if self.writes.is_empty() {
-            // Something must be asked, or the client does not ask whether the reads still hold.
+            // Without a command, the client would not check whether the reads still hold.
             commands.cmd("PING").ignore();
         }
         let done: RedisResult<Option<()>> = commands.atomic().query(self.connection);
@@ -223,7 +225,7 @@ fn add_write(commands: &mut Pipeline, key: &[u8], value: Option<&[u8]>) {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.reads > 0 {
-            // A connection that fails here fails at its next use.
+            // A connection that fails here also fails at its next use.
             let _: RedisResult<()> = cmd("UNWATCH").query(self.connection);
         }
     }

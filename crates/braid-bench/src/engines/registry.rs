@@ -1,4 +1,4 @@
-//! The engines by name: what they can do, whether this build has them, and how to open one.
+//! The engines by name: their abilities, whether this build has them, and how to open one.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,21 +8,21 @@ use crate::BenchError;
 
 type Open = fn(&Path, &[&str], usize) -> Result<Box<dyn KvEngine>, BenchError>;
 
-/// An engine that can be measured, or why it can't.
+/// An engine that can be measured, or why it cannot be measured.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// The name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// Short description.
     pub about: &'static str,
-    /// What it can do.
+    /// Abilities of the engine.
     pub abilities: Abilities,
-    /// The version of the library that is linked or of the program that was found; or a note for users that
-    /// says what this build or this machine lacks.
+    /// Version of the linked library or of the program that was found; or a note that says what
+    /// this build or this machine lacks.
     pub version: Result<String, String>,
 }
 
-/// All engines, Braid first.
+/// Returns all engines, Braid first.
 #[must_use]
 pub fn peers() -> &'static [PeerInfo] {
     static PEERS: OnceLock<Vec<PeerInfo>> = OnceLock::new();
@@ -97,19 +97,20 @@ struct Row {
     part: Part,
 }
 
-/// What of an engine this build has; which of the variants there are depends on its features.
+/// The part of an engine that this build has; the variants depend on its features.
 #[allow(dead_code)]
 enum Part {
     Here {
-        /// The version, or which program is missing.
+        /// Returns the version, or which program is missing.
         version: fn() -> Result<String, String>,
         open: Open,
     },
-    /// The feature was not asked for.
+    /// The feature was not selected.
     NoFeature(&'static str),
-    /// The feature was, but the machine that built this lacks the library, which is in this Debian package.
+    /// The feature was selected, but the machine of the build lacks the library, which is in this
+    /// Debian package.
     NoLibrary(&'static str),
-    /// The server would be reached by a Unix socket, which the system does not have.
+    /// The server is reached by a Unix socket, which this system does not have.
     NotUnix,
 }
 

@@ -1,4 +1,4 @@
-//! Peers that are servers: started for the benchmark in its directory, reached by a Unix socket, stopped when
+//! Servers: started for the benchmark in its directory, reached by a Unix socket, and stopped when
 //! they are dropped.
 
 use std::fs::File;
@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::BenchError;
 
-/// How long a server may take to answer, or to stop.
+/// Maximum time for a server to answer, or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A user and a group to run a server as.
+/// User and group of a server.
 #[derive(Clone, Copy)]
 pub(super) struct Account {
     uid: u32,
@@ -23,8 +23,9 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Whoever is not root runs servers as themselves (`None`); root runs them as the user that the server's
-    /// package made, or as nobody. PostgreSQL refuses to run as root, and no benchmark has to.
+    /// Returns the account for a server: `None`, the current user, unless that is root. Root runs a
+    /// server as the user that the server's package created, or as nobody. PostgreSQL refuses to
+    /// run as root, and no benchmark needs to.
     pub(super) fn for_server(user: &str) -> Option<Self> {
         if !geteuid().is_root() {
             return None;
@@ -37,7 +38,7 @@ impl Account {
         })
     }
 
-    /// Makes a directory that belongs to the account.
+    /// Creates a directory that belongs to the account.
     pub(super) fn create_dir(account: Option<Self>, dir: &Path) -> Result<(), BenchError> {
         let what = "cannot create the server's directory";
         std::fs::create_dir_all(dir).map_err(|error| BenchError::io(what, error))?;
@@ -47,7 +48,7 @@ impl Account {
         Ok(())
     }
 
-    /// A command that the account runs in a directory.
+    /// Returns a command that the account runs in a directory.
     pub(super) fn command(account: Option<Self>, program: &Path, dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).current_dir(dir);
@@ -58,13 +59,13 @@ impl Account {
     }
 }
 
-/// The number of a user or a group, which the system may look up elsewhere than in a file.
+/// Returns the number of a user or a group. The system may look it up in other places than a file.
 fn id(option: &str, user: &str) -> Option<u32> {
     let output = Command::new("id").args([option, user]).output().ok()?;
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// The first of some paths that is a program; those without a slash are looked for in `PATH`.
+/// Returns the first path that is a program; names without a slash are searched in `PATH`.
 pub(super) fn find_program(candidates: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     candidates.into_iter().find_map(|candidate| {
@@ -77,7 +78,7 @@ pub(super) fn find_program(candidates: impl IntoIterator<Item = PathBuf>) -> Opt
     })
 }
 
-/// What `program --version` says.
+/// Returns the output of `program --version`.
 pub(super) fn version_text(program: &Path) -> Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
@@ -95,19 +96,19 @@ pub(super) struct Server {
     _sockets: tempfile::TempDir,
 }
 
-/// What starts a server.
+/// How a server is started.
 pub(super) struct Start<'a> {
     pub(super) name: &'static str,
     pub(super) account: Option<Account>,
-    /// The signal that makes it stop cleanly without waiting for its clients.
+    /// Signal that makes the server stop cleanly without waiting for its clients.
     pub(super) stop: Signal,
-    /// The server's directory, which belongs to the account.
+    /// Directory of the server, which belongs to the account.
     pub(super) dir: &'a Path,
 }
 
 impl Server {
-    /// Starts what `command` makes of the socket's directory, and waits until `connect`, given the same, has a
-    /// connection.
+    /// Starts the command that `command` returns for the socket's directory, and waits until
+    /// `connect`, called with the same directory, has a connection.
     pub(super) fn start<T>(
         start: &Start<'_>,
         command: impl FnOnce(&Path) -> Command,
@@ -150,19 +151,19 @@ impl Server {
         }
     }
 
-    /// An error with the end of what the server said.
+    /// Returns an error with the end of the server's output.
     fn failure(&self, what: &str) -> BenchError {
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         BenchError::peer(self.name, with_tail(&format!("the server {what}"), &said))
     }
 
-    /// The server's process; the processes that work for it are its children.
+    /// Returns the server's process; its worker processes are children of that process.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
-/// A text and the last lines of another.
+/// Returns a text and the last lines of another.
 pub(super) fn with_tail(text: &str, said: &str) -> String {
     let lines: Vec<_> = said.trim().lines().collect();
     let tail = &lines[lines.len().saturating_sub(10)..];
@@ -174,7 +175,7 @@ impl Drop for Server {
         if let Ok(pid) = i32::try_from(self.child.id())
             && let Some(pid) = Pid::from_raw(pid)
         {
-            // An error means that it has ended already.
+            // An error means that the process has already ended.
             let _ = kill_process(pid, self.stop);
         }
         let begun = Instant::now();

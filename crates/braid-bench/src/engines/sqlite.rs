@@ -16,9 +16,9 @@ pub(super) fn version() -> Result<String, String> {
     Ok(::rusqlite::version().to_owned())
 }
 
-/// All sessions write through one connection: SQLite lets one write at a time anyway, who waits for it in
-/// SQLite sleeps and polls, and a connection drops its page cache whenever another one has written. Each
-/// session reads through its own.
+/// All sessions write through one connection. SQLite allows one write at a time anyway, a session
+/// that waits in SQLite sleeps and polls, and a connection drops its page cache after a write of
+/// another one. Each session reads through its own connection.
 pub(super) fn open(
     dir: &Path,
     tables: &[&str],
@@ -27,7 +27,8 @@ pub(super) fn open(
     let path = dir.join("sqlite");
     let connection = connect(&path, cache_bytes)?;
     for table in tables {
-        // A table whose rows lie in the primary key's tree: <https://www.sqlite.org/withoutrowid.html>.
+        // A table whose rows are stored in the tree of the primary key:
+        // <https://www.sqlite.org/withoutrowid.html>.
         connection
             .execute_batch(&format!(
                 "CREATE TABLE IF NOT EXISTS {} (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID",
@@ -70,7 +71,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The text of what is prepared for a table.
+/// Texts of a table's prepared statements.
 struct Statements {
     get: String,
     put: String,
@@ -151,7 +152,8 @@ impl Session for SqliteSession<'_> {
         if mode == Mode::ReadOnly {
             run(&self.reader, "BEGIN", &self.engine.statements, mode, body)?;
         } else {
-            // A panic in a body undid its transaction on the way out, so the lock's poison means nothing.
+            // A panic in a body rolled its transaction back while unwinding, so the lock's poison
+            // has no meaning.
             let writer = self
                 .engine
                 .writer
@@ -197,12 +199,12 @@ fn run(
     Ok(())
 }
 
-/// Undoes the transaction that is left without a commit.
+/// Rolls back a transaction that was not committed.
 struct Undo<'a>(&'a Connection);
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        // SQLite may have undone it already, which makes this an error.
+        // An error if SQLite has already rolled it back.
         let _ = execute(self.0, "ROLLBACK", []);
     }
 }

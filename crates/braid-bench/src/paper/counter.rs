@@ -1,4 +1,5 @@
-//! How fast threads get numbers from one counter, if a number is for one record or for a whole flush.
+//! Measures how fast threads get numbers from one counter, with a number for each record or for
+//! each flush.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -11,24 +12,25 @@ use crossbeam_utils::CachePadded;
 
 use super::{Diagram, PaperSpec};
 
-/// Records of one flush.
+/// Number of records of a flush.
 const FLUSH: u64 = 128;
 
-/// Where threads run.
+/// Placement of threads.
 #[derive(Clone, Copy)]
 enum Placement {
-    /// The hardware threads of one core first.
+    /// All hardware threads of one core first.
     Compact,
-    /// A core each first.
+    /// One thread on each core first.
     Balanced,
 }
 
-/// The processors in the order in which threads are put on them; more threads begin anew.
+/// Returns the processors in the order in which threads are placed on them; further threads start
+/// over.
 fn processors(placement: Placement) -> Vec<usize> {
     let topology = Topology::read();
     let mut cpus: Vec<(usize, usize, usize)> = Vec::new();
     for cpu in topology.allowed_cpus() {
-        // Its place among the hardware threads of its core.
+        // Position among the hardware threads of its core.
         let place = cpus.iter().filter(|(_, core, _)| *core == cpu.core).count();
         cpus.push((place, cpu.core, cpu.id));
     }
@@ -39,8 +41,8 @@ fn processors(placement: Placement) -> Vec<usize> {
     cpus.into_iter().map(|(_, _, id)| id).collect()
 }
 
-/// Records a second of all threads together, with one `fetch_add` for `group` records and a wait of
-/// `latency` for each flush.
+/// Returns the records per second of all threads together, with one `fetch_add` for `group` records
+/// and a wait of `latency` for each flush.
 fn records_per_s(
     threads: usize,
     group: u64,
@@ -58,7 +60,7 @@ fn records_per_s(
             .map(|i| {
                 let id = processors[i % processors.len()];
                 scope.spawn(move || {
-                    // Where pinning is not allowed the scheduler places it.
+                    // If pinning is not allowed, the scheduler places the thread.
                     core_affinity::set_for_current(core_affinity::CoreId { id });
                     begin.wait();
                     let mut records = 0;
@@ -67,7 +69,7 @@ fn records_per_s(
                         for _ in 0..FLUSH.div_ceil(group) {
                             black_box(counter.fetch_add(1, Ordering::Relaxed));
                         }
-                        // What is done for each record whatever its number costs.
+                        // Work for each record that does not depend on its number.
                         for record in 0..FLUSH {
                             black_box(record);
                         }

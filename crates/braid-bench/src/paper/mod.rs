@@ -1,9 +1,8 @@
-//! The measurements of the papers that the protocols come from, made again.
-//!
-//! - P-WAL (Nakamura et al.): transactions, storage throughput and latency over threads (Figs. 7 to 10 and
-//!   13), and sustained writes with and without trim (Fig. 15);
-//! - GWSN: contention of the shared counter (Figs. 4 to 7), and the same question inside of the engine,
-//!   which the paper left to do.
+//! Repetitions of the measurements in the papers of the protocols.
+//! - P-WAL (Nakamura et al.): transactions, storage throughput and latency over threads (Figs. 7 to
+//!   10 and 13), and sustained writes with and without trim (Fig. 15);
+//! - GWSN: contention of the shared counter (Figs. 4 to 7), and the same question inside the
+//!   engine, which the paper left open.
 
 mod counter;
 mod plot;
@@ -28,7 +27,7 @@ pub enum Figure {
     PwalU10,
     /// P-WAL, Fig. 15: sustained writes with and without trim.
     PwalTrim,
-    /// GWSN, Fig. 4: one `fetch_add` a record, compact and balanced placement, no device.
+    /// GWSN, Fig. 4: one `fetch_add` per record, compact and balanced placement, no device.
     GwsnPlacement,
     /// GWSN, Fig. 5: one `fetch_add` for 1, 48, 128 records, no device.
     GwsnNoLatency,
@@ -41,7 +40,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 8] = [
         Self::PwalU1,
         Self::PwalU10,
@@ -53,7 +52,7 @@ impl Figure {
         Self::GwsnEngine,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +67,7 @@ impl Figure {
         }
     }
 
-    /// What it shows.
+    /// Returns what the figure shows.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -84,33 +83,35 @@ impl Figure {
     }
 }
 
-/// How to measure.
+/// Parameters of the measurements.
 #[derive(Clone, Debug)]
 pub struct PaperSpec {
-    /// Where databases and logs are put.
+    /// Directory of databases and logs.
     pub dir: PathBuf,
-    /// How that is accessed.
+    /// How the medium is accessed.
     pub device: DeviceChoice,
-    /// Time for each point.
+    /// Duration of the measurement of each point.
     pub each: Duration,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Records of the engine's workloads; `None` for the papers' 65,536.
+    /// Number of records of the engine's workloads; `None` for the papers' 65,536.
     pub records: Option<u64>,
     /// Commits that each thread keeps in flight.
     pub in_flight: usize,
-    /// Log lanes of the protocols with several strands; 0 for a lane a thread, the papers' layout.
+    /// Number of log lanes of the protocols with several strands; 0 for one per thread, the papers'
+    /// layout.
     pub lanes: usize,
-    /// How often each figure is measured, one whole measurement after the other. What counts is each point's median.
+    /// Number of measurements of each figure, one after the other. The result is each point's
+    /// median.
     pub repeat: usize,
 }
 
 /// One point of a curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The curve.
+    /// Name of the curve.
     pub series: String,
-    /// Where on the horizontal axis.
+    /// Horizontal position.
     pub x: f64,
     /// The value.
     pub y: f64,
@@ -119,15 +120,15 @@ pub struct Point {
 /// A diagram.
 #[derive(Clone, Debug)]
 pub struct Diagram {
-    /// Names the files.
+    /// Name of the diagram's files.
     pub name: String,
-    /// The title, with the figure of the paper.
+    /// Title, with the figure of the paper.
     pub title: String,
-    /// The horizontal axis.
+    /// Title of the horizontal axis.
     pub x: &'static str,
-    /// The vertical axis, with its unit.
+    /// Title of the vertical axis, with its unit.
     pub y: &'static str,
-    /// Its points, series by series.
+    /// Points, series by series.
     pub points: Vec<Point>,
 }
 
@@ -159,7 +160,7 @@ impl Diagram {
         Ok([csv, svg])
     }
 
-    /// The points as comma-separated values, one a line, with a heading.
+    /// Returns the points as comma-separated values, one per line, with a heading.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = format!("series,{},{}\n", self.x, self.y);
@@ -170,7 +171,7 @@ impl Diagram {
     }
 }
 
-/// Measures a figure's diagrams; `progress` is told what comes next.
+/// Measures a figure's diagrams. Calls `progress` before each measurement.
 ///
 /// # Errors
 /// Those of the database and the device.

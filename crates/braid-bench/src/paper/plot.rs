@@ -66,7 +66,7 @@ fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>
     Ok(())
 }
 
-/// A number for an axis: 1500000 is 1.5M.
+/// Formats a number for an axis: 1500000 is 1.5M.
 fn short(y: f64) -> String {
     match y {
         y if y >= 1e9 => format!("{:.1}G", y / 1e9),

@@ -7,7 +7,7 @@ use braid::{DeviceChoice, Protocol};
 use super::{Diagram, PaperSpec};
 use crate::{BenchError, Engine, Report, Spec, Workload};
 
-/// Persist latencies of the comparison in memory.
+/// Latencies of durable writes of the comparison in memory.
 const LATENCIES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_nanos(150),
@@ -92,7 +92,7 @@ pub(super) fn by_threads(
     Ok([rates, bytes].into_iter().chain(latencies).collect())
 }
 
-/// What GWSN's paper left to do: its comparison in an engine that does real work.
+/// The comparison that GWSN's paper left open, in an engine that does real work.
 pub(super) fn by_latency(
     spec: &PaperSpec,
     progress: &mut dyn FnMut(&str),

@@ -1,4 +1,5 @@
-//! A log that is written as fast as it takes, for long, with its old parts discarded or overwritten.
+//! A log that is written at full speed for a long time, with its old parts discarded or
+//! overwritten.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,13 +12,13 @@ use crate::BenchError;
 
 const RECORD: usize = 4 << 10;
 
-/// Log after which everything before is released, as a checkpoint would.
+/// Amount of log after which everything before is released, as a checkpoint would.
 const RELEASE_EVERY: u64 = 128 << 20;
 
-/// Points of each curve.
+/// Number of points of each curve.
 const SAMPLES: u32 = 20;
 
-/// P-WAL, Fig. 15: MiB a second over time.
+/// P-WAL, Fig. 15: MiB per second over time.
 pub(super) fn with_and_without_trim(
     spec: &PaperSpec,
     progress: &mut dyn FnMut(&str),
@@ -50,10 +51,11 @@ fn measure(spec: &PaperSpec, discard: bool) -> Result<Vec<(f64, f64)>, BenchErro
             let (log, over) = (&log, &over);
             scope.spawn(move || {
                 let record = [0x5a; RECORD];
-                // An error is seen by the sampler, which syncs the log.
+                // The sampler, which syncs the log, reports errors.
                 while !over.load(Ordering::Relaxed)
                     && log.append(&[&record]).is_ok_and(|ticket| {
-                        // So many in flight that the device is never idle, and not more than the buffers.
+                        // Enough in flight that the device is never idle, but not more than the
+                        // buffers hold.
                         ticket.seqno() % 64 != 0 || ticket.wait().is_ok()
                     })
                 {}

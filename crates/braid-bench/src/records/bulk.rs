@@ -9,7 +9,7 @@ use crate::driver::{Client, Step};
 use crate::engines::{Stop, Transaction};
 use crate::load;
 
-/// Writes its part of the records in the order of their keys, a batch a transaction.
+/// Writes its part of the records in key order, one batch per transaction.
 pub(super) struct BulkClient {
     rng: Rng,
     left: Range<u64>,

@@ -21,7 +21,7 @@ use crate::{BenchError, LoadProgress, Spec, Workload};
 
 pub use self::plan::MAX_SCAN;
 
-/// Where the records are.
+/// Table of the records.
 const RECORDS: TableId = 0;
 
 /// U-1, U-10, large values, YCSB, scans, and the bulk load.
@@ -31,12 +31,13 @@ pub(crate) struct Records {
     value_size: usize,
     seed: u64,
     threads: usize,
-    /// The draws of YCSB; `None` where they are uniform.
+    /// Draws of YCSB; `None` if they are uniform.
     plan: Option<Arc<Plan>>,
 }
 
-/// Draws the values that clients write. The seed decides the keys alone: a later run of the same seed would write what is
-/// there already, and an engine that looks (SQLite) writes and syncs nothing then.
+/// Returns a generator for the values that clients write. The seed decides only the keys: a later
+/// run with the same seed would write the values that exist, and an engine that compares them
+/// (SQLite) would then write and sync nothing.
 fn unseeded() -> Rng {
     Rng::new()
 }
@@ -53,7 +54,7 @@ impl Records {
         }
     }
 
-    /// The table's name says its shape, so that different shapes do not mix.
+    /// The table's name contains its shape, so that different shapes do not mix.
     fn table(&self) -> String {
         let family = match self.workload {
             Workload::Load => "load",
@@ -121,7 +122,7 @@ impl Driver for Records {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<u64, BenchError> {
         if self.workload == Workload::Load {
-            // Loading is what is measured.
+            // The load itself is measured.
             return match self.present_records(engine)? {
                 0 => Ok(0),
                 _ => Err(BenchError::NotEmpty {
@@ -132,7 +133,8 @@ impl Driver for Records {
         load::once(engine, 1, &self.table(), self.records, progress, |loader| {
             let mut rng = Rng::with_seed(self.seed);
             let mut value = vec![0; self.value_size];
-            // In key order: a tree then fills its pages from left to right, whatever the scattering.
+            // In key order, so that a tree fills its pages from left to right, whatever the
+            // scattering.
             let mut keys: Vec<u64> = match &self.plan {
                 Some(plan) => (0..self.records).map(|n| plan.key(n)).collect(),
                 None => (0..self.records).collect(),

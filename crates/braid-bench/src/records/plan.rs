@@ -1,4 +1,4 @@
-//! Which operations, on which records.
+//! Operations of a run, and their records.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{Spec, Workload};
 /// Longest scan of [`Workload::YcsbE`], in records.
 pub const MAX_SCAN: u64 = 100;
 
-/// In percent, how often each kind of operation is drawn; the rest are inserts of new records.
+/// Frequency of each kind of operation, in percent; the rest are inserts of new records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mix {
     read: u8,
@@ -42,29 +42,29 @@ impl Mix {
 pub(crate) enum Op {
     /// A read of one record.
     Read(u64),
-    /// A locked read of a record and its overwrite with one field changed.
+    /// A locked read of a record, followed by an overwrite with one field changed.
     Modify(u64),
     /// A new record.
     Insert(u64),
-    /// `len` records from the key of this record on.
+    /// `len` records, starting with the key of this record.
     Scan { from: u64, len: usize },
 }
 
-/// What all threads of a run share: the shape of the data and the number of records so far.
+/// State shared by all threads of a run: the shape of the data and the number of records so far.
 #[derive(Debug)]
 pub(crate) struct Plan {
     workload: Workload,
     zipf: Zipf,
-    /// Records of a scan.
+    /// Number of records of a scan.
     scan: RangeInclusive<u64>,
-    /// The ordinal of the next new record.
+    /// Ordinal of the next new record.
     next: CachePadded<AtomicU64>,
-    /// Records whose insert has been acknowledged, roughly: what "latest" counts back from.
+    /// Approximate number of records whose insert was acknowledged; "latest" counts back from it.
     newest: CachePadded<AtomicU64>,
 }
 
 impl Plan {
-    /// A plan over the loaded records.
+    /// Creates a plan over the loaded records.
     pub(crate) fn new(spec: &Spec) -> Arc<Self> {
         let records = spec.records;
         Arc::new(Plan {
@@ -79,20 +79,21 @@ impl Plan {
         })
     }
 
-    /// The key of the record with this ordinal.
+    /// Returns the key of the record with this ordinal.
     #[inline]
     pub(crate) fn key(&self, ordinal: u64) -> u64 {
         scatter(ordinal)
     }
 
-    /// Notes that an insert has been acknowledged.
+    /// Records that an insert was acknowledged.
     pub(crate) fn inserted(&self, ordinal: u64) {
-        // Relaxed: a draw only wants a recent number; a record it misses is counted as missing.
+        // Relaxed: a draw only needs a recent number; a record that does not exist yet is counted
+        // as missing.
         self.newest.fetch_max(ordinal + 1, Ordering::Relaxed);
     }
 }
 
-/// The operations of one thread.
+/// Operations of one thread.
 #[derive(Debug)]
 pub(crate) struct Generator {
     plan: Arc<Plan>,
@@ -118,11 +119,11 @@ impl Generator {
         &mut self.rng
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     #[inline]
     pub(crate) fn next(&mut self) -> Op {
         let zipf = &self.plan.zipf;
-        // A read-only workload need not throw dice.
+        // A read-only workload does not need a random number.
         let dice = if self.mix.read == 100 {
             0
         } else {
@@ -131,7 +132,7 @@ impl Generator {
         if dice < self.mix.read {
             let rank = zipf.draw(&mut self.rng);
             if self.plan.workload == Workload::YcsbD {
-                // The newest record is the most frequent.
+                // The newest record is the most frequent one.
                 let newest = self.plan.newest.load(Ordering::Relaxed);
                 return Op::Read(newest - 1 - rank);
             }
@@ -160,7 +161,7 @@ mod tests {
         Generator::new(Plan::new(&spec), seed)
     }
 
-    /// How many of 10,000 operations are reads, modifications, scans and inserts.
+    /// Returns how many of 10,000 operations are reads, modifications, scans and inserts.
     fn census(workload: Workload) -> [u32; 4] {
         let mut generator = generator(workload, 11);
         let mut counts = [0; 4];

@@ -6,8 +6,8 @@ use super::RECORDS;
 use crate::driver::{Client, Step};
 use crate::engines::{Stop, Transaction};
 
-/// Overwrites uniformly drawn records. The cheapest client there is: what it costs is measured with the
-/// engine.
+/// Overwrites uniformly drawn records. This is the cheapest client possible; its cost is part of
+/// the measurement.
 pub(super) struct UniformClient {
     rng: Rng,
     records: u64,
@@ -37,7 +37,7 @@ impl Client for UniformClient {
         for key in &mut self.keys {
             *key = self.rng.u64(0..self.records).to_be_bytes();
         }
-        // No two values that this thread writes are alike.
+        // Each value that this thread writes is different.
         self.writes += 1;
         self.value[..8].copy_from_slice(&self.writes.to_le_bytes());
         Some(self.step)

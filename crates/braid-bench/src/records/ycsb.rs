@@ -12,7 +12,7 @@ use crate::engines::{Order, Session, Stop, Transaction};
 /// Bytes of a YCSB field, the part of a record that an update changes.
 const FIELD_BYTES: usize = 100;
 
-/// No record: the token of a transaction that inserts none.
+/// Token of a transaction that inserts no record.
 const NONE: u64 = u64::MAX;
 
 pub(super) struct YcsbClient {
@@ -21,19 +21,19 @@ pub(super) struct YcsbClient {
     op: Op,
     /// Its key.
     key: [u8; 8],
-    /// The value being written, kept so that no transaction allocates one.
+    /// The value to write, kept so that no transaction allocates one.
     value: Vec<u8>,
-    /// Draws what is written.
+    /// Generator of the values to write.
     values: Rng,
-    /// What an update sets a field to.
+    /// New content of an updated field.
     fresh: u8,
-    /// Where that field begins.
+    /// Start of that field.
     field: usize,
     writes: u64,
 }
 
-/// Reads every byte of a value, since YCSB's reads and scans return all fields. Engines that hand out pointers would
-/// otherwise never load what they point at.
+/// Reads every byte of a value, because YCSB's reads and scans return all fields. Engines that
+/// return pointers would otherwise never load the data.
 #[inline]
 fn look_at(value: &[u8]) {
     let (words, rest) = value.as_chunks::<8>();
@@ -63,7 +63,7 @@ impl YcsbClient {
         self.generator.plan().key(ordinal).to_be_bytes()
     }
 
-    /// Makes the value differ from all others that this thread wrote.
+    /// Makes the value differ from all others that this thread has written.
     #[inline]
     fn next_value(&mut self) {
         self.writes += 1;

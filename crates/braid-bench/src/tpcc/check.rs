@@ -1,4 +1,4 @@
-//! The consistency conditions (clause 3.3.2), read from a quiet engine.
+//! The consistency conditions (clause 3.3.2), read from an idle engine.
 
 use super::rows::{Account, Fields, Line, Order as OrderRow, Payment, StockLevel};
 use super::schema::{self, DISTRICTS, Sizes};
@@ -7,21 +7,21 @@ use crate::driver::Check;
 use crate::engines::{KvEngine, Mode, Order, Session, TableId, Wait};
 use crate::load::failure;
 
-/// What the tables say of one customer.
+/// Content of the tables about one customer.
 #[derive(Clone, Copy, Default)]
 struct Customer {
     balance: i64,
     ytd_payment: i64,
     deliveries: u32,
-    /// The sum of the lines of delivered orders.
+    /// Sum of the lines of delivered orders.
     delivered: i64,
-    /// The sum of payments.
+    /// Sum of payments.
     paid: i64,
-    /// The newest order, as noted for the customer, and among the orders.
+    /// Newest order, as recorded for the customer, and among the orders.
     newest: (u32, u32),
 }
 
-/// What the tables say of one district.
+/// Content of the tables about one district.
 #[derive(Default)]
 struct District {
     next: u32,
@@ -32,26 +32,26 @@ struct District {
     new_orders: Vec<u32>,
     lines_wanted: u64,
     lines: u64,
-    /// The sum of payments here.
+    /// Sum of payments in the district.
     paid: i64,
     customers: Vec<Customer>,
-    /// The first order that breaks condition 5, 6 or 7.
+    /// First order that violates condition 5, 6 or 7.
     wrong_carrier: Option<String>,
     wrong_lines: Option<String>,
     wrong_delivery: Option<String>,
 }
 
-/// What the tables say of one warehouse.
+/// Content of the tables about one warehouse.
 #[derive(Default)]
 struct Warehouse {
     ytd: i64,
     districts: Vec<District>,
-    /// Stock's own sums, and those of the lines that were taken from it.
+    /// Sums in the stock, and sums of the order lines taken from it.
     stock: (u64, u64),
     taken: (u64, u64),
 }
 
-/// Reads tables, each as it is at one moment.
+/// Reads tables, each from one consistent state.
 struct Reader<'a>(Box<dyn Session + 'a>);
 
 impl Reader<'_> {
@@ -80,12 +80,12 @@ impl Reader<'_> {
         table: TableId,
         visit: impl FnMut(&[u8], &[u8]) -> Option<()>,
     ) -> Result<(), BenchError> {
-        // No key of these tables is as long, nor begins so high.
+        // All keys of these tables are below this bound.
         self.scan(table, (&[], &[0xff; 12]), visit)
     }
 }
 
-/// New-Orders in the data, those of the load included.
+/// Returns the number of New-Orders in the data, including those of the load.
 pub(super) fn new_orders(engine: &dyn KvEngine, sizes: Sizes) -> Result<u64, BenchError> {
     let mut sum = 0;
     let mut districts = 0;
@@ -101,7 +101,7 @@ pub(super) fn new_orders(engine: &dyn KvEngine, sizes: Sizes) -> Result<u64, Ben
     Ok(sum)
 }
 
-/// Where a key that begins with warehouse and district belongs.
+/// Returns the district of a key that begins with warehouse and district.
 fn place<'a>(warehouses: &'a mut [Warehouse], key: &[u8]) -> Option<&'a mut District> {
     let (w, rest) = key.split_first_chunk::<2>()?;
     district(warehouses, u16::from_be_bytes(*w), *rest.first()?)
@@ -124,7 +124,7 @@ fn last_u32(key: &[u8]) -> Option<u32> {
     key.last_chunk().map(|n| u32::from_be_bytes(*n))
 }
 
-/// Reads everything that the conditions speak of.
+/// Reads all rows that the conditions need.
 fn read(engine: &dyn KvEngine, sizes: Sizes) -> Result<Vec<Warehouse>, BenchError> {
     let mut all: Vec<Warehouse> = (0..sizes.warehouses)
         .map(|_| Warehouse {
@@ -196,7 +196,7 @@ fn read(engine: &dyn KvEngine, sizes: Sizes) -> Result<Vec<Warehouse>, BenchErro
     Ok(all)
 }
 
-/// The orders of a district beside their lines.
+/// Reads the orders of a district together with their lines.
 fn read_orders(
     reader: &mut Reader<'_>,
     all: &mut [Warehouse],
@@ -274,8 +274,9 @@ fn read_orders(
     Ok(())
 }
 
-/// Conditions 1 to 10 and 12 of clause 3.3.2. In place of 11, which only holds before the first delivery,
-/// what it becomes with deliveries; and what our own columns must say.
+/// Returns conditions 1 to 10 and 12 of clause 3.3.2. Condition 11 only holds before the first
+/// delivery; its general form replaces it. Further conditions cover columns that the standard does
+/// not have.
 pub(super) fn conditions(engine: &dyn KvEngine, sizes: Sizes) -> Result<Vec<Check>, BenchError> {
     let all = read(engine, sizes)?;
     let in_warehouses = |condition: &str, violation: &dyn Fn(&Warehouse) -> Option<String>| {

@@ -1,4 +1,4 @@
-//! One client: the mix (clause 5.2.3) and its home.
+//! A client: its mix of transactions (clause 5.2.3) and its home warehouses.
 
 use fastrand::Rng;
 
@@ -11,7 +11,7 @@ use crate::driver::{Access, Client, Step};
 use crate::engines::{Stop, Transaction};
 use crate::ledger::Entry;
 
-/// The kinds of transactions in the order in which they are reported.
+/// Kinds of transactions, in the order of reports.
 pub(super) const KINDS: [&str; 5] = [
     "new-order",
     "payment",
@@ -20,19 +20,19 @@ pub(super) const KINDS: [&str; 5] = [
     "stock-level",
 ];
 
-/// How often each kind but New-Order, which has the rest, comes in a hundred.
+/// Frequency of each kind in percent; New-Order has the rest.
 const SHARES: [(usize, u8); 4] = [(1, 43), (2, 4), (3, 4), (4, 4)];
 
-/// Which warehouses a client works for.
+/// Warehouses of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Home {
-    /// Each of them in turn of the draws.
+    /// The warehouses, one for each draw in turn.
     warehouses: Vec<u16>,
 }
 
 impl Home {
-    /// All warehouses if the client roams; else its share of them, or the one that it shares with other
-    /// clients.
+    /// Returns all warehouses if the client roams; otherwise its share of them, or the one that it
+    /// shares with other clients.
     pub(super) fn new(sizes: Sizes, thread: usize, threads: usize, roams: bool) -> Self {
         let all = usize::from(sizes.warehouses);
         let warehouses = if roams {
@@ -63,11 +63,12 @@ pub(super) struct TpccClient<'a> {
     rng: Rng,
     sizes: Sizes,
     home: Home,
-    /// Whether there is nothing but New-Order.
+    /// Whether all transactions are New-Orders.
     only_new_orders: bool,
-    /// The driver's and the client's number, which begin the keys of its payments, and the next of them.
+    /// Numbers of the driver and of the client, which are the prefix of the keys of its payments,
+    /// and the next payment.
     history: (u32, u16, u32),
-    /// Counts the New-Orders that are acknowledged.
+    /// Counts the acknowledged New-Orders.
     entry: Entry<'a>,
     input: Input,
     numbers: Vec<u16>,
@@ -97,7 +98,7 @@ impl<'a> TpccClient<'a> {
         }
     }
 
-    /// The kind of the next transaction.
+    /// Returns the kind of the next transaction.
     fn kind(&mut self) -> usize {
         if self.only_new_orders {
             return 0;

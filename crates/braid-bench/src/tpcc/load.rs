@@ -9,20 +9,20 @@ use crate::BenchError;
 use crate::engines::{Stop, Transaction};
 use crate::load::Loader;
 
-/// Customers, orders or stock of one loading transaction.
+/// Number of customers, orders or stock rows of one loading transaction.
 const BATCH: u32 = 1_000;
 
-/// `W_YTD` and the payments that it is made of: as many of 10.00 as there are customers.
+/// `W_YTD`, and the payments that it consists of: one of 10.00 for each customer.
 const FIRST_PAYMENT: u32 = 1_000;
 
-/// Rows that are loaded, roughly: for the progress display and the catalogue.
+/// Returns the approximate number of loaded rows, for the progress display and the catalogue.
 pub(super) fn rows(sizes: Sizes) -> u64 {
     let districts = u64::from(sizes.warehouses) * u64::from(DISTRICTS);
     let customers = districts * u64::from(sizes.customers);
     u64::from(sizes.items) * (1 + u64::from(sizes.warehouses)) + customers * 2
 }
 
-/// Loads everything.
+/// Loads all tables.
 pub(super) fn load(sizes: Sizes, seed: u64, loader: &mut Loader<'_>) -> Result<(), BenchError> {
     let mut rng = Rng::with_seed(seed);
     for items in batches(sizes.items) {
@@ -44,7 +44,7 @@ pub(super) fn load(sizes: Sizes, seed: u64, loader: &mut Loader<'_>) -> Result<(
     Ok(())
 }
 
-/// The numbers from 1 to `last` in batches.
+/// Returns the numbers from 1 to `last` in batches.
 fn batches(last: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
     (1..=last)
         .step_by(BATCH as usize)
@@ -60,7 +60,7 @@ fn put_item(tx: &mut dyn Transaction, rng: &mut Rng, i: u32) -> Result<(), Stop>
     tx.put(schema::ITEM, &schema::item(i), &row.0)
 }
 
-/// Tax, name and address: of a warehouse or a district.
+/// Returns tax, name and address of a warehouse or a district.
 fn place(rng: &mut Rng) -> Vec<u8> {
     let row = Builder::default().number(rng.u16(0..=2_000).to_le_bytes());
     let row = row.text(&a_string(rng, 6..=10));
@@ -76,7 +76,7 @@ fn address(row: Builder, rng: &mut Rng) -> Builder {
         .text(&zip(rng))
 }
 
-/// A warehouse and its districts, whose sums agree with their payments.
+/// Writes a warehouse and its districts, whose sums agree with their payments.
 fn put_warehouse(
     tx: &mut dyn Transaction,
     rng: &mut Rng,
@@ -117,7 +117,7 @@ fn put_stock(tx: &mut dyn Transaction, rng: &mut Rng, w: u16, i: u32) -> Result<
     tx.put(schema::STOCK_LEVEL, &key, &level.encode())
 }
 
-/// The customers of a district with a payment each, and the orders, one by each customer.
+/// Loads the customers of a district with a payment each, and the orders, one for each customer.
 fn load_district(
     sizes: Sizes,
     w: u16,
@@ -192,7 +192,7 @@ fn put_customer(
     };
     let mut row = payment.encode().to_vec();
     row.extend(a_string(rng, 12..=24));
-    // Run 0 is the load; each district is a client of it.
+    // Run 0 is the load; each district is one of its clients.
     let client = (w - 1) * u16::from(DISTRICTS) + u16::from(d);
     let key = schema::history(0, client, u32::from(c));
     tx.put(schema::HISTORY, &key, &row)

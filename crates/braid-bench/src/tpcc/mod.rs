@@ -1,5 +1,5 @@
-//! TPC-C: the transactions and data of the standard (revision 5.11), without its terminals, think times and
-//! rules for publication. Figures are therefore no tpmC.
+//! TPC-C: the transactions and data of the standard (revision 5.11), without its terminals, think
+//! times and rules for publication. The figures are therefore not tpmC.
 
 mod check;
 mod client;
@@ -22,13 +22,13 @@ use crate::ledger::Ledger;
 use crate::load::{CATALOGUE, Origins, once};
 use crate::{BenchError, LoadProgress, Spec, Workload};
 
-/// Bytes that a warehouse of the standard's size takes, roughly.
+/// Approximate size of a warehouse of the standard's size.
 pub(crate) const WAREHOUSE_BYTES: u64 = 90 << 20;
 
-/// Items that are loaded unless the caller says otherwise.
+/// Default number of items.
 pub(crate) const DEFAULT_ITEMS: u64 = Sizes::ITEMS as u64;
 
-/// A warehouse other than `w`, of at least two.
+/// Draws a warehouse other than `w`, of at least two.
 fn other_warehouse(rng: &mut Rng, sizes: Sizes, w: u16) -> u16 {
     let other = rng.u16(1..sizes.warehouses);
     other + u16::from(other >= w)
@@ -61,7 +61,7 @@ impl Tpcc {
         }
     }
 
-    /// The data's name says their shape, so that different shapes do not mix.
+    /// The name of the data contains its shape, so that different shapes do not mix.
     fn data(&self) -> String {
         format!("tpcc-{}-{}", self.sizes.warehouses, self.sizes.items)
     }

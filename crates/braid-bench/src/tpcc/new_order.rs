@@ -12,7 +12,7 @@ use super::rows::{
 use super::schema::{self, DISTRICTS, Sizes};
 use crate::engines::{Stop, Transaction};
 
-/// The most lines of an order.
+/// Maximum number of lines of an order.
 const MAX_LINES: usize = 15;
 
 /// The inputs of a New-Order.
@@ -43,7 +43,8 @@ impl NewOrder {
             lines,
             wanted: Default::default(),
         };
-        // One in a hundred has an unused item at its end, which undoes it (clauses 2.4.1.4 and 2.4.1.5).
+        // One of a hundred ends with an unused item, which rolls it back (clauses 2.4.1.4 and
+        // 2.4.1.5).
         let fails = rng.u8(1..=100) == 1;
         let last = usize::from(lines) - 1;
         for (i, wanted) in order.wanted[..=last].iter_mut().enumerate() {
@@ -64,13 +65,13 @@ impl NewOrder {
         order
     }
 
-    /// Whether it will be rolled back.
+    /// Returns whether the transaction will be rolled back.
     #[cfg(test)]
     pub(super) fn fails(&self, sizes: Sizes) -> bool {
         self.wanted[usize::from(self.lines) - 1].item > sizes.items
     }
 
-    /// Whether it has a line of another warehouse.
+    /// Returns whether a line is of another warehouse.
     pub(super) fn is_remote(&self) -> bool {
         self.wanted().iter().any(|wanted| wanted.supplier != self.w)
     }
@@ -122,12 +123,12 @@ impl NewOrder {
         for (number, wanted) in (1..).zip(self.wanted()) {
             total += self.line(tx, o, number, wanted)?;
         }
-        // The total amount is shown, not stored.
+        // The total amount is displayed, not stored.
         black_box(total * (10_000 - discount) * (10_000 + warehouse_tax + district_tax));
         Ok(())
     }
 
-    /// One line; its amount in cents.
+    /// Processes one line; returns its amount in cents.
     fn line(
         &self,
         tx: &mut dyn Transaction,
@@ -152,7 +153,7 @@ impl NewOrder {
             text.copy_from_slice(&texts[at..at + DISTRICT_TEXT]);
             Some(is_original(data))
         })?;
-        // The line is of a brand or generic; shown, not stored.
+        // Whether the item is brand or generic is displayed, not stored.
         black_box(item_is_original && stock_is_original);
         let mut level = fetch_for_update(tx, schema::STOCK_LEVEL, &key, StockLevel::decode)?;
         let quantity = u16::from(wanted.quantity);
@@ -203,7 +204,7 @@ mod tests {
                 remote_lines += usize::from(wanted.supplier != 2);
             }
         }
-        // Four standard deviations of 1 % of so many draws are 126 and 400.
+        // Four standard deviations of 1 % of this many draws are 126 and 400.
         assert!((874..1_126).contains(&failing), "{failing} are rolled back");
         assert!((985_000..1_015_000).contains(&lines), "{lines} lines");
         assert!(

@@ -1,4 +1,4 @@
-//! Payment (clause 2.5), and how a customer is chosen.
+//! Payment (clause 2.5), and the choice of a customer.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use super::rows::{self, Account, Fields, fetch, fetch_for_update, now};
 use super::schema::{self, DISTRICTS, Sizes};
 use crate::engines::{Order, Stop, Transaction};
 
-/// The most bytes of `C_DATA`.
+/// Maximum size of `C_DATA`, in bytes.
 const MAX_DATA: usize = 500;
 
 /// A customer, by number or by last name.
@@ -21,7 +21,7 @@ pub(super) enum Who {
 }
 
 impl Who {
-    /// 60 % by last name (clauses 2.5.1.2 and 2.6.1.2).
+    /// Draws a customer, 60 % by last name (clauses 2.5.1.2 and 2.6.1.2).
     pub(super) fn draw(rng: &mut Rng, sizes: Sizes) -> Self {
         if rng.u8(1..=100) <= 60 {
             Who::Named(random::name_number(rng, sizes.names()))
@@ -30,8 +30,8 @@ impl Who {
         }
     }
 
-    /// The customer's number: of those with the last name, sorted by first name, the one in the middle,
-    /// rounded up (clause 2.5.2.2). `found` is room to work in.
+    /// Returns the customer's number: of those with the last name, sorted by first name, the one in
+    /// the middle, rounded up (clause 2.5.2.2). `found` is a reused buffer.
     pub(super) fn find(
         self,
         tx: &mut dyn Transaction,
@@ -65,14 +65,14 @@ pub(super) struct Payment {
     customer_w: u16,
     customer_d: u8,
     who: Who,
-    /// In cents.
+    /// Amount in cents.
     amount: u32,
     /// The key of its history row.
     history: [u8; 10],
 }
 
 impl Payment {
-    /// Draws the inputs (clause 2.5.1): 15 % are of customers of another warehouse.
+    /// Draws the inputs (clause 2.5.1): 15 % are for customers of another warehouse.
     pub(super) fn draw(rng: &mut Rng, sizes: Sizes, w: u16, history: [u8; 10]) -> Self {
         let d = rng.u8(1..=DISTRICTS);
         let (customer_w, customer_d) = if sizes.warehouses > 1 && rng.u8(1..=100) > 85 {
@@ -92,7 +92,7 @@ impl Payment {
         }
     }
 
-    /// Clause 2.5.2.2. The warehouse, which all payments to it change, comes last.
+    /// Clause 2.5.2.2. The warehouse, which all of its payments change, is last.
     pub(super) fn execute(
         &self,
         tx: &mut dyn Transaction,
@@ -147,7 +147,7 @@ impl Payment {
         rows::add(tx, schema::WAREHOUSE_YTD, &schema::warehouse(w), cents)
     }
 
-    /// Puts a note in front of the data of a customer with bad credit.
+    /// Inserts a note at the start of the data of a customer with bad credit.
     fn note(&self, tx: &mut dyn Transaction, c: u16, customer: &[u8]) -> Result<(), Stop> {
         let mut data = format!(
             "{c} {} {} {} {} {:.2} ",

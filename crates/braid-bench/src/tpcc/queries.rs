@@ -1,4 +1,4 @@
-//! The transactions that only read: Order-Status (clause 2.6) and Stock-Level (clause 2.8).
+//! The read-only transactions: Order-Status (clause 2.6) and Stock-Level (clause 2.8).
 
 use std::hint::black_box;
 
@@ -65,7 +65,7 @@ pub(super) struct StockLevel {
 }
 
 impl StockLevel {
-    /// A client has its own district for good (clause 2.8.1.1).
+    /// A client keeps its district (clause 2.8.1.1).
     pub(super) fn draw(rng: &mut Rng, w: u16, d: u8) -> Self {
         StockLevel {
             w,
@@ -74,7 +74,7 @@ impl StockLevel {
         }
     }
 
-    /// Clause 2.8.2.2: how many of the items in the last 20 orders are scarce. `items` is room to work in.
+    /// Clause 2.8.2.2: counts the scarce items of the last 20 orders. `items` is a reused buffer.
     pub(super) fn execute(
         &self,
         tx: &mut dyn Transaction,

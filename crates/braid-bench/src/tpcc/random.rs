@@ -9,14 +9,14 @@ const SYLLABLES: [&str; 10] = [
     "BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING",
 ];
 
-/// Different last names: the numbers 0 to 999.
+/// Number of different last names: the numbers 0 to 999.
 pub(super) const LAST_NAMES: u16 = 1_000;
 
-/// What the standard puts into a tenth of all items and stock (clause 4.3.3.1).
+/// Content of a tenth of all items and stock (clause 4.3.3.1).
 pub(super) const ORIGINAL: &[u8; 8] = b"ORIGINAL";
 
-// The constants C of clause 2.1.6, fixed here; that of the last names differs between load and run by 65 to
-// 119 but not by 96 or 112 (clause 2.1.6.1).
+// The constants C of clause 2.1.6, fixed here. That of last names must differ between load and run
+// by 65 to 119, but not by 96 or 112 (clause 2.1.6.1).
 const C_LAST_LOAD: u64 = 157;
 const C_LAST_RUN: u64 = 223;
 const C_CUSTOMER: u64 = 259;
@@ -28,44 +28,44 @@ fn nurand(rng: &mut Rng, a: u64, c: u64, range: RangeInclusive<u64>) -> u64 {
     (((rng.u64(0..=a) | rng.u64(x..=y)) + c) % (y - x + 1)) + x
 }
 
-/// A customer's number, from 1.
+/// Draws a customer's number, from 1.
 pub(super) fn customer(rng: &mut Rng, customers: u16) -> u16 {
     nurand(rng, 1_023, C_CUSTOMER, 1..=u64::from(customers)) as u16
 }
 
-/// An item's number, from 1.
+/// Draws an item's number, from 1.
 pub(super) fn item(rng: &mut Rng, items: u32) -> u32 {
     nurand(rng, 8_191, C_ITEM, 1..=u64::from(items)) as u32
 }
 
-/// The number of a last name among `names`, drawn while running.
+/// Draws the number of a last name among `names`, during the run.
 pub(super) fn name_number(rng: &mut Rng, names: u16) -> u16 {
     nurand(rng, 255, C_LAST_RUN, 0..=u64::from(names) - 1) as u16
 }
 
-/// The number of a last name among `names`, drawn while loading.
+/// Draws the number of a last name among `names`, during the load.
 pub(super) fn name_number_for_load(rng: &mut Rng, names: u16) -> u16 {
     nurand(rng, 255, C_LAST_LOAD, 0..=u64::from(names) - 1) as u16
 }
 
-/// The last name of this number: a syllable for each of its three digits.
+/// Returns the last name with this number: a syllable for each of its three digits.
 pub(super) fn last_name(number: u16) -> String {
     let digit = |unit: u16| SYLLABLES[usize::from(number / unit % 10)];
     [digit(100), digit(10), digit(1)].concat()
 }
 
-/// An a-string: letters and digits, its length drawn from the range.
+/// Returns an a-string: letters and digits, with a length drawn from the range.
 pub(super) fn a_string(rng: &mut Rng, length: RangeInclusive<usize>) -> Vec<u8> {
     let length = rng.usize(length);
     (0..length).map(|_| rng.alphanumeric() as u8).collect()
 }
 
-/// An n-string: digits.
+/// Returns an n-string: digits.
 pub(super) fn n_string(rng: &mut Rng, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.digit(10) as u8).collect()
 }
 
-/// An a-string of 26 to 50, with "ORIGINAL" somewhere in a tenth of them (clause 4.3.3.1).
+/// Returns an a-string of 26 to 50 characters; a tenth of them contain "ORIGINAL" (clause 4.3.3.1).
 pub(super) fn item_data(rng: &mut Rng) -> Vec<u8> {
     let mut data = a_string(rng, 26..=50);
     if rng.u8(0..10) == 0 {
@@ -75,7 +75,7 @@ pub(super) fn item_data(rng: &mut Rng) -> Vec<u8> {
     data
 }
 
-/// A zip code: four random digits and "11111" (clause 4.3.2.7).
+/// Returns a zip code: four random digits and "11111" (clause 4.3.2.7).
 pub(super) fn zip(rng: &mut Rng) -> Vec<u8> {
     let mut zip = n_string(rng, 4);
     zip.extend_from_slice(b"11111");
@@ -96,7 +96,8 @@ mod tests {
             seen[usize::from(customer(&mut rng, 3_000))] += 1;
         }
         assert_eq!(seen[0], 0, "numbers begin at 1");
-        // A hundred a customer would be uniform; an OR of two draws favours numbers of many ones.
+        // A uniform draw would give 100 per customer; an OR of two draws favours numbers with many
+        // ones.
         seen.sort_unstable();
         let top: u32 = seen[2_700..].iter().sum();
         assert!(top > 60_000, "the top tenth has {top} of 300,000 draws");

@@ -1,4 +1,4 @@
-//! The rows: fixed layouts of little-endian numbers, with texts behind their lengths.
+//! The rows: fixed layouts of little-endian numbers, and texts preceded by their lengths.
 //!
 //! Money is in cents, taxes and discounts are in hundredths of a percent, times are microseconds since 1970.
 
@@ -7,13 +7,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::BenchError;
 use crate::engines::{Stop, TableId, Transaction};
 
-/// Now, as rows have it.
+/// Returns the current time, as stored in rows.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(1, |since| since.as_micros() as u64)
 }
 
-/// Reads the fields of a row in their order.
+/// Reads the fields of a row in order.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -77,7 +77,7 @@ impl Builder {
     }
 }
 
-/// What goes wrong if a row that must be there is not, or is not what this workload writes.
+/// Returns the error for a required row that is missing or that this workload did not write.
 pub(super) fn wrong(table: TableId) -> Stop {
     Stop::Failed(BenchError::Row {
         table: super::schema::NAMES
@@ -86,7 +86,7 @@ pub(super) fn wrong(table: TableId) -> Stop {
     })
 }
 
-/// Tells which rows come next, a few at a time.
+/// Announces the next rows, a few at a time.
 pub(super) fn prefetch<const LEN: usize>(
     tx: &mut dyn Transaction,
     table: TableId,
@@ -97,7 +97,7 @@ pub(super) fn prefetch<const LEN: usize>(
     tx.prefetch(table, &keys)
 }
 
-/// Decodes a row that must be there.
+/// Decodes a row that must exist.
 pub(super) fn fetch<T>(
     tx: &mut dyn Transaction,
     table: TableId,
@@ -109,7 +109,7 @@ pub(super) fn fetch<T>(
     decoded.ok_or_else(|| wrong(table))
 }
 
-/// Decodes a row that must be there and is about to be overwritten.
+/// Decodes a row that must exist and is about to be overwritten.
 pub(super) fn fetch_for_update<T>(
     tx: &mut dyn Transaction,
     table: TableId,
@@ -136,7 +136,7 @@ pub(super) fn fetch_if_there<T>(
     }
 }
 
-/// Adds to a number that is a row of its own: a year-to-date sum.
+/// Adds to a number in a row of its own: a year-to-date sum.
 pub(super) fn add(
     tx: &mut dyn Transaction,
     table: TableId,
@@ -178,7 +178,7 @@ macro_rules! row {
 }
 
 row! {
-    /// What changes of a customer.
+    /// The changing columns of a customer.
     Account[24] {
         balance: i64,
         ytd_payment: i64,
@@ -188,7 +188,7 @@ row! {
 }
 
 row! {
-    /// What changes of stock.
+    /// The changing columns of a stock row.
     StockLevel[14] {
         quantity: u16,
         ytd: u32,
@@ -198,7 +198,7 @@ row! {
 }
 
 row! {
-    /// An order; its number of lines is there too.
+    /// An order, including its number of lines.
     Order[13] {
         customer: u16,
         entered: u64,
@@ -209,10 +209,10 @@ row! {
     }
 }
 
-/// Bytes of a stock's text for one district.
+/// Size of a stock's text for one district.
 pub(super) const DISTRICT_TEXT: usize = 24;
 
-/// Bytes of a line's numbers.
+/// Size of a line's numbers.
 const LINE: usize = 19;
 
 row! {
@@ -228,7 +228,7 @@ row! {
 }
 
 impl Line {
-    /// The whole row.
+    /// Returns the whole row.
     pub(super) fn with_text(&self, text: &[u8; DISTRICT_TEXT]) -> [u8; LINE + DISTRICT_TEXT] {
         let mut row = [0; LINE + DISTRICT_TEXT];
         row[..LINE].copy_from_slice(&self.encode());

@@ -1,8 +1,9 @@
 //! The tables and their keys.
 //!
-//! A row of the standard that is wide and changes in a few bytes is split (clause 1.4.5 allows it): what
-//! changes often is a row of its own, so that an update logs few bytes, and transactions that change
-//! different columns of a row do not meet. Keys are big-endian, so that their order is that of the numbers.
+//! A wide row of the standard that changes in only a few bytes is split, as clause 1.4.5 permits:
+//! frequently changing columns form a row of their own. So an update logs few bytes, and
+//! transactions that change different columns do not conflict. Keys are big-endian, so that they
+//! sort in the order of their numbers.
 
 use crate::engines::TableId;
 
@@ -26,7 +27,7 @@ pub(super) const CUSTOMER_DATA: TableId = 7;
 pub(super) const CUSTOMER_NAME: TableId = 8;
 /// Payments.
 pub(super) const HISTORY: TableId = 9;
-/// Orders that are not delivered.
+/// Undelivered orders.
 pub(super) const NEW_ORDER: TableId = 10;
 /// Orders.
 pub(super) const ORDER: TableId = 11;
@@ -40,13 +41,13 @@ pub(super) const ITEM: TableId = 14;
 pub(super) const STOCK: TableId = 15;
 /// Quantity and counts of stock.
 pub(super) const STOCK_LEVEL: TableId = 16;
-/// The oldest order of each district that is not delivered, in place of a search in [`NEW_ORDER`]: the
+/// The oldest undelivered order of each district, which replaces a search in [`NEW_ORDER`]: the
 /// numbers have no gap (condition 3 of clause 3.3.2).
 pub(super) const OLDEST: TableId = 17;
-/// What is loaded.
+/// Description of the loaded data.
 pub(super) const CATALOGUE: TableId = 18;
 
-/// The names of the tables before the catalogue.
+/// Names of the tables before the catalogue.
 pub(super) const NAMES: [&str; 18] = [
     "warehouse",
     "warehouse-ytd",
@@ -68,20 +69,20 @@ pub(super) const NAMES: [&str; 18] = [
     "oldest",
 ];
 
-/// Districts of a warehouse (clause 1.2.1).
+/// Number of districts of a warehouse (clause 1.2.1).
 pub(super) const DISTRICTS: u8 = 10;
 
-/// How much there is of what. The standard's numbers for 100,000 items; fewer items shrink it all.
+/// Sizes of the tables: the standard's numbers for 100,000 items; fewer items shrink all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) warehouses: u16,
     pub(super) items: u32,
-    /// Customers of a district, and orders that it begins with.
+    /// Number of customers, and of initial orders, of a district.
     pub(super) customers: u16,
 }
 
 impl Sizes {
-    /// Items of the standard.
+    /// Number of items in the standard.
     pub(super) const ITEMS: u32 = 100_000;
 
     pub(super) fn new(warehouses: u16, items: u32) -> Self {
@@ -92,12 +93,13 @@ impl Sizes {
         }
     }
 
-    /// Of the orders that a district begins with, the newest this many are not delivered (clause 4.3.3.1).
+    /// Number of a district's initial orders that are undelivered, which are the newest (clause
+    /// 4.3.3.1).
     pub(super) fn undelivered(self) -> u32 {
         u32::from(self.customers) * 3 / 10
     }
 
-    /// Last names in use.
+    /// Number of last names in use.
     pub(super) fn names(self) -> u16 {
         self.customers.min(super::random::LAST_NAMES)
     }
@@ -136,17 +138,17 @@ key! {
     item(i: u32) -> 4;
     /// Of stock tables.
     stock(w: u16, i: u32) -> 6;
-    /// Of history, which has no key in the standard: the run, the client, and a number of its own.
+    /// Of history, which has no key in the standard: the run, the client, and a number.
     history(run: u32, client: u16, number: u32) -> 10;
 }
 
-/// Bytes that a name takes in the index.
+/// Size of a name in the index.
 const NAME: usize = 16;
 
-/// Bytes of a key of [`CUSTOMER_NAME`].
+/// Size of a key of [`CUSTOMER_NAME`].
 pub(super) const NAME_KEY: usize = 3 + NAME + NAME + 2;
 
-/// Of [`CUSTOMER_NAME`]: the order is that of last name, first name and number.
+/// Key of [`CUSTOMER_NAME`]: ordered by last name, first name and number.
 pub(super) fn customer_name(w: u16, d: u8, last: &[u8], first: &[u8], c: u16) -> [u8; NAME_KEY] {
     let mut key = [0; NAME_KEY];
     key[..3].copy_from_slice(&district(w, d));
@@ -156,7 +158,7 @@ pub(super) fn customer_name(w: u16, d: u8, last: &[u8], first: &[u8], c: u16) ->
     key
 }
 
-/// The range of [`CUSTOMER_NAME`] with one last name.
+/// Range of [`CUSTOMER_NAME`] with one last name.
 pub(super) fn customers_named(w: u16, d: u8, last: &[u8]) -> ([u8; NAME_KEY], [u8; NAME_KEY]) {
     let from = customer_name(w, d, last, &[], 0);
     let to = customer_name(w, d, last, &[0xff; NAME], u16::MAX);

@@ -8,7 +8,7 @@ use crate::engines::{Acknowledgement, Body, Order, Session, Stop, TableId, Trans
 use crate::workload_tests::{in_memory, small};
 use crate::{check, run};
 
-/// An engine that only counts what is written to it.
+/// An engine that only counts writes.
 #[derive(Default)]
 struct Counting(Mutex<HashMap<TableId, (u64, u64)>>);
 
@@ -128,7 +128,7 @@ fn spec(workload: Workload) -> Spec {
     }
 }
 
-/// The conditions that are violated after a run on Braid with a defect.
+/// Returns the violated conditions after a run on Braid with a defect.
 fn violations(defect: Defect) -> Vec<String> {
     let spec = spec(Workload::Tpcc);
     let driver = spec.driver().unwrap();
@@ -136,7 +136,7 @@ fn violations(defect: Defect) -> Vec<String> {
     driver.load(&sound, &mut |_| ()).unwrap();
     let before = driver.present(&sound).unwrap();
     let broken = Broken::new(&sound, defect);
-    // The run may stop at a row that is missing.
+    // The run may stop at a missing row.
     let _ = run(&broken, driver.as_ref(), &spec, &mut |_| ());
     match check(&sound, driver.as_ref(), before) {
         Ok(checks) => checks.iter().filter_map(Check::complaint).collect(),

@@ -9,10 +9,10 @@ use crate::compare::run::{Run, WorkloadInfo};
 use crate::compare::summary::{BRAID, Metric, Point, Summary};
 use crate::report::group;
 
-/// Losses that are shown at once; the rest is folded away.
+/// Number of losses that are shown at once; the others are folded.
 const LOSSES_SHOWN: usize = 12;
 
-/// A number as people read it: three digits, or all before the point.
+/// Formats a number with three significant digits, or with all digits before the decimal point.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 || v == 0.0 => group(value),
@@ -21,7 +21,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A median over its smallest and largest. The attributes have what the text rounds.
+/// A median above its minimum and maximum. The attributes contain the exact values.
 fn cell(point: &Point, metric: Metric, spread: Option<Spread>, is_best: bool) -> Markup {
     let Some(spread) = spread else {
         return html! { td { "–" } };
@@ -40,7 +40,7 @@ fn cell(point: &Point, metric: Metric, spread: Option<Spread>, is_best: bool) ->
     }
 }
 
-/// The engines that have something to show, and the bare log.
+/// Returns the engines with measurements, and the bare log.
 fn lines(run: &Run) -> Vec<&str> {
     let engines = run.engines.iter().map(|e| e.name.as_str());
     engines.chain([BARE_LOG]).collect()
@@ -54,7 +54,7 @@ fn row_class(engine: &str) -> &'static str {
     }
 }
 
-/// Whether no engine has a better median there.
+/// Returns whether no engine has a better median at this point.
 fn is_best(summary: &Summary, point: &Point, metric: Metric) -> bool {
     let others = summary
         .points()
@@ -68,7 +68,7 @@ fn is_best(summary: &Summary, point: &Point, metric: Metric) -> bool {
             .all(|other| metric.advantage(own.median, other.median) >= 1.0)
 }
 
-/// Throughput at the most threads, of all engines and workloads.
+/// Throughput of all engines and workloads with the most threads.
 pub(super) fn headline(run: &Run, summary: &Summary) -> Markup {
     let columns: Vec<(&WorkloadInfo, usize, usize)> = run
         .workloads
@@ -130,7 +130,7 @@ pub(super) fn headline(run: &Run, summary: &Summary) -> Markup {
     }
 }
 
-/// Where peers are better.
+/// Points at which other engines are better.
 pub(super) fn losses(summary: &Summary) -> Markup {
     let is_peer = |point: &Point| ![BRAID, BARE_LOG].contains(&point.engine.as_str());
     if !summary.points().any(is_peer) {
@@ -239,7 +239,7 @@ pub(super) fn everything(
     }
 }
 
-/// Where the time of a waiting commit goes.
+/// Stages of a waiting commit.
 pub(super) fn stages(run: &Run, summary: &Summary) -> Markup {
     const STAGES: [(&str, &str); 5] = [
         ("execute", "execute: from the begin to the call of commit"),

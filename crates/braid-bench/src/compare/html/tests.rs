@@ -54,7 +54,7 @@ fn run() -> Run {
     }
 }
 
-/// The value of an attribute in an element's opening tag.
+/// Returns the value of an attribute in an element's opening tag.
 fn attribute<'a>(tag: &'a str, name: &str) -> &'a str {
     let (_, rest) = tag.split_once(&format!("{name}=\"")).unwrap();
     rest.split('"').next().unwrap()
@@ -109,7 +109,7 @@ fn the_figures_are_those_of_the_rows() {
         );
         cells += 1;
     }
-    // All of a workload's table and the headline, and what is lost.
+    // All cells of a workload's table, of the headline, and of the losses.
     assert!(cells >= 6 * metrics.len() + 3, "{cells}");
     assert!(
         page.contains("an &lt;engine&gt; &amp; more"),
@@ -126,7 +126,7 @@ fn the_figures_are_those_of_the_rows() {
     );
 }
 
-/// On a screen of 390 pixels: nothing is wider than the page but tables, which scroll.
+/// On a screen of 390 pixels, nothing is wider than the page except tables, which scroll.
 #[test]
 fn a_phone_shows_legends_and_every_column() {
     let (run, rows) = (run(), rows());
@@ -139,7 +139,7 @@ fn a_phone_shows_legends_and_every_column() {
         let (figure, _) = figure.split_once("</figure>").unwrap();
         assert!(figure.starts_with(&format!("<figcaption>{}<", chart.title)));
         let (plot, legend) = figure.split_once("<div class=\"key\">").unwrap();
-        // A plot that is drawn larger than the screen has labels that are too small to read.
+        // The labels of a plot that is drawn larger than the screen are too small to read.
         let svg = plot.split_once("<svg ").unwrap().1;
         let width: u32 = attribute(svg, "width").parse().unwrap();
         assert!(width <= 400, "{width}");

@@ -1,4 +1,4 @@
-//! Safe handles of what the C API hands out.
+//! Safe handles of the C API's objects.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::ffi::*;
 use crate::BenchError;
 use crate::engines::{Order, Stop, TableId};
 
-/// Calls a function with an `errptr` and makes an error of what it left there.
+/// Calls a function with an `errptr`, and converts the error that it sets.
 pub(super) fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, String> {
     let mut error = null_mut();
     let result = call(&raw mut error);
@@ -24,8 +24,8 @@ pub(super) fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, 
     }
 }
 
-/// The C API has only the text of a status: these begin those of Busy, TimedOut and TryAgain, which is how
-/// conflicts, deadlocks and lock timeouts are told (`rocksdb/status.h`).
+/// The C API returns only the text of a status. These are the beginnings of Busy, TimedOut and
+/// TryAgain, which report conflicts, deadlocks and lock timeouts (`rocksdb/status.h`).
 pub(super) fn stop(text: String) -> Stop {
     let conflicts = [
         "Resource busy",
@@ -52,7 +52,7 @@ enum Handle {
 /// An open database and a column family for each table.
 pub(super) struct Db {
     handle: Handle,
-    /// One a table, and RocksDB's own `default` at the end.
+    /// One for each table, and RocksDB's own `default` at the end.
     families: Vec<*mut rocksdb_column_family_handle_t>,
 }
 
@@ -105,7 +105,8 @@ impl Db {
     ) -> Result<Self, BenchError> {
         let no_zero = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
         let path = no_zero(&dir.to_string_lossy())?;
-        // A prefix, since a table may be called like the family that RocksDB always has.
+        // With a prefix, because a table may have the name of the family that RocksDB always
+        // creates.
         let names: Vec<_> = tables
             .iter()
             .map(|table| no_zero(&format!("table {table}")))
@@ -213,7 +214,7 @@ impl Db {
         checked(|error| unsafe { rocksdb_write(db, options.0, batch.0, error) }).map_err(stop)
     }
 
-    /// The database, for transactions.
+    /// Returns the database, for transactions.
     pub(super) fn transactional(&self) -> *mut rocksdb_transactiondb_t {
         let Handle::Transactional(db) = self.handle else {
             unreachable!("transactions are for the database that has them");
@@ -221,7 +222,8 @@ impl Db {
         db
     }
 
-    /// Flushes and compacts, as far as the C API lets it: a `TransactionDB` compacts by itself, and is waited for.
+    /// Flushes and compacts, as far as the C API permits: a `TransactionDB` compacts by itself, and
+    /// this waits for it.
     pub(super) fn settle(&self) -> Result<(), BenchError> {
         for &family in &self.families {
             match self.handle {
@@ -243,7 +245,8 @@ impl Db {
         if let Handle::Transactional(db) = self.handle {
             let mut running = 1;
             while running > 0 {
-                // A compaction that a flush asks for begins a moment later, and there is no event to wait for.
+                // A compaction requested by a flush begins a moment later, and there is no event to
+                // wait for.
                 std::thread::sleep(Duration::from_millis(50));
                 let name = c"rocksdb.num-running-compactions";
                 // SAFETY: the database is open, the number is written by the call only.
@@ -261,7 +264,7 @@ impl Db {
 
 impl Drop for Db {
     fn drop(&mut self) {
-        // SAFETY: nothing that borrows the database is left; families go before it.
+        // SAFETY: no borrow of the database is left; families are destroyed before it.
         unsafe {
             for &family in &self.families {
                 rocksdb_column_family_handle_destroy(family);
@@ -274,7 +277,7 @@ impl Drop for Db {
     }
 }
 
-/// Lends a value that a get returned, null for none, and frees it.
+/// Passes a value that a get returned, null for none, to `found`, and frees it.
 pub(super) fn borrow_value(
     slice: *mut rocksdb_pinnableslice_t,
     found: &mut dyn FnMut(&[u8]),
@@ -282,7 +285,7 @@ pub(super) fn borrow_value(
     struct Pinned(*mut rocksdb_pinnableslice_t);
     impl Drop for Pinned {
         fn drop(&mut self) {
-            // SAFETY: it belongs to this.
+            // SAFETY: the slice belongs to this value.
             unsafe { rocksdb_pinnableslice_destroy(self.0) }
         }
     }
@@ -302,7 +305,7 @@ unsafe fn bytes<'a>(start: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     unsafe { std::slice::from_raw_parts(start.cast(), len) }
 }
 
@@ -315,7 +318,8 @@ impl Iter {
         order: Order,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Stop> {
-        // SAFETY: the iterator is valid where a record is asked for, and the record is not used after it moves.
+        // SAFETY: the iterator is valid when a record is read, and the record is not used after the
+        // iterator moves.
         unsafe {
             match order {
                 Order::Ascending => rocksdb_iter_seek(self.0, from.as_ptr().cast(), from.len()),
@@ -326,7 +330,7 @@ impl Iter {
             while rocksdb_iter_valid(self.0) != 0 {
                 let (mut key_len, mut value_len) = (0, 0);
                 let key = bytes(rocksdb_iter_key(self.0, &raw mut key_len), key_len);
-                // The scan downwards begins at `to` itself if there is such a key.
+                // A descending scan begins at `to` itself if this key exists.
                 let is_bound = order == Order::Descending && key == to;
                 if !is_bound {
                     if key < from || key >= to {
@@ -349,7 +353,7 @@ impl Iter {
 
 impl Drop for Iter {
     fn drop(&mut self) {
-        // SAFETY: it belongs to this.
+        // SAFETY: the iterator belongs to this value.
         unsafe { rocksdb_iter_destroy(self.0) }
     }
 }
@@ -365,7 +369,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // SAFETY: it belongs to this.
+        // SAFETY: the batch belongs to this value.
         unsafe { rocksdb_writebatch_destroy(self.0) }
     }
 }
@@ -386,7 +390,7 @@ impl WriteOptions {
 
 impl Drop for WriteOptions {
     fn drop(&mut self) {
-        // SAFETY: it belongs to this.
+        // SAFETY: the options belong to this value.
         unsafe { rocksdb_writeoptions_destroy(self.0) }
     }
 }
@@ -402,7 +406,7 @@ impl ReadOptions {
 
 impl Drop for ReadOptions {
     fn drop(&mut self) {
-        // SAFETY: it belongs to this.
+        // SAFETY: the options belong to this value.
         unsafe { rocksdb_readoptions_destroy(self.0) }
     }
 }
@@ -434,7 +438,7 @@ impl<'a> Snapshot<'a> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        // SAFETY: the options forget the snapshot before it goes.
+        // SAFETY: the options release the snapshot before it is destroyed.
         unsafe {
             rocksdb_readoptions_set_snapshot(self.options.0, null());
             match self.db.handle {

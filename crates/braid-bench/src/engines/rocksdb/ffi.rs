@@ -1,8 +1,8 @@
 //! The part of RocksDB's C API (`rocksdb/c.h`, 7.8 and later) that the benchmark calls.
 //!
-//! Pointers are never null unless a function's comment in the header says so; strings end with a zero byte, keys
-//! and values have a length. A function with an `errptr` leaves it alone or puts a string there that the
-//! caller frees with [`rocksdb_free`].
+//! Pointers are never null unless the comment of a function in the header says so. Strings end with
+//! a zero byte; keys and values have a length. A function with an `errptr` leaves it unchanged, or
+//! sets it to a string that the caller frees with [`rocksdb_free`].
 
 #![allow(non_camel_case_types)]
 
@@ -77,12 +77,12 @@ unsafe extern "C" {
         o: *mut rocksdb_block_based_table_options_t,
         bytes: usize,
     );
-    /// Takes the policy.
+    /// Takes ownership of the policy.
     pub(super) fn rocksdb_block_based_options_set_filter_policy(
         o: *mut rocksdb_block_based_table_options_t,
         policy: *mut rocksdb_filterpolicy_t,
     );
-    /// Shares the cache, which the caller still destroys.
+    /// Shares the cache; the caller still destroys it.
     pub(super) fn rocksdb_block_based_options_set_block_cache(
         o: *mut rocksdb_block_based_table_options_t,
         cache: *mut rocksdb_cache_t,
@@ -113,7 +113,7 @@ unsafe extern "C" {
     pub(super) fn rocksdb_column_family_handle_destroy(family: Family);
     pub(super) fn rocksdb_create_snapshot(db: *mut rocksdb_t) -> *const rocksdb_snapshot_t;
     pub(super) fn rocksdb_release_snapshot(db: *mut rocksdb_t, s: *const rocksdb_snapshot_t);
-    /// Null if there is no such key.
+    /// Null if the key does not exist.
     pub(super) fn rocksdb_get_pinned_cf(
         db: *mut rocksdb_t,
         options: *const rocksdb_readoptions_t,
@@ -133,7 +133,7 @@ unsafe extern "C" {
         batch: *mut rocksdb_writebatch_t,
         error: Error,
     );
-    /// Null for a bound means none.
+    /// A null bound means no bound.
     pub(super) fn rocksdb_compact_range_cf(
         db: *mut rocksdb_t,
         family: Family,
@@ -162,7 +162,7 @@ unsafe extern "C" {
         db: *mut rocksdb_transactiondb_t,
         snapshot: *const rocksdb_snapshot_t,
     );
-    /// Null if there is no such key.
+    /// Null if the key does not exist.
     pub(super) fn rocksdb_transactiondb_get_pinned_cf(
         db: *mut rocksdb_transactiondb_t,
         options: *const rocksdb_readoptions_t,
@@ -197,7 +197,7 @@ unsafe extern "C" {
         on: c_uchar,
     );
 
-    /// Begins `old` anew if it is not null.
+    /// Reuses `old` for the new transaction if it is not null.
     pub(super) fn rocksdb_transaction_begin(
         db: *mut rocksdb_transactiondb_t,
         write: *const rocksdb_writeoptions_t,
@@ -207,7 +207,7 @@ unsafe extern "C" {
     pub(super) fn rocksdb_transaction_commit(tx: *mut rocksdb_transaction_t, error: Error);
     pub(super) fn rocksdb_transaction_rollback(tx: *mut rocksdb_transaction_t, error: Error);
     pub(super) fn rocksdb_transaction_destroy(tx: *mut rocksdb_transaction_t);
-    /// Null if there is no such key.
+    /// Null if the key does not exist.
     pub(super) fn rocksdb_transaction_get_pinned_cf(
         tx: *mut rocksdb_transaction_t,
         options: *const rocksdb_readoptions_t,
@@ -216,7 +216,7 @@ unsafe extern "C" {
         key_len: usize,
         error: Error,
     ) -> *mut rocksdb_pinnableslice_t;
-    /// Null if there is no such key.
+    /// Null if the key does not exist.
     pub(super) fn rocksdb_transaction_get_pinned_for_update_cf(
         tx: *mut rocksdb_transaction_t,
         options: *const rocksdb_readoptions_t,
@@ -283,7 +283,7 @@ unsafe extern "C" {
     );
     pub(super) fn rocksdb_iter_next(iter: *mut rocksdb_iterator_t);
     pub(super) fn rocksdb_iter_prev(iter: *mut rocksdb_iterator_t);
-    /// The bytes live until the iterator moves; so do the value's.
+    /// The bytes of key and value live until the iterator moves.
     pub(super) fn rocksdb_iter_key(iter: *const rocksdb_iterator_t, len: *mut usize) -> Bytes;
     pub(super) fn rocksdb_iter_value(iter: *const rocksdb_iterator_t, len: *mut usize) -> Bytes;
     pub(super) fn rocksdb_iter_get_error(iter: *const rocksdb_iterator_t, error: Error);

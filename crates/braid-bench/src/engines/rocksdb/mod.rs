@@ -1,9 +1,9 @@
-//! RocksDB, the system's library: an LSM-tree, written by batches (`rocksdb`) or by pessimistic transactions
-//! (`rocksdb-txn`).
+//! RocksDB, the system's library: an LSM-tree, written by batches (`rocksdb`) or by pessimistic
+//! transactions (`rocksdb-txn`).
 //!
-//! Batches are atomic and no more: a read in one sees what is committed, not what the batch wrote, and nothing
-//! keeps what was read from changing. Transactions lock the keys that they write or read for update; their
-//! other reads see what is committed at that moment.
+//! Batches are only atomic: a read in a batch sees committed data, not the writes of the batch, and
+//! data that was read may change. Transactions lock the keys that they write or read for update;
+//! their other reads see the data that is committed at that moment.
 
 mod db;
 mod ffi;
@@ -82,7 +82,7 @@ impl KvEngine for RocksDbTxn {
         // SAFETY: needs nothing.
         let options = unsafe {
             let options = rocksdb_transaction_options_create();
-            // Without it transactions that wait for each other do so for a second:
+            // Without it, transactions that wait for each other do so for a second:
             // https://github.com/facebook/rocksdb/wiki/Transactions
             rocksdb_transaction_options_set_deadlock_detect(options, 1);
             options
@@ -125,7 +125,7 @@ impl Session for BatchSession<'_> {
             read_only(self.db, &self.read, body)?;
             return Ok(Acknowledgement::Durable);
         }
-        // SAFETY: the batch is open. What a failed body left is cleared here.
+        // SAFETY: the batch is open. This also clears the writes of a failed body.
         unsafe { rocksdb_writebatch_clear(self.batch.0) };
         body(&mut Batching(self))?;
         self.db.write(&self.write, &self.batch)?;
@@ -147,7 +147,7 @@ struct TxnSession<'a> {
     read: ReadOptions,
     write: WriteOptions,
     options: *mut rocksdb_transaction_options_t,
-    /// The last transaction, which the next one reuses; null before the first.
+    /// The last transaction, which the next one reuses; null before the first one.
     tx: *mut rocksdb_transaction_t,
 }
 
@@ -174,11 +174,11 @@ impl Session for TxnSession<'_> {
             read_only(self.db, &self.read, body)?;
             return Ok(Acknowledgement::Durable);
         }
-        // SAFETY: the last transaction is over or null; the options are open.
+        // SAFETY: the last transaction has ended or is null; the options are open.
         self.tx = unsafe {
             rocksdb_transaction_begin(self.db.transactional(), self.write.0, self.options, self.tx)
         };
-        // Dropping this undoes the transaction, which gives its locks back.
+        // Dropping this rolls the transaction back, which releases its locks.
         let mut running = Running {
             session: self,
             is_over: false,
@@ -290,7 +290,8 @@ struct Running<'a, 'b> {
 impl Drop for Running<'_, '_> {
     fn drop(&mut self) {
         if !self.is_over {
-            // SAFETY: the transaction is open. A rollback that fails leaves it to the end of the session.
+            // SAFETY: the transaction is open. If the rollback fails, the end of the session cleans
+            // up.
             let _ = checked(|error| unsafe {
                 rocksdb_transaction_rollback(self.session.tx, error);
             });

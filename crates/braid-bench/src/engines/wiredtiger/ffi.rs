@@ -1,4 +1,4 @@
-//! The functions of `shim.c`, which says what they promise.
+//! The functions of `shim.c`, which documents them.
 
 #![allow(non_camel_case_types)]
 

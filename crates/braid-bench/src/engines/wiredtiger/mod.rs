@@ -81,7 +81,7 @@ fn text(text: &str) -> Result<CString, BenchError> {
     CString::new(text).map_err(|error| BenchError::peer("wiredtiger", error))
 }
 
-/// An error of WiredTiger's.
+/// An error code of WiredTiger.
 struct Code(c_int);
 
 fn check(code: c_int) -> Result<(), Code> {
@@ -134,7 +134,8 @@ struct Handle(*mut WT_SESSION);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: open until here. Closes its cursors and undoes a transaction that is still running.
+        // SAFETY: the session is open. Closing it closes its cursors and rolls back a running
+        // transaction.
         unsafe { braid_wt_session_close(self.0) };
     }
 }
@@ -182,7 +183,7 @@ impl KvEngine for WiredTiger {
 }
 
 struct WtSession<'a> {
-    /// One a table, closed with the session.
+    /// One for each table, closed with the session.
     cursors: Vec<Cursor>,
     session: Handle,
     _engine: &'a WiredTiger,
@@ -219,7 +220,7 @@ impl Session for WtSession<'_> {
     }
 }
 
-/// Undoes the transaction that is left without a commit.
+/// Rolls back a transaction that was not committed.
 struct Undo<'a>(&'a Handle);
 
 impl Drop for Undo<'_> {
@@ -229,7 +230,7 @@ impl Drop for Undo<'_> {
     }
 }
 
-/// A table's cursor; its session is open as long as this is used.
+/// A table's cursor; its session stays open while this is used.
 struct Cursor(*mut WT_CURSOR);
 
 impl Cursor {
@@ -246,7 +247,7 @@ impl Cursor {
         }
     }
 
-    /// The key that the cursor is at; it must not move while the bytes are used.
+    /// Returns the current key; the cursor must not move while the bytes are used.
     fn key(&self) -> Result<&[u8], Code> {
         let (mut start, mut len) = (null(), 0);
         // SAFETY: the cursor is open; the bytes live until it moves.
@@ -256,7 +257,7 @@ impl Cursor {
         }
     }
 
-    /// The value there; the same.
+    /// Returns the current value; the cursor must not move while the bytes are used.
     fn value(&self) -> Result<&[u8], Code> {
         let (mut start, mut len) = (null(), 0);
         // SAFETY: the same.
@@ -288,9 +289,9 @@ impl Cursor {
         };
         let _reset = Reset(self);
         if start.is_empty() {
-            // No key is searched for that is empty: WiredTiger refuses it. Everything is above it.
+            // WiredTiger refuses to search for an empty key, which is below all others.
             match order {
-                // From nowhere, to the first.
+                // From no position to the first record.
                 Order::Ascending => self.advance(order)?,
                 Order::Descending => return Ok(()),
             }
@@ -318,7 +319,7 @@ impl Cursor {
     }
 }
 
-/// Gives up the cursor's place, which keeps a page in the cache.
+/// Resets the cursor, whose position keeps a page in the cache.
 struct Reset<'a>(&'a Cursor);
 
 impl Drop for Reset<'_> {
@@ -334,7 +335,7 @@ unsafe fn bytes<'a>(start: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 
@@ -355,7 +356,8 @@ impl Transaction for Running<'_> {
 
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
         self.mode.writable()?;
-        // SAFETY: the cursor is open, the bytes are copied; an insert leaves the cursor nowhere.
+        // SAFETY: the cursor is open, the bytes are copied; an insert leaves the cursor without a
+        // position.
         check(unsafe {
             braid_wt_put(
                 self.cursors[table].0,
