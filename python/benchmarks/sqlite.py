@@ -64,7 +64,7 @@ class Braid:
     def __init__(self, directory: Path, rows: int) -> None:
         self.rows = rows
         self.db = braid.open(directory / "braid")
-        self.table = self.db.table("t", key=int, value=bytes)
+        self.table = self.db.open_table("t", key=int, value=bytes)
         for start in range(0, rows, 10_000):
             self.table.update((k, next_value()) for k in range(start, min(start + 10_000, rows)))
         self.db.checkpoint()

@@ -22,8 +22,8 @@ class Overdrawn(Exception):
 class Ledger:
     def __init__(self, db: braid.Database) -> None:
         self.db = db
-        self.balances = db.table("balances", key=str, value=int)
-        self.transfers = db.table("transfers", key=braid.u64, value=str)
+        self.balances = db.open_table("balances", key=str, value=int)
+        self.transfers = db.open_table("transfers", key=braid.u64, value=str)
         if not self.balances:
             self.balances.update({f"account {i}": START for i in range(ACCOUNTS)})
 

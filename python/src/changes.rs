@@ -306,7 +306,7 @@ impl Feed {
         Ok(self.feed.get()?.name().to_owned())
     }
 
-    /// Position up to which the feed was acknowledged. Raises FeedMissingError if it was dropped.
+    /// Position up to which the feed was acknowledged. Raises FeedNotFoundError if it was dropped.
     fn position(&self, py: Python<'_>) -> PyResult<Position> {
         let feed = self.open()?;
         py.detach(|| feed.position()).py().map(Position)
@@ -314,7 +314,7 @@ impl Feed {
 
     /// Opens a reader of the transactions that were not acknowledged yet.
     ///
-    /// Raises FeedMissingError, and PositionLostError if the feed fell behind by more log than
+    /// Raises FeedNotFoundError, and PositionLostError if the feed fell behind by more log than
     /// Braid keeps. In the latter case, note Database.position, read the tables from scratch,
     /// acknowledge the noted position, and continue from there.
     fn changes(&self, py: Python<'_>) -> PyResult<Changes> {
@@ -326,7 +326,7 @@ impl Feed {
     /// Records, durably, that the consumer has processed everything up to a position. The call is a
     /// transaction of its own.
     ///
-    /// Raises FeedMissingError, ForeignPositionError, or what a commit raises.
+    /// Raises FeedNotFoundError, ForeignPositionError, or what a commit raises.
     fn acknowledge(&self, py: Python<'_>, position: &Bound<'_, Position>) -> PyResult<()> {
         let feed = self.open()?;
         self.handle.writers.check_none()?;

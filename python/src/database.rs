@@ -15,7 +15,7 @@ use pyo3::types::PyDict;
 use crate::backup::{self, Place};
 use crate::bulk::BulkLoader;
 use crate::changes::{Changes, Feed, Position};
-use crate::errors::{ClosedError, ConflictError, IntoPyResult, OptionError, TableMissingError};
+use crate::errors::{ClosedError, ConflictError, IntoPyResult, OptionError, TableNotFoundError};
 use crate::fork::{Active, Own};
 use crate::options::{OpenOptions, table_options, transaction_options};
 use crate::reading::Extent;
@@ -281,10 +281,10 @@ impl Database {
     /// compression="lz4" compresses values. With time_to_live, a datetime.timedelta, an entry
     /// expires this long after its last write. An existing table must have been created with the
     /// same options, if any are given. Raises TableTypeError if the table has other types,
-    /// TableOptionsError, TableMissingError, TableNameError.
+    /// TableOptionsError, TableNotFoundError, TableNameError.
     #[pyo3(signature = (name, *, key = None, value = None, create = true, compression = None, time_to_live = None))]
     #[expect(clippy::too_many_arguments, reason = "all but one are named")]
-    fn table(
+    fn open_table(
         &self,
         py: Python<'_>,
         name: &str,
@@ -300,7 +300,7 @@ impl Database {
         let existing = py.detach(|| database.untyped_table(name)).py()?;
         if existing.is_none() {
             if !create {
-                return Err(TableMissingError::new_err(format!(
+                return Err(TableNotFoundError::new_err(format!(
                     "there is no table {name:?}; check the name, or leave out create=False"
                 )));
             }
@@ -445,7 +445,7 @@ impl Database {
     }
 
     /// Opens the snapshot of a name; it shows the state in which it was created. Raises
-    /// SnapshotMissingError.
+    /// SnapshotNotFoundError.
     fn open_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
         let database = self.handle.open()?;
         let snapshot = py.detach(|| database.open_snapshot(name)).py()?;

@@ -7,10 +7,10 @@ macro_rules! exceptions {
     ($($name:ident)*) => {$(pyo3::import_exception!(braid.errors, $name);)*};
 }
 exceptions! {
-    BackupError ClosedError ConflictError CorruptError DecodeError Error FeedMissingError ForeignPositionError
+    BackupError ClosedError ConflictError CorruptError DecodeError Error FeedNotFoundError ForeignPositionError
     ForeignTableError ForkError IncompatibleError IoError LimitError LockedError NotADatabaseError OpenedReadOnlyError
     OptionError OutOfOrderError OutOfSpaceError PoisonedError PositionLostError ReadOnlyError SavepointError
-    SnapshotExistsError SnapshotMissingError TableDroppedError TableExistsError TableMissingError TableNameError
+    SnapshotExistsError SnapshotNotFoundError TableDroppedError TableExistsError TableNotFoundError TableNameError
     TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
 }
 /// Converts the result of an operation of the engine.
@@ -45,7 +45,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::KeyTooLong { .. }
         | EngineError::ValueTooLong { .. }
         | EngineError::TransactionTooLarge { .. } => LimitError::new_err(message),
-        EngineError::TableMissing { .. } => TableMissingError::new_err(message),
+        EngineError::TableMissing { .. } => TableNotFoundError::new_err(message),
         EngineError::TableExists { .. } => TableExistsError::new_err(message),
         EngineError::TableDropped { .. } => TableDroppedError::new_err(message),
         EngineError::TableName { .. } => TableNameError::new_err(message),
@@ -56,10 +56,10 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::OutOfOrder { .. } => OutOfOrderError::new_err(message),
         EngineError::TableOptions { .. } => TableOptionsError::new_err(message),
         EngineError::SnapshotExists { .. } => SnapshotExistsError::new_err(message),
-        EngineError::SnapshotMissing { .. } => SnapshotMissingError::new_err(message),
+        EngineError::SnapshotMissing { .. } => SnapshotNotFoundError::new_err(message),
         EngineError::PositionLost { .. } => PositionLostError::new_err(message),
         EngineError::ForeignPosition { .. } => ForeignPositionError::new_err(message),
-        EngineError::FeedMissing { .. } => FeedMissingError::new_err(message),
+        EngineError::FeedMissing { .. } => FeedNotFoundError::new_err(message),
         EngineError::SelfDeadlock => WouldDeadlockError::new_err(message),
         EngineError::Backup(_) => BackupError::new_err(message),
         EngineError::Decode { .. } => DecodeError::new_err(message),

@@ -23,7 +23,7 @@ def put(db: braid.Database, table: braid.Table[int, int], key: int) -> braid.Tic
 
 def test_awaiting(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
 
         async def main() -> None:
             ticket = put(db, table, 1)
@@ -42,7 +42,7 @@ def test_awaiting(path: Path) -> None:
 
 def test_many_tasks_and_what_else_the_loop_does(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         turns = 0
 
         async def count() -> None:
@@ -67,7 +67,7 @@ def test_many_tasks_and_what_else_the_loop_does(path: Path) -> None:
 
 def test_loops_on_several_threads(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         done: list[int] = []
 
         def thread(number: int) -> None:
@@ -88,7 +88,7 @@ def test_loops_on_several_threads(path: Path) -> None:
 
 def test_a_cancelled_wait(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
 
         async def wait(ticket: braid.Ticket) -> int:
             return await ticket
@@ -111,7 +111,7 @@ def test_a_cancelled_wait(path: Path) -> None:
 
 def test_a_loop_that_is_closed_before_the_flush(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         for key in range(50):
             loop = asyncio.new_event_loop()
             ticket = put(db, table, key)
@@ -134,7 +134,7 @@ def test_a_loop_that_is_closed_before_the_flush(path: Path) -> None:
 def test_awaiting_after_the_database_was_closed(path: Path) -> None:
     async def main() -> None:
         db = braid.open(path, **SMALL)
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         tickets = [put(db, table, key) for key in range(50)]
         waiting = [asyncio.ensure_future(ticket) for ticket in tickets]
         await asyncio.sleep(0)
@@ -146,13 +146,13 @@ def test_awaiting_after_the_database_was_closed(path: Path) -> None:
 
 
 def test_there_must_be_a_running_loop(db: braid.Database) -> None:
-    ticket = put(db, db.table("t", key=int, value=int), 1)
+    ticket = put(db, db.open_table("t", key=int, value=int), 1)
     with pytest.raises(RuntimeError, match="no running event loop"):
         ticket.__await__()
 
 
 def test_a_second_writer_of_one_loop_is_an_error(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
 
     async def holds(locked: asyncio.Event, end: asyncio.Event) -> None:
         with db.begin() as tx:
@@ -179,7 +179,7 @@ import asyncio, sys, threading, time
 import braid
 
 db = braid.open(sys.argv[1], pool_bytes=4 << 20, segment_bytes=1 << 20)
-table = db.table("t", key=int, value=int)
+table = db.open_table("t", key=int, value=int)
 
 def commits():
     for i in range(10**9):
@@ -215,4 +215,4 @@ def test_the_interpreter_ends_in_the_midst_of_it_all(path: Path) -> None:
         assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
         assert "panic" not in ended.stderr and "Fatal" not in ended.stderr
     with braid.open(path, **SMALL) as db:
-        assert len(db.table("t", key=int, value=int)) >= 20
+        assert len(db.open_table("t", key=int, value=int)) >= 20

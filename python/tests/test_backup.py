@@ -15,7 +15,7 @@ import braid
 
 def value_in(path: Path) -> int:
     with braid.open(path, read_only=True, **SMALL) as db:
-        return db.table("t", key=str, value=int)["k"]
+        return db.open_table("t", key=str, value=int)["k"]
 
 
 def test_backups_are_restored(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     interval = timedelta(milliseconds=50)
     with braid.open(tmp_path / "db", archive=archive, archive_interval=interval, **SMALL) as db:
-        table = db.table("t", key=str, value=int)
+        table = db.open_table("t", key=str, value=int)
         table["k"] = 1
         report = db.backup(full, progress=lambda *counts: told.append(counts))
         assert report.path == full and report.pages == report.pages_total == told[-1][0]
@@ -93,7 +93,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
 
 
 def test_what_progress_raises_is_raised(db: braid.Database, tmp_path: Path) -> None:
-    db.table("t", key=str, value=int)["k"] = 1
+    db.open_table("t", key=str, value=int)["k"] = 1
 
     def progress(pages: int, total: int) -> None:
         raise ValueError("mine")
@@ -107,7 +107,7 @@ def test_what_progress_raises_is_raised(db: braid.Database, tmp_path: Path) -> N
 
 
 def test_compacting(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=bytes)
+    table = db.open_table("t", key=int, value=bytes)
     for start in range(0, 20_000, 1_000):
         table.update((n, bytes(200)) for n in range(start, start + 1_000))
     db.checkpoint()
@@ -139,7 +139,7 @@ def test_backups_to_and_from_streams(path: Path, tmp_path: Path) -> None:
 
     full, since = io.BytesIO(), Pieces()
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=str, value=int)
+        table = db.open_table("t", key=str, value=int)
         table["k"] = 1
         report = db.backup(full)
         assert report.path is None and report.written_bytes == len(full.getvalue())

@@ -32,7 +32,7 @@ import braid
 )
 def test_options(path: Path, options: Any) -> None:
     with braid.open(path, **(SMALL | options)) as db:
-        table = db.table("t", key=str, value=int)
+        table = db.open_table("t", key=str, value=int)
         table["a"] = 1
         db.sync()
         assert table["a"] == 1
@@ -115,7 +115,7 @@ def test_opening_twice(path: Path) -> None:
 
 def test_a_closed_database_refuses_everything(path: Path) -> None:
     db = braid.open(path, **SMALL)
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     table["a"] = 1
     tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
     assert not db.closed
@@ -139,7 +139,7 @@ def test_a_closed_database_refuses_everything(path: Path) -> None:
         lambda: tx.insert(table, "a", 1),
         lambda: snapshot.get(table, "a"),
         lambda: list(iterator),
-        lambda: db.table("t", key=str, value=int),
+        lambda: db.open_table("t", key=str, value=int),
         lambda: db.existing_table("t"),
         lambda: db.table_names(),
         lambda: db.drop_table("t"),
@@ -157,7 +157,7 @@ def test_a_closed_database_refuses_everything(path: Path) -> None:
 
 
 def test_a_database_closes_with_its_last_object(path: Path) -> None:
-    table = braid.open(path, **SMALL).table("t")
+    table = braid.open(path, **SMALL).open_table("t")
     gc.collect()
     table[b"a"] = b""
     with pytest.raises(braid.LockedError):
@@ -177,7 +177,7 @@ def test_a_block_closes_on_an_exception(path: Path) -> None:
 def test_reports(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         assert db.health() == braid.Health("good", None)
-        table = db.table("t", key=str, value=int)
+        table = db.open_table("t", key=str, value=int)
         for i in range(10):
             table[str(i)] = i
         stats = db.stats()
@@ -199,7 +199,7 @@ def test_reports(path: Path) -> None:
 
 def test_verify_tells_of_damage(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=int, value=bytes).update((i, bytes(100)) for i in range(1000))
+        db.open_table("t", key=int, value=bytes).update((i, bytes(100)) for i in range(1000))
     data = path / "data.braid"
     contents = bytearray(data.read_bytes())
     size = 8192
@@ -211,13 +211,13 @@ def test_verify_tells_of_damage(path: Path) -> None:
     assert report.findings
     with pytest.raises(braid.CorruptError, match="restore a backup or salvage what can be read") as error:
         with braid.open(path, **SMALL) as db:
-            print(dict(db.table("t", key=int, value=bytes)))
+            print(dict(db.open_table("t", key=int, value=bytes)))
     assert error.value.location
 
 
 def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
+        db.open_table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
     saved = braid.salvage(path, tmp_path / "whole")
     # The catalog has entries, too.
     assert (saved.tables, saved.losses) == (1, []) and saved.entries > 1000
@@ -231,7 +231,7 @@ def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
     saved = braid.salvage(path, tmp_path / "left")
     assert saved.losses or saved.damages
     with braid.open(tmp_path / "left", **SMALL) as db:
-        left = dict(db.table("t", key=int, value=bytes))
+        left = dict(db.open_table("t", key=int, value=bytes))
     assert 900 <= len(left) <= 1000 and set(left.values()) == {bytes(1000)}
     with pytest.raises(braid.NotADatabaseError):
         braid.salvage(path, tmp_path / "left")
@@ -239,7 +239,7 @@ def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
 
 def test_upgrading_and_dumping(path: Path, tmp_path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=int, value=int)[1] = 2
+        db.open_table("t", key=int, value=int)[1] = 2
         # Readers work next to the writer.
         assert braid.dump(path).startswith("protocol glsn")
         with pytest.raises(braid.LockedError):

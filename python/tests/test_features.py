@@ -21,7 +21,7 @@ import braid
 
 
 def test_a_savepoint_takes_back_what_was_written_since(db: braid.Database) -> None:
-    stock = db.table("stock", key=str, value=int)
+    stock = db.open_table("stock", key=str, value=int)
     with db.begin() as tx:
         tx.insert(stock, "apples", 3)
         savepoint = tx.savepoint()
@@ -36,7 +36,7 @@ def test_a_savepoint_takes_back_what_was_written_since(db: braid.Database) -> No
 
 
 def test_an_exception_takes_back_the_block_and_not_the_transaction(db: braid.Database) -> None:
-    stock = db.table("stock", key=str, value=int)
+    stock = db.open_table("stock", key=str, value=int)
     with db.begin() as tx:
         tx.insert(stock, "apples", 3)
         with pytest.raises(KeyError, match="mine"):
@@ -49,7 +49,7 @@ def test_an_exception_takes_back_the_block_and_not_the_transaction(db: braid.Dat
 
 
 def test_an_iterator_sees_the_rollback(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     with db.begin() as tx:
         tx.insert(table, 1, 1)
         savepoint = tx.savepoint()
@@ -61,7 +61,7 @@ def test_an_iterator_sees_the_rollback(db: braid.Database) -> None:
 
 
 def test_savepoints_that_are_gone(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     tx = db.begin()
     outer = tx.savepoint()
     tx.insert(table, 1, 1)
@@ -86,7 +86,7 @@ def test_savepoints_that_are_gone(db: braid.Database) -> None:
 
 
 def test_insert_many(db: braid.Database) -> None:
-    table, empty = (db.table(name, key=int, value=str) for name in ("t", "empty"))
+    table, empty = (db.open_table(name, key=int, value=str) for name in ("t", "empty"))
     with db.begin() as tx:
         tx.insert_many(table, {1: "one", 2: "two"})
         tx.insert_many(table, [(3, "three")])
@@ -113,15 +113,15 @@ def test_reading_only(path: Path) -> None:
     with pytest.raises(braid.NotADatabaseError):
         braid.open(path, read_only=True)
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=int, value=int)[1] = 1
+        db.open_table("t", key=int, value=int)[1] = 1
     before = {file: file.read_bytes() for file in path.iterdir()}
     with braid.open(path, read_only=True, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         assert table[1] == 1
         for write in (
             lambda: table.__setitem__(1, 2),
             lambda: table.update({1: 2}),
-            lambda: db.table("other"),
+            lambda: db.open_table("other"),
             lambda: db.drop_table("t"),
             lambda: db.checkpoint(),
             lambda: db.bulk_load("other"),
@@ -137,14 +137,14 @@ def test_reading_only(path: Path) -> None:
 def test_refresh_follows_a_writer(path: Path) -> None:
     with braid.open(path, **SMALL) as writer, braid.open(path, **SMALL, read_only=True) as reader:
         assert not writer.refresh()
-        table = writer.table("t", key=int, value=int)
+        table = writer.open_table("t", key=int, value=int)
         table[1] = 1
         assert reader.existing_table("t") is None
         if not sys.platform.startswith("linux"):
             return
         assert reader.refresh()
         assert not reader.refresh()
-        read = reader.table("t", key=int, value=int)
+        read = reader.open_table("t", key=int, value=int)
         assert dict(read) == {1: 1}
         before = reader.snapshot()
         old = reader.begin()
@@ -161,17 +161,17 @@ def test_refresh_follows_a_writer(path: Path) -> None:
             assert reader.durable_seqno == writer.durable_seqno
         # Open snapshots keep their state, with any handle of a table.
         assert list(iterator) == [(1, 1)]
-        for handle in (read, reader.table("t", key=int, value=int)):
+        for handle in (read, reader.open_table("t", key=int, value=int)):
             assert list(before.range(handle)) == [(1, 1)]
             assert before.get(handle, 2) is None
             assert old.get(handle, 1) == 1
             assert old.get(handle, 2) is None
         writer.rename_table("t", "u")
-        writer.table("v", key=int, value=int)[1] = 7
+        writer.open_table("v", key=int, value=int)[1] = 7
         assert reader.refresh()
         assert read[5] == 5
         assert reader.table_names() == ["u", "v"]
-        later = reader.table("v", key=int, value=int)
+        later = reader.open_table("v", key=int, value=int)
         with pytest.raises(braid.TableDroppedError, match="v"):
             before.get(later, 1)
         writer.drop_table("u")
@@ -194,14 +194,14 @@ def test_refresh_follows_a_writer(path: Path) -> None:
 def test_tables_of_another_database_are_refused(path: Path) -> None:
     with braid.open(path / "a", **SMALL) as one, braid.open(path / "b", **SMALL) as two:
         for db in (one, two):
-            db.table("t", key=int, value=int)[1] = 1
+            db.open_table("t", key=int, value=int)[1] = 1
     with (
         braid.open(path / "a", **SMALL, read_only=True) as one,
         braid.open(path / "b", **SMALL, read_only=True) as two,
         two.snapshot() as snapshot,
         pytest.raises(braid.ForeignTableError),
     ):
-        snapshot.get(one.table("t", key=int, value=int), 1)
+        snapshot.get(one.open_table("t", key=int, value=int), 1)
 
 
 # Permissions ------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_file_mode(path: Path) -> None:
     ):
         options: Any = {**SMALL, **given}
         with braid.open(path / name, **options) as db:
-            db.table("t", key=int, value=int)[1] = 1
+            db.open_table("t", key=int, value=int)[1] = 1
             backup = path / f"{name}.backup"
             db.backup(backup)
         restored = path / f"{name}.restored"
@@ -244,20 +244,20 @@ def test_file_mode(path: Path) -> None:
 
 
 def test_compression(db: braid.Database) -> None:
-    pages = db.table("pages", key=int, value=bytes, compression="lz4")
+    pages = db.open_table("pages", key=int, value=bytes, compression="lz4")
     pages[1] = b"a" * 10_000
     assert pages[1] == b"a" * 10_000
     assert (pages.compression, pages.time_to_live) == ("lz4", None)
-    assert db.table("pages", key=int, value=bytes).compression == "lz4"
+    assert db.open_table("pages", key=int, value=bytes).compression == "lz4"
     with pytest.raises(braid.TableOptionsError):
-        db.table("pages", key=int, value=bytes, time_to_live=timedelta(1))
+        db.open_table("pages", key=int, value=bytes, time_to_live=timedelta(1))
     with pytest.raises(braid.OptionError, match="compression"):
-        db.table("x", compression="zip")  # type: ignore[call-overload]
-    assert db.table("plain").compression is None
+        db.open_table("x", compression="zip")  # type: ignore[call-overload]
+    assert db.open_table("plain").compression is None
 
 
 def test_time_to_live(db: braid.Database) -> None:
-    sessions = db.table("sessions", key=int, value=str, time_to_live=timedelta(milliseconds=1))
+    sessions = db.open_table("sessions", key=int, value=str, time_to_live=timedelta(milliseconds=1))
     assert sessions.time_to_live == timedelta(milliseconds=1)
     sessions[1] = "ada"
     while 1 in sessions:
@@ -268,9 +268,9 @@ def test_time_to_live(db: braid.Database) -> None:
     assert db.stats().expired <= 1
     for wrong in (timedelta(0), timedelta(-1)):
         with pytest.raises(braid.OptionError, match="time_to_live"):
-            db.table("x", time_to_live=wrong)
+            db.open_table("x", time_to_live=wrong)
     with pytest.raises(TypeError, match="time_to_live"):
-        db.table("x", time_to_live=1)  # type: ignore[call-overload]
+        db.open_table("x", time_to_live=1)  # type: ignore[call-overload]
     assert db.table_names() == ["sessions"]
 
 
@@ -289,7 +289,7 @@ def test_a_bulk_load(db: braid.Database) -> None:
     assert squares[77] == 77 * 77 and len(squares) == 100_001
     assert squares.key_type == braid.u32 and squares.compression == "lz4"
     assert list(before.range(squares)) == []
-    assert db.table("squares", key=braid.u32, value=int)[200_000] == 1
+    assert db.open_table("squares", key=braid.u32, value=int)[200_000] == 1
     for use in (
         lambda: loader.insert(1, 1),
         lambda: loader.extend([]),
@@ -313,7 +313,7 @@ def test_a_bulk_load_as_a_block(db: braid.Database) -> None:
         with pytest.raises(braid.OutOfOrderError):
             loader.extend([("c", "3"), ("b", "2"), ("d", "4")])
         loader.insert("e", "5")
-    assert dict(db.table("t", key=str, value=str)) == {"a": "1", "c": "3", "e": "5"}
+    assert dict(db.open_table("t", key=str, value=str)) == {"a": "1", "c": "3", "e": "5"}
     with pytest.raises(ValueError, match="mine"):
         with db.bulk_load("never") as nothing:
             nothing.insert(b"k", b"v")
@@ -327,7 +327,7 @@ def test_a_bulk_load_as_a_block(db: braid.Database) -> None:
 
 
 def test_named_snapshots(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table[1] = 1
     with db.create_snapshot("monday") as monday:
         table[1] = 2
@@ -354,7 +354,7 @@ def test_named_snapshots(db: braid.Database) -> None:
 
 
 def test_changes(db: braid.Database) -> None:
-    stock = db.table("stock", key=str, value=int)
+    stock = db.open_table("stock", key=str, value=int)
     changes = db.changes()
     start = changes.position
     assert list(changes) == []
@@ -395,7 +395,7 @@ def test_changes(db: braid.Database) -> None:
 
 
 def test_waiting_for_changes(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     with db.changes() as changes:
         assert changes.next_within(timedelta(0)) is None
         assert changes.next_within(timedelta(milliseconds=1)) is None
@@ -434,7 +434,7 @@ def test_wrong_positions(db: braid.Database) -> None:
 
 def test_feeds(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         feed = db.feed("index")
         table[1] = 1
         table[2] = 2
@@ -449,14 +449,14 @@ def test_feeds(path: Path) -> None:
         assert [change.key for s in feed.changes() for change in s.changes] == [2]
         with pytest.raises(TypeError):
             feed.acknowledge(7)  # type: ignore[arg-type]
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         with db.begin() as tx:
             tx.insert(table, 3, 3)
             for use in (lambda: db.feed("other"), lambda: feed.acknowledge(first.position)):
                 with pytest.raises(braid.WouldDeadlockError):
                     use()
         assert db.drop_feed("index") and not db.drop_feed("index")
-        with pytest.raises(braid.FeedMissingError):
+        with pytest.raises(braid.FeedNotFoundError):
             feed.changes()
         with pytest.raises(braid.TableNameError):
             db.feed("")
@@ -474,7 +474,7 @@ def test_a_reader_that_is_too_slow(path: Path) -> None:
         "checkpoint_log_bytes": 64 << 10,
     }
     with braid.open(path, **options) as db:
-        table = db.table("t", key=int, value=bytes)
+        table = db.open_table("t", key=int, value=bytes)
         feed = db.feed("slow")
         for _ in range(20):
             table.update((n, bytes(1000)) for n in range(100))

@@ -29,7 +29,7 @@ class AsADict(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.db = braid.in_memory(**SMALL)
-        self.table = self.db.table("t", key=str, value=int)
+        self.table = self.db.open_table("t", key=str, value=int)
         self.model: dict[str, int] = {}
 
     def teardown(self) -> None:
@@ -115,7 +115,7 @@ TestAsADict.settings = settings(max_examples=30, stateful_step_count=25, deadlin
 
 
 def test_is_a_mapping(db: braid.Database) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     assert isinstance(table, MutableMapping) and isinstance(table, Mapping)
     assert table != 5
     with pytest.raises(TypeError, match="unhashable"):
@@ -123,7 +123,7 @@ def test_is_a_mapping(db: braid.Database) -> None:
 
 
 def test_an_update_is_one_transaction(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     commits = db.stats().commits
     table.update({"a": 1, "b": 2})
     assert db.stats().commits == commits + 1
@@ -136,7 +136,7 @@ def test_an_update_is_one_transaction(db: braid.Database) -> None:
 
 
 def test_an_iteration_sees_one_state(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, 0) for i in range(100))
     seen = []
     for key in table:
@@ -149,12 +149,12 @@ def test_an_iteration_sees_one_state(db: braid.Database) -> None:
 
 def test_each_write_is_durable_as_the_database_says() -> None:
     with braid.in_memory(**SMALL) as db:
-        table = db.table("t")
+        table = db.open_table("t")
         flushes = db.stats().log.flushes
         table[b"a"] = b""
         assert db.stats().log.flushes > flushes
     with braid.in_memory(durability="none", **SMALL) as db:
-        table = db.table("t")
+        table = db.open_table("t")
         table[b"a"] = b""
         db.sync()
         assert b"a" in table, "a get reads what is durable"

@@ -21,7 +21,7 @@ import sys, threading
 import braid
 
 db = braid.open(sys.argv[1], pool_bytes=4 << 20, segment_bytes=1 << 20)
-table = db.table("t", key=int, value=braid.u64)
+table = db.open_table("t", key=int, value=braid.u64)
 say = threading.Lock()
 
 def work(number):
@@ -60,7 +60,7 @@ def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
         assert braid.verify(path).findings == []
         with braid.open(path, create_if_missing=False, **SMALL) as db:
             assert db.recovery().transactions > 0
-            table = db.table("t", key=int, value=braid.u64, create=False)
+            table = db.open_table("t", key=int, value=braid.u64, create=False)
             for number, i in acknowledged.items():
                 # One more may have been committed without being reported.
                 assert table[number] in (i, i + 1)
@@ -97,7 +97,7 @@ def refuses(*uses: Callable[[], object]) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
     db = braid.open(path, **SMALL)
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table[1] = 1
     open_tx, snapshot, iterator = db.begin(), db.snapshot(), table.range()
     changes, feed, loader = db.changes(), db.feed("feed"), db.bulk_load("new")
@@ -165,7 +165,7 @@ def test_a_child_made_by_fork_leaves_the_database_alone(path: Path) -> None:
 def test_a_child_waits_for_no_lock_that_a_thread_held(path: Path) -> None:
     """At each fork, one thread waits for a key, and others are anywhere in the engine."""
     db = braid.open(path, **SMALL)
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     holder, waiting = db.begin(), db.begin()
     holder.insert(table, 0, 0)
     about_to, stop = threading.Event(), threading.Event()
@@ -211,14 +211,14 @@ def test_a_child_waits_for_no_lock_that_a_thread_held(path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_may_open_what_nobody_had_open(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=int, value=int)[1] = 1
+        db.open_table("t", key=int, value=int)[1] = 1
 
     def child() -> None:
         with pytest.raises(braid.ClosedError):
             db.begin()
         with braid.open(path, **SMALL) as own:
-            own.table("t", key=int, value=int)[2] = 2
+            own.open_table("t", key=int, value=int)[2] = 2
 
     in_child(child)
     with braid.open(path, **SMALL) as db:
-        assert dict(db.table("t", key=int, value=int)) == {1: 1, 2: 2}
+        assert dict(db.open_table("t", key=int, value=int)) == {1: 1, 2: 2}

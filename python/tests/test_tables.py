@@ -34,7 +34,7 @@ INTEGERS: list[tuple[braid.Type[int], int, int]] = [
 def test_integers_keep_their_order_and_range(
     db: braid.Database, kind: braid.Type[int], low: int, high: int
 ) -> None:
-    table = db.table("t", key=kind, value=kind)
+    table = db.open_table("t", key=kind, value=kind)
     numbers = sorted({low, low + 1, -1 if low else 1, 0, 1, high - 1, high})
     for number in reversed(numbers):
         table[number] = number
@@ -49,7 +49,7 @@ def test_integers_keep_their_order_and_range(
 
 
 def test_floats(db: braid.Database) -> None:
-    exact = db.table("f64", key=str, value=float)
+    exact = db.open_table("f64", key=str, value=float)
     for value in (0.1, -1e300, math.inf, 5e-324):
         exact["x"] = value
         assert exact["x"] == value
@@ -57,13 +57,13 @@ def test_floats(db: braid.Database) -> None:
     assert math.isnan(exact["nan"])
     exact["int"] = 3
     assert exact["int"] == 3.0
-    short = db.table("f32", key=str, value=braid.f32)
+    short = db.open_table("f32", key=str, value=braid.f32)
     short["x"] = 0.5
     assert short["x"] == 0.5
 
 
 def test_bytes_come_from_what_holds_bytes(db: braid.Database) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     table[bytearray(b"a")] = memoryview(b"xyz")[::2]  # type: ignore[index, assignment]
     assert dict(table) == {b"a": b"xz"}
     table[b""] = b""
@@ -72,7 +72,7 @@ def test_bytes_come_from_what_holds_bytes(db: braid.Database) -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 5, None, 1.5, [b"a"], object()])
 def test_wrong_types_are_type_errors(db: braid.Database, wrong: Any) -> None:
-    table: Any = db.table("t", key=bytes, value=bytes)
+    table: Any = db.open_table("t", key=bytes, value=bytes)
     for use in (
         lambda: table[wrong],
         lambda: table.get(wrong),
@@ -92,7 +92,7 @@ def test_wrong_types_are_type_errors(db: braid.Database, wrong: Any) -> None:
 
 
 def test_strings(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=str)
+    table = db.open_table("t", key=str, value=str)
     table["Ünïcode 🍣"] = "\0"
     assert dict(table) == {"Ünïcode 🍣": "\0"}
     with pytest.raises(UnicodeEncodeError):
@@ -102,9 +102,9 @@ def test_strings(db: braid.Database) -> None:
 
 
 def test_types_are_compared(db: braid.Database) -> None:
-    db.table("t", key=str, value=braid.u64)
+    db.open_table("t", key=str, value=braid.u64)
     with pytest.raises(braid.TableTypeError, match="string -> u64, not string -> bytes") as error:
-        db.table("t", key=str)
+        db.open_table("t", key=str)
     assert isinstance(error.value, TypeError)
     table = db.existing_table("t")
     assert table is not None
@@ -112,11 +112,11 @@ def test_types_are_compared(db: braid.Database) -> None:
     assert repr(table) == '<braid.Table "t": string -> u64>'
     assert db.existing_table("other") is None
     with pytest.raises(TypeError, match="can't be the type of keys"):
-        db.table("f", key=float)
+        db.open_table("f", key=float)
     wrong: list[Any] = [list, "u64", 5]
     for nonsense in wrong:
         with pytest.raises(TypeError, match="not a type of a table"):
-            db.table("f", value=nonsense)
+            db.open_table("f", value=nonsense)
     assert db.table_names() == ["t"]
 
 
@@ -126,14 +126,14 @@ def test_types_are_values() -> None:
 
 
 def test_booleans_and_sets(db: braid.Database) -> None:
-    flags = db.table("flags", key=bool, value=bool)
+    flags = db.open_table("flags", key=bool, value=bool)
     flags.update({True: False, False: True})
     assert list(flags.items()) == [(False, True), (True, False)]
     assert (flags.key_type, flags.value_type) == (bool, bool)
     for wrong in (1, 0, None, "x"):
         with pytest.raises(TypeError, match="a key of this table must be bool"):
             flags.get(wrong)  # type: ignore[call-overload]
-    names = db.table("names", key=str, value=type(None))
+    names = db.open_table("names", key=str, value=type(None))
     names["Ada"] = None
     assert "Ada" in names and "Grace" not in names
     assert dict(names) == {"Ada": None}
@@ -142,12 +142,12 @@ def test_booleans_and_sets(db: braid.Database) -> None:
     with pytest.raises(TypeError, match="a value of this table must be None, not bool"):
         names["Grace"] = True  # type: ignore[assignment]
     with pytest.raises(TypeError, match="can't be the type of keys"):
-        db.table("f", key=type(None))
+        db.open_table("f", key=type(None))
 
 
 def test_types_of_rust_have_their_names(db: braid.Database) -> None:
     kind = braid.tuple_of(str, braid.tuple_of(braid.u32, bool), bytes)
-    table = db.table("t", key=kind, value=bool)
+    table = db.open_table("t", key=kind, value=bool)
     assert repr(table) == '<braid.Table "t": (string, (u32, bool), bytes) -> bool>'
     assert table.key_type == kind == pickle.loads(pickle.dumps(kind))
     assert repr(braid.tuple_of(str, int)) == "braid.tuple_of(str, int)"
@@ -155,15 +155,15 @@ def test_types_of_rust_have_their_names(db: braid.Database) -> None:
     again = db.existing_table("t")
     assert again is not None and again.key_type == kind
     with pytest.raises(braid.TableTypeError, match=r"\(string, i64\) -> bool"):
-        db.table("t", key=tuple[str, int], value=bool)
+        db.open_table("t", key=tuple[str, int], value=bool)
     wrong: list[Any] = [tuple, tuple[str], tuple[str, ...], tuple[str, float], tuple[str, None]]
     for nonsense in wrong:
         with pytest.raises(TypeError):
-            db.table("f", key=nonsense)
+            db.open_table("f", key=nonsense)
     with pytest.raises(TypeError):
-        db.table("f", value=tuple[str, int])
+        db.open_table("f", value=tuple[str, int])
     # The encoding in Rust of ("a", 7u32, true), ("a\0", ...).
-    raw = db.table("raw", key=braid.tuple_of(str, braid.u32, bool), value=bytes)
+    raw = db.open_table("raw", key=braid.tuple_of(str, braid.u32, bool), value=bytes)
     raw["a", 7, True] = b"1"
     raw["a\0", 0, False] = b"2"
     ticket = db.feed("f", start="oldest") if False else None
@@ -183,7 +183,7 @@ TUPLES = st.tuples(
 def test_tuples_keep_the_order_of_their_parts(
     db: braid.Database, keys: list[tuple[str, int, bool, bytes]]
 ) -> None:
-    table = db.table("t", key=tuple[str, int, bool, bytes], value=int)
+    table = db.open_table("t", key=tuple[str, int, bool, bytes], value=int)
     table.clear()
     table.update((key, n) for n, key in enumerate(keys))
     assert list(table) == sorted(set(keys))
@@ -199,7 +199,7 @@ def test_tuples_keep_the_order_of_their_parts(
 
 
 def test_wrong_tuples_are_type_errors(db: braid.Database) -> None:
-    table: Any = db.table("t", key=tuple[str, int], value=int)
+    table: Any = db.open_table("t", key=tuple[str, int], value=int)
     for wrong in (("a",), ("a", 1, 2), ("a", "b"), (1, 1), ["a", 1], "a", None, ()):
         with pytest.raises(TypeError):
             table[wrong] = 1
@@ -213,7 +213,7 @@ def test_wrong_tuples_are_type_errors(db: braid.Database) -> None:
 
 
 def test_many_keys_at_once(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=str)
+    table = db.open_table("t", key=int, value=str)
     table.update((n, str(n)) for n in range(0, 1000, 2))
     assert table.get_many([4, 5, 4]) == ["4", None, "4"]
     assert table.get_many(iter([5]), default="?") == ["?"]
@@ -235,7 +235,7 @@ def test_many_keys_at_once(db: braid.Database) -> None:
 
 
 def test_estimates(db: braid.Database) -> None:
-    table = db.table("t", key=braid.u32, value=bytes)
+    table = db.open_table("t", key=braid.u32, value=bytes)
     assert table.estimate() == braid.Estimate(entries=0, bytes=0)
     table.update((n, b"x" * 10) for n in range(50))
     assert table.estimate() == braid.Estimate(entries=50, bytes=50 * 14)
@@ -254,21 +254,21 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_names(db: braid.Database) -> None:
-    table = db.table("a", key=str, value=str)
+    table = db.open_table("a", key=str, value=str)
     table["k"] = "v"
     db.rename_table("a", "b")
     assert (table.name, table["k"]) == ("b", "v")
-    with pytest.raises(braid.TableMissingError):
+    with pytest.raises(braid.TableNotFoundError):
         db.rename_table("a", "c")
-    with pytest.raises(braid.TableMissingError) as missing:
-        db.table("a", create=False)
+    with pytest.raises(braid.TableNotFoundError) as missing:
+        db.open_table("a", create=False)
     assert isinstance(missing.value, LookupError)
-    db.table("c")
+    db.open_table("c")
     with pytest.raises(braid.TableExistsError):
         db.rename_table("b", "c")
     for name in ("", "x" * (braid.MAX_TABLE_NAME_LEN + 1)):
         with pytest.raises(braid.TableNameError):
-            db.table(name)
+            db.open_table(name)
     assert db.drop_table("b")
     assert not db.drop_table("b")
     with pytest.raises(braid.TableDroppedError):
@@ -278,19 +278,19 @@ def test_names(db: braid.Database) -> None:
 
 def test_a_table_of_another_database(db: braid.Database) -> None:
     with braid.in_memory(**SMALL) as other:
-        table = other.table("t")
+        table = other.open_table("t")
         with db.begin() as tx, pytest.raises(braid.ForeignTableError):
             tx.get(table, b"")
 
 
 def test_limits(db: braid.Database) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     with pytest.raises(braid.LimitError, match="a key of") as error:
         table[b"x" * (braid.MAX_KEY_LEN + 1)] = b""
     assert isinstance(error.value, ValueError)
     table[b"x" * braid.MAX_KEY_LEN] = b""
     with braid.in_memory(transaction_bytes_max=1024, **SMALL) as small:
-        tight = small.table("t")
+        tight = small.open_table("t")
         with pytest.raises(braid.LimitError, match="split it"):
             tight.update({bytes([i]): b"x" * 100 for i in range(20)})
         assert not tight
@@ -298,7 +298,7 @@ def test_limits(db: braid.Database) -> None:
 
 def test_long_keys(db: braid.Database) -> None:
     assert braid.MAX_KEY_LEN == 8192
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     lengths = [1, 1024, 1025, 4000, braid.MAX_KEY_LEN]
     keys = ["k" * length for length in lengths]
     table.update(zip(keys, lengths, strict=True))
@@ -313,7 +313,7 @@ def test_long_keys(db: braid.Database) -> None:
 
 
 def test_ranges(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, i * i) for i in range(1000))
     assert list(table.range(5, 8)) == [(5, 25), (6, 36), (7, 49)]
     assert list(table.range(5, 8, include_stop=True))[-1] == (8, 64)
@@ -330,7 +330,7 @@ def test_ranges(db: braid.Database) -> None:
 
 
 def test_prefixes(db: braid.Database) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     keys = [b"", b"a", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff\x01"]
     table.update({key: key for key in keys})
     for prefix in [b"", b"a", b"a\xff", b"\xff", b"\xff\xff", b"c"]:
@@ -340,7 +340,7 @@ def test_prefixes(db: braid.Database) -> None:
 
 
 def test_large_values_come_in_small_batches(db: braid.Database) -> None:
-    table = db.table("t", key=int)
+    table = db.open_table("t", key=int)
     for i in range(6):
         table[i] = bytes([i]) * 200_000
     assert [value[0] for value in table.values()] == list(range(6))
@@ -365,7 +365,7 @@ def test_ranges_are_those_of_a_sorted_list(
     reverse: bool,
     prefix: bytes,
 ) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     table.clear()
     table.update(entries)
 
@@ -384,7 +384,7 @@ def test_ranges_are_those_of_a_sorted_list(
 
 def test_what_is_stored_outlives_the_process_that_stored_it(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        db.table("t", key=str, value=int)["a"] = -5
+        db.open_table("t", key=str, value=int)["a"] = -5
     with braid.open(path, create_if_missing=False, **SMALL) as db:
         table = db.existing_table("t")
         assert table is not None and dict(table) == {"a": -5}

@@ -30,7 +30,7 @@ def together(threads: int, work: Callable[[int], None]) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
     with braid.open(path, protocol=protocol, **SMALL) as db:  # type: ignore[arg-type]
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
 
         def work(number: int) -> None:
             for i in range(20):
@@ -40,11 +40,11 @@ def test_counters_lose_no_increment(path: Path, protocol: str) -> None:
         together(8, work)
         assert sum(table.values()) == 160
     with braid.open(path, **SMALL) as db:
-        assert sum(db.table("t", key=int, value=int).values()) == 160
+        assert sum(db.open_table("t", key=int, value=int).values()) == 160
 
 
 def test_transfers_keep_the_sum(db: braid.Database) -> None:
-    accounts = db.table("accounts", key=int, value=int)
+    accounts = db.open_table("accounts", key=int, value=int)
     accounts.update((i, 100) for i in range(5))
 
     def work(number: int) -> None:
@@ -66,7 +66,7 @@ def test_transfers_keep_the_sum(db: braid.Database) -> None:
 
 
 def test_who_waits_for_a_lock_lets_others_run(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     tx = db.begin()
     tx.insert(table, "a", 1)
     waiting = threading.Event()
@@ -87,7 +87,7 @@ def test_who_waits_for_a_lock_lets_others_run(db: braid.Database) -> None:
 
 
 def test_two_threads_in_a_deadlock_go_on(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     tries = 0
     both = threading.Barrier(2)
 
@@ -112,7 +112,7 @@ def test_two_threads_in_a_deadlock_go_on(db: braid.Database) -> None:
 
 
 def test_one_transaction_on_many_threads(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     tx = db.begin()
 
     def work(number: int) -> None:
@@ -130,7 +130,7 @@ def test_one_transaction_on_many_threads(db: braid.Database) -> None:
 
 
 def test_a_transaction_is_ended_once(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     for _ in range(20):
         tx = db.begin()
         tx.insert(table, 1, 1)
@@ -147,7 +147,7 @@ def test_a_transaction_is_ended_once(db: braid.Database) -> None:
 
 
 def test_one_iterator_on_many_threads(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, i) for i in range(5000))
     iterator = table.range()
     seen: list[int] = []
@@ -158,7 +158,7 @@ def test_one_iterator_on_many_threads(db: braid.Database) -> None:
 def test_closing_while_others_work(path: Path) -> None:
     for _ in range(5):
         db = braid.open(path, **SMALL)
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
         refused: list[int] = []
 
         def work(number: int) -> None:
@@ -179,7 +179,7 @@ def test_closing_while_others_work(path: Path) -> None:
 
 def test_checkpoints_beside_commits(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
-        table = db.table("t", key=int, value=int)
+        table = db.open_table("t", key=int, value=int)
 
         def work(number: int) -> None:
             for i in range(10):
@@ -194,7 +194,7 @@ def test_checkpoints_beside_commits(path: Path) -> None:
 
 
 def test_waiting_for_one_ticket_on_many_threads(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     tx = db.begin()
     tx.insert(table, 1, 1)
     ticket = tx.commit_async()

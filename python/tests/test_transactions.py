@@ -12,7 +12,7 @@ import braid
 
 
 def test_a_block_commits_at_its_end_and_aborts_on_an_exception(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin() as tx:
         tx.insert(table, "a", 1)
         tx.insert(table, "b", 2)
@@ -27,7 +27,7 @@ def test_a_block_commits_at_its_end_and_aborts_on_an_exception(db: braid.Databas
 
 
 def test_a_block_whose_transaction_was_ended_is_left_as_it_is(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin() as tx:
         tx.insert(table, "a", 1)
         number = tx.commit()
@@ -39,7 +39,7 @@ def test_a_block_whose_transaction_was_ended_is_left_as_it_is(db: braid.Database
 
 
 def test_an_ended_transaction_refuses_everything(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     for end in ("commit", "commit_async", "abort"):
         tx = db.begin()
         tx.insert(table, "a", 1)
@@ -70,7 +70,7 @@ def test_an_ended_transaction_refuses_everything(db: braid.Database) -> None:
 
 
 def test_the_writing_operations(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin() as tx:
         assert tx.replace(table, "a", 1) is None
         assert tx.replace(table, "a", 2) == 1
@@ -101,7 +101,7 @@ def test_the_writing_operations(db: braid.Database) -> None:
 
 
 def test_an_update_function_may_use_the_transaction_and_may_fail(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin() as tx:
         tx.fetch_update(table, "a", lambda _: 1 if tx.insert_if_absent(table, "b", 2) else 0)
         with pytest.raises(ZeroDivisionError):
@@ -112,7 +112,7 @@ def test_an_update_function_may_use_the_transaction_and_may_fail(db: braid.Datab
 
 
 def test_reading_a_transaction_and_a_snapshot(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     table.update({"aa": 1, "ab": 2, "b": 3})
     with db.snapshot() as snapshot, db.begin() as tx:
         tx.remove(table, "ab")
@@ -138,14 +138,14 @@ def tx_number(db: braid.Database) -> int:
 
 
 def test_an_empty_table_has_no_ends(db: braid.Database) -> None:
-    table = db.table("t")
+    table = db.open_table("t")
     assert table.first() is None and table.last() is None
     with db.begin() as tx:
         assert tx.first(table) is None and tx.last(table) is None
 
 
 def test_a_closed_snapshot_refuses_everything(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, i) for i in range(100))
     with db.snapshot() as snapshot:
         begun = snapshot.range(table)
@@ -166,7 +166,7 @@ def test_a_closed_snapshot_refuses_everything(db: braid.Database) -> None:
 
 
 def test_an_iterator_keeps_its_snapshot(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, i) for i in range(1000))
     iterator = table.range()
     assert next(iterator) == (0, 0)
@@ -180,7 +180,7 @@ def test_an_iterator_keeps_its_snapshot(db: braid.Database) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_an_iteration_of_a_transaction_sees_its_writes(db: braid.Database, reverse: bool) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, 0) for i in range(0, 300, 2))
     with db.begin() as tx:
         seen = []
@@ -202,7 +202,7 @@ def test_an_iteration_of_a_transaction_sees_its_writes(db: braid.Database, rever
 
 
 def test_everything_can_be_removed_while_it_is_iterated_over(db: braid.Database) -> None:
-    table = db.table("t", key=int, value=int)
+    table = db.open_table("t", key=int, value=int)
     table.update((i, i) for i in range(500))
     with db.begin() as tx:
         for key, _ in tx.range(table):
@@ -211,7 +211,7 @@ def test_everything_can_be_removed_while_it_is_iterated_over(db: braid.Database)
 
 
 def test_conflicts(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     table["a"] = 0
     tx = db.begin()
     assert tx.get(table, "a") == 0
@@ -241,7 +241,7 @@ def test_conflicts(db: braid.Database) -> None:
 
 
 def test_transact_runs_again_after_a_conflict(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     table["a"] = 0
     tries = 0
 
@@ -259,7 +259,7 @@ def test_transact_runs_again_after_a_conflict(db: braid.Database) -> None:
 
 
 def test_transact_lets_other_exceptions_pass_and_leaves_nothing(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
 
     def body(tx: braid.Transaction) -> None:
         tx.insert(table, "a", 1)
@@ -282,7 +282,7 @@ def test_transact_lets_other_exceptions_pass_and_leaves_nothing(db: braid.Databa
 
 
 def test_a_second_writer_of_a_thread_is_an_error_not_a_hang(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin() as tx, db.begin() as other:
         tx.insert(table, "a", 1)
         uses: list[Any] = [
@@ -292,14 +292,14 @@ def test_a_second_writer_of_a_thread_is_an_error_not_a_hang(db: braid.Database) 
             lambda: table.pop("b", None),
             lambda: table.update(a=1),
             lambda: table.clear(),
-            lambda: db.table("new"),
+            lambda: db.open_table("new"),
             lambda: db.drop_table("t"),
             lambda: db.rename_table("t", "u"),
         ]
         for use in uses:
             with pytest.raises(braid.WouldDeadlockError, match="through that transaction"):
                 use()
-        assert db.table("t", key=str, value=int) == {}
+        assert db.open_table("t", key=str, value=int) == {}
         assert other.get(table, "a") is None
         other.abort()
     table["a"] = 3
@@ -314,7 +314,7 @@ def test_a_second_writer_of_a_thread_is_an_error_not_a_hang(db: braid.Database) 
 @pytest.mark.parametrize("durability", ["immediate", "none", timedelta(milliseconds=5)])
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 def test_durability_and_isolation(db: braid.Database, durability: Any, isolation: Any) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     with db.begin(durability=durability, isolation=isolation) as tx:
         tx.insert(table, "a", 1)
     db.transact(
@@ -325,7 +325,7 @@ def test_durability_and_isolation(db: braid.Database, durability: Any, isolation
 
 
 def test_tickets(db: braid.Database) -> None:
-    table = db.table("t", key=str, value=int)
+    table = db.open_table("t", key=str, value=int)
     tx = db.begin()
     tx.insert(table, "a", 1)
     ticket = tx.commit_async()
@@ -345,7 +345,7 @@ def test_tickets(db: braid.Database) -> None:
 
 
 def test_removing_a_range(db: braid.Database) -> None:
-    days = db.table("days", key=int, value=str)
+    days = db.open_table("days", key=int, value=str)
     days.update((day, "some day") for day in range(1, 32))
     with db.begin() as tx:
         ahead = tx.range(days)

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds: usize = args.next().as_deref().unwrap_or("7").parse()?;
     let pool = |bytes| Database::builder().pool_bytes(bytes);
     let db = pool(4 * DATA_BYTES).open(&dir)?;
-    let records: Records = db.table("records")?;
+    let records: Records = db.open_table("records")?;
     if db.snapshot().is_empty(&records)? {
         for from in (0..RECORDS).step_by(1_000) {
             let keys = from..from + 1_000;
@@ -49,7 +49,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 fn measure(what: &str, db: &Database, batches: usize, rounds: usize) -> braid::Result<()> {
-    let table: Records = db.table("records")?;
+    let table: Records = db.open_table("records")?;
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut single, mut together) = (Vec::new(), Vec::new());
     for _ in 0..rounds {

@@ -66,7 +66,7 @@ impl Both {
                 .background_threads(false)
                 .open_on(Arc::new(MemoryDevice::new()))?,
         };
-        let table: Table = db.table("records")?;
+        let table: Table = db.open_table("records")?;
         for first in (0..RECORDS).step_by(1_024) {
             let mut tx = db.begin();
             (first..first + 1_024)

@@ -73,7 +73,7 @@ typedef enum {
   // The writes of the transaction exceed the configured limit.
   BRAID_TRANSACTION_TOO_LARGE = -20,
   // There is no table of this name.
-  BRAID_TABLE_MISSING = -21,
+  BRAID_TABLE_NOT_FOUND = -21,
   // There is already a table of this name.
   BRAID_TABLE_EXISTS = -22,
   // The table was dropped after the handle was opened.
@@ -100,7 +100,7 @@ typedef enum {
   BRAID_OPENED_READ_ONLY = -32,
   // The savepoint belongs to another transaction, or the transaction rolled back to an earlier
   // point.
-  BRAID_SAVEPOINT_GONE = -33,
+  BRAID_INVALID_SAVEPOINT = -33,
   // The key is not greater than the key loaded before it.
   BRAID_OUT_OF_ORDER = -34,
   // The table was created with options other than the requested ones.
@@ -108,13 +108,13 @@ typedef enum {
   // There is already a snapshot of this name.
   BRAID_SNAPSHOT_EXISTS = -36,
   // No snapshot of this name was created since the database was opened.
-  BRAID_SNAPSHOT_MISSING = -37,
+  BRAID_SNAPSHOT_NOT_FOUND = -37,
   // The changes after the position are gone: read the tables from scratch.
   BRAID_POSITION_LOST = -38,
   // The position belongs to another database.
   BRAID_FOREIGN_POSITION = -39,
   // There is no feed of this name.
-  BRAID_FEED_MISSING = -40,
+  BRAID_FEED_NOT_FOUND = -40,
   // A backup or an archive cannot be made or used; the message says why, and what to do.
   BRAID_BACKUP = -41,
   // The archive cannot be written. Commits continue while the log, which is kept for it, has
@@ -1129,7 +1129,7 @@ int braid_db_transact(braid_db *db, braid_body body, void *data, uint64_t *seqno
 braid_status braid_feed_open(braid_db *db, const char *name, braid_feed **feed);
 
 // Sets `position` to the position up to which the feed was acknowledged. Returns
-// `BRAID_FEED_MISSING` if the feed was dropped.
+// `BRAID_FEED_NOT_FOUND` if the feed was dropped.
 //
 // # Safety
 //
@@ -1407,7 +1407,7 @@ braid_status braid_snapshot_open(braid_db *db, braid_snapshot **snapshot);
 braid_status braid_snapshot_create(braid_db *db, const char *name, braid_snapshot **snapshot);
 
 // Opens the snapshot of a name; it shows the state in which it was created. Returns
-// `BRAID_SNAPSHOT_MISSING` if there is none, for example because the database was closed and
+// `BRAID_SNAPSHOT_NOT_FOUND` if there is none, for example because the database was closed and
 // opened again. Free it with `braid_snapshot_free`.
 //
 // # Safety
@@ -1543,7 +1543,7 @@ braid_status braid_table_get(braid_table *table,
 // `name` is NULL or a string that ends with a NUL.
 braid_status braid_table_drop(braid_db *db, const char *name);
 
-// Renames a table, durably. Returns `BRAID_TABLE_MISSING` if there is no table with the old name,
+// Renames a table, durably. Returns `BRAID_TABLE_NOT_FOUND` if there is no table with the old name,
 // and `BRAID_TABLE_EXISTS` if there is one with the new name.
 //
 // # Safety
@@ -1621,7 +1621,7 @@ braid_status braid_tx_savepoint(braid_tx *tx, uint64_t *savepoint);
 
 // Undoes all writes made since a savepoint, and discards the savepoints set since then; the
 // savepoint itself stays valid. Reads made since then are still validated, and locks stay held.
-// Returns `BRAID_SAVEPOINT_GONE`, and changes nothing, if the savepoint belongs to another
+// Returns `BRAID_INVALID_SAVEPOINT`, and changes nothing, if the savepoint belongs to another
 // transaction, or the transaction rolled back to an earlier point.
 braid_status braid_tx_rollback_to(braid_tx *tx, uint64_t savepoint);
 

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn braid_feed_open(
 }
 
 /// Sets `position` to the position up to which the feed was acknowledged. Returns
-/// `BRAID_FEED_MISSING` if the feed was dropped.
+/// `BRAID_FEED_NOT_FOUND` if the feed was dropped.
 ///
 /// # Safety
 ///

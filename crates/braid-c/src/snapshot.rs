@@ -68,7 +68,7 @@ pub unsafe extern "C" fn braid_snapshot_create(
 }
 
 /// Opens the snapshot of a name; it shows the state in which it was created. Returns
-/// `BRAID_SNAPSHOT_MISSING` if there is none, for example because the database was closed and
+/// `BRAID_SNAPSHOT_NOT_FOUND` if there is none, for example because the database was closed and
 /// opened again. Free it with `braid_snapshot_free`.
 ///
 /// # Safety

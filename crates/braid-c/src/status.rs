@@ -60,7 +60,7 @@ pub enum braid_status {
     /// The writes of the transaction exceed the configured limit.
     BRAID_TRANSACTION_TOO_LARGE = -20,
     /// There is no table of this name.
-    BRAID_TABLE_MISSING = -21,
+    BRAID_TABLE_NOT_FOUND = -21,
     /// There is already a table of this name.
     BRAID_TABLE_EXISTS = -22,
     /// The table was dropped after the handle was opened.
@@ -87,7 +87,7 @@ pub enum braid_status {
     BRAID_OPENED_READ_ONLY = -32,
     /// The savepoint belongs to another transaction, or the transaction rolled back to an earlier
     /// point.
-    BRAID_SAVEPOINT_GONE = -33,
+    BRAID_INVALID_SAVEPOINT = -33,
     /// The key is not greater than the key loaded before it.
     BRAID_OUT_OF_ORDER = -34,
     /// The table was created with options other than the requested ones.
@@ -95,13 +95,13 @@ pub enum braid_status {
     /// There is already a snapshot of this name.
     BRAID_SNAPSHOT_EXISTS = -36,
     /// No snapshot of this name was created since the database was opened.
-    BRAID_SNAPSHOT_MISSING = -37,
+    BRAID_SNAPSHOT_NOT_FOUND = -37,
     /// The changes after the position are gone: read the tables from scratch.
     BRAID_POSITION_LOST = -38,
     /// The position belongs to another database.
     BRAID_FOREIGN_POSITION = -39,
     /// There is no feed of this name.
-    BRAID_FEED_MISSING = -40,
+    BRAID_FEED_NOT_FOUND = -40,
     /// A backup or an archive cannot be made or used; the message says why, and what to do.
     BRAID_BACKUP = -41,
     /// The archive cannot be written. Commits continue while the log, which is kept for it, has
@@ -142,7 +142,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_KEY_TOO_LONG, c"BRAID_KEY_TOO_LONG"),
     (BRAID_VALUE_TOO_LONG, c"BRAID_VALUE_TOO_LONG"),
     (BRAID_TRANSACTION_TOO_LARGE, c"BRAID_TRANSACTION_TOO_LARGE"),
-    (BRAID_TABLE_MISSING, c"BRAID_TABLE_MISSING"),
+    (BRAID_TABLE_NOT_FOUND, c"BRAID_TABLE_NOT_FOUND"),
     (BRAID_TABLE_EXISTS, c"BRAID_TABLE_EXISTS"),
     (BRAID_TABLE_DROPPED, c"BRAID_TABLE_DROPPED"),
     (BRAID_TABLE_NAME, c"BRAID_TABLE_NAME"),
@@ -154,14 +154,14 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_CHECKPOINT_FAILING, c"BRAID_CHECKPOINT_FAILING"),
     (BRAID_OTHER, c"BRAID_OTHER"),
     (BRAID_OPENED_READ_ONLY, c"BRAID_OPENED_READ_ONLY"),
-    (BRAID_SAVEPOINT_GONE, c"BRAID_SAVEPOINT_GONE"),
+    (BRAID_INVALID_SAVEPOINT, c"BRAID_INVALID_SAVEPOINT"),
     (BRAID_OUT_OF_ORDER, c"BRAID_OUT_OF_ORDER"),
     (BRAID_TABLE_OPTIONS, c"BRAID_TABLE_OPTIONS"),
     (BRAID_SNAPSHOT_EXISTS, c"BRAID_SNAPSHOT_EXISTS"),
-    (BRAID_SNAPSHOT_MISSING, c"BRAID_SNAPSHOT_MISSING"),
+    (BRAID_SNAPSHOT_NOT_FOUND, c"BRAID_SNAPSHOT_NOT_FOUND"),
     (BRAID_POSITION_LOST, c"BRAID_POSITION_LOST"),
     (BRAID_FOREIGN_POSITION, c"BRAID_FOREIGN_POSITION"),
-    (BRAID_FEED_MISSING, c"BRAID_FEED_MISSING"),
+    (BRAID_FEED_NOT_FOUND, c"BRAID_FEED_NOT_FOUND"),
     (BRAID_BACKUP, c"BRAID_BACKUP"),
     (BRAID_ARCHIVE_FAILING, c"BRAID_ARCHIVE_FAILING"),
     (BRAID_SELF_DEADLOCK, c"BRAID_SELF_DEADLOCK"),
@@ -182,26 +182,26 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::KeyTooLong { .. } => BRAID_KEY_TOO_LONG,
         Error::ValueTooLong { .. } => BRAID_VALUE_TOO_LONG,
         Error::TransactionTooLarge { .. } => BRAID_TRANSACTION_TOO_LARGE,
-        Error::TableMissing { .. } => BRAID_TABLE_MISSING,
+        Error::TableNotFound { .. } => BRAID_TABLE_NOT_FOUND,
         Error::TableExists { .. } => BRAID_TABLE_EXISTS,
         Error::TableDropped { .. } => BRAID_TABLE_DROPPED,
-        Error::TableName { .. } => BRAID_TABLE_NAME,
-        Error::TableType { .. } => BRAID_TABLE_TYPE,
+        Error::InvalidTableName { .. } => BRAID_TABLE_NAME,
+        Error::TableTypeMismatch { .. } => BRAID_TABLE_TYPE,
         Error::ForeignTable { .. } => BRAID_FOREIGN_TABLE,
-        Error::Options { .. } => BRAID_OPTIONS,
+        Error::InvalidOption { .. } => BRAID_OPTIONS,
         Error::Closed => BRAID_CLOSED,
         Error::Forked => BRAID_FORKED,
         Error::Io { .. } => BRAID_IO,
         Error::OpenedReadOnly => BRAID_OPENED_READ_ONLY,
-        Error::SavepointGone => BRAID_SAVEPOINT_GONE,
+        Error::InvalidSavepoint => BRAID_INVALID_SAVEPOINT,
         Error::OutOfOrder { .. } => BRAID_OUT_OF_ORDER,
-        Error::TableOptions { .. } => BRAID_TABLE_OPTIONS,
+        Error::TableOptionsMismatch { .. } => BRAID_TABLE_OPTIONS,
         Error::SnapshotExists { .. } => BRAID_SNAPSHOT_EXISTS,
-        Error::SnapshotMissing { .. } => BRAID_SNAPSHOT_MISSING,
+        Error::SnapshotNotFound { .. } => BRAID_SNAPSHOT_NOT_FOUND,
         Error::PositionLost { .. } => BRAID_POSITION_LOST,
         Error::ForeignPosition { .. } => BRAID_FOREIGN_POSITION,
-        Error::FeedMissing { .. } => BRAID_FEED_MISSING,
-        Error::SeqnoMissing { .. } => BRAID_INVALID_ARGUMENT,
+        Error::FeedNotFound { .. } => BRAID_FEED_NOT_FOUND,
+        Error::SeqnoNotFound { .. } => BRAID_INVALID_ARGUMENT,
         Error::Backup(_) => BRAID_BACKUP,
         Error::SelfDeadlock => BRAID_SELF_DEADLOCK,
         _ => BRAID_OTHER,

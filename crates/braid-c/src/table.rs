@@ -64,7 +64,7 @@ pub unsafe extern "C" fn braid_table_open(
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
         let database = OpenDatabase::clone(&*database(db)?);
-        let table = database.current().table(name)?;
+        let table = database.current().open_table(name)?;
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
         Ok(BRAID_OK)
     })
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn braid_table_open_with(
         let (name, options) = unsafe { (text(name, "name")?, optional(options)) };
         let options = braid_table_options::parse(options)?;
         let database = OpenDatabase::clone(&*database(db)?);
-        let table = database.current().table_with(name, options)?;
+        let table = database.current().open_table_with(name, options)?;
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
         Ok(BRAID_OK)
     })
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn braid_table_drop(db: *mut braid_db, name: *const c_char
     })
 }
 
-/// Renames a table, durably. Returns `BRAID_TABLE_MISSING` if there is no table with the old name,
+/// Renames a table, durably. Returns `BRAID_TABLE_NOT_FOUND` if there is no table with the old name,
 /// and `BRAID_TABLE_EXISTS` if there is one with the new name.
 ///
 /// # Safety

@@ -155,7 +155,7 @@ pub unsafe extern "C" fn braid_tx_savepoint(
 
 /// Undoes all writes made since a savepoint, and discards the savepoints set since then; the
 /// savepoint itself stays valid. Reads made since then are still validated, and locks stay held.
-/// Returns `BRAID_SAVEPOINT_GONE`, and changes nothing, if the savepoint belongs to another
+/// Returns `BRAID_INVALID_SAVEPOINT`, and changes nothing, if the savepoint belongs to another
 /// transaction, or the transaction rolled back to an earlier point.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_tx_rollback_to(tx: *mut braid_tx, savepoint: u64) -> braid_status {

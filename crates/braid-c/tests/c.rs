@@ -209,7 +209,7 @@ fn threads_share_handles() {
 fn databases_in_directories() {
     let typed_table = |dir: &Path| {
         let db = braid::Database::open(dir.join("typed")).unwrap();
-        db.table::<u64, u64>("numbers").unwrap();
+        db.open_table::<u64, u64>("numbers").unwrap();
         db.close().unwrap();
     };
     let runs: [&[&str]; 3] = [

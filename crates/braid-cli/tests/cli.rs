@@ -684,7 +684,7 @@ fn changes_are_lines_of_json() {
     let braid = |args: &[&str]| braid_in(dir.path(), args);
     let put = |key: &str, value: u32| {
         let db = braid::Database::open(&path).unwrap();
-        let table = db.table::<String, u32>("stock").unwrap();
+        let table = db.open_table::<String, u32>("stock").unwrap();
         db.transact(|tx| tx.insert(&table, key, &value)).unwrap();
         db.close().unwrap();
     };

@@ -28,7 +28,7 @@ fn commands_that_read_work_next_to_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let (path, dir) = (dir.path().join("db"), dir.path());
     let db = Database::open(&path).unwrap();
-    let table = db.table::<String, u64>("stock").unwrap();
+    let table = db.open_table::<String, u64>("stock").unwrap();
     for value in 0..20 {
         put(&db, &table, "cups", value);
         if value % 6 == 5 {
@@ -70,7 +70,7 @@ fn a_feed_is_read_next_to_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let (path, dir) = (dir.path().join("db"), dir.path());
     let db = Database::open(&path).unwrap();
-    let table = db.table::<String, u64>("stock").unwrap();
+    let table = db.open_table::<String, u64>("stock").unwrap();
     put(&db, &table, "before", 1);
     let feed = db.feed("index").unwrap();
     let peek = ["changes", "db", "--feed", "index", "--peek"];
@@ -112,7 +112,7 @@ fn changes_are_followed_next_to_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let db = Database::open(&path).unwrap();
-    let table = db.table::<String, u64>("stock").unwrap();
+    let table = db.open_table::<String, u64>("stock").unwrap();
     put(&db, &table, "cups", 0);
     let from = db.durable_seqno().to_string();
     let mut follower = Command::new(env!("CARGO_BIN_EXE_braid"))

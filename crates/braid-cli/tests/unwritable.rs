@@ -29,7 +29,7 @@ fn databases(dir: &Path) {
         .background_threads(false)
         .open(&path)
         .unwrap();
-    let table = db.table::<u64, u64>("stock").unwrap();
+    let table = db.open_table::<u64, u64>("stock").unwrap();
     for row in 0..ROWS {
         db.transact(|tx| tx.insert(&table, &row, &row)).unwrap();
     }

@@ -14,7 +14,7 @@ fn stat_speaks_prometheus() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().to_str().unwrap();
     let db = Database::open(dir).unwrap();
-    let table: Table<u64, u64> = db.table("t").unwrap();
+    let table: Table<u64, u64> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
     db.close().unwrap();
     let output = braid(&["stat", dir, "--prometheus"]);
@@ -43,7 +43,7 @@ fn an_open_database_is_watched_from_another_process() {
     );
 
     let db = Database::builder().stats_file(true).open(dir).unwrap();
-    let table: Table<u64, u64> = db.table("t").unwrap();
+    let table: Table<u64, u64> = db.open_table("t").unwrap();
     let began = Instant::now();
     while !place.path().join("STATS").exists() {
         assert!(began.elapsed() < Duration::from_secs(60));

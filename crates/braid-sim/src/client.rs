@@ -58,18 +58,18 @@ impl Tables {
             compression,
             time_to_live: Some(Duration::from_millis(1 << (plan.seed % 7))),
         };
-        let leases = plan.leases.then(|| db.table_with("leases", timed));
+        let leases = plan.leases.then(|| db.open_table_with("leases", timed));
         Ok(Self {
-            values: db.table_with("values", options)?,
-            marks: db.table("marks")?,
+            values: db.open_table_with("values", options)?,
+            marks: db.open_table("marks")?,
             leases: leases.transpose()?,
-            ballast: plan.tight.then(|| db.table("ballast")).transpose()?,
+            ballast: plan.tight.then(|| db.open_table("ballast")).transpose()?,
         })
     }
 
     /// Those of a copy.
     pub(crate) fn existing(db: &Database) -> Result<Self> {
-        let missing = |name: &str| Error::TableMissing { name: name.into() };
+        let missing = |name: &str| Error::TableNotFound { name: name.into() };
         let values = db.existing_table("values")?;
         let marks = db.existing_table("marks")?;
         Ok(Self {
@@ -438,7 +438,7 @@ impl Client {
         };
         match snapshot {
             Ok(snapshot) => self.look(&snapshot),
-            Err(Error::SnapshotExists { .. } | Error::SnapshotMissing { .. }) => Next::Go,
+            Err(Error::SnapshotExists { .. } | Error::SnapshotNotFound { .. }) => Next::Go,
             Err(error) => self.failed(&error),
         }
     }
@@ -457,7 +457,7 @@ impl Client {
                 Next::Go
             }
             Ok(Err(violation)) => self.or_complain(Ok(Err(violation))),
-            Err(Error::TableMissing { .. } | Error::Locked { .. }) => Next::Go,
+            Err(Error::TableNotFound { .. } | Error::Locked { .. }) => Next::Go,
             Err(error)
                 if !self.plan.media_faults && !self.background.readers.is_excused(&error) =>
             {

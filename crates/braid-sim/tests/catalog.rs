@@ -56,7 +56,7 @@ fn a_dropped_table_is_so_for_every_handle() {
     simulate(|| {
         let device = Arc::default();
         let db = open(&device);
-        db.table::<u64, Bytes>("t").unwrap();
+        db.open_table::<u64, Bytes>("t").unwrap();
         db.close().unwrap();
         // Nobody asked for it yet.
         let db = open(&device);

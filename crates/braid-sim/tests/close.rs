@@ -41,7 +41,7 @@ fn a_commit_that_waits_for_a_lock_is_refused() {
     simulate(|seed| {
         let device = SimDevice::new(seed);
         let db = open(&device);
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         let mut holder = db.begin();
         holder.insert(&t, &50, &b"held"[..]).unwrap();
         let (own, table) = (db.clone(), t.clone());
@@ -53,7 +53,7 @@ fn a_commit_that_waits_for_a_lock_is_refused() {
         braid_rt::sleep(std::time::Duration::from_micros(1 + seed * 3));
         db.close().unwrap();
         let new = open(&device);
-        let u: Table<u64, Bytes> = new.table("t").unwrap();
+        let u: Table<u64, Bytes> = new.open_table("t").unwrap();
         for key in 40..45 {
             new.transact(|tx| tx.insert(&u, &key, &b"new"[..])).unwrap();
         }
@@ -61,7 +61,7 @@ fn a_commit_that_waits_for_a_lock_is_refused() {
         waiting.unwrap().join().unwrap();
         new.transact(|tx| tx.insert(&u, &45, &b"new"[..])).unwrap();
         let kept = |db: &Database| {
-            let u: Table<u64, Bytes> = db.table("t").unwrap();
+            let u: Table<u64, Bytes> = db.open_table("t").unwrap();
             let snapshot = db.snapshot();
             let keys = snapshot.iter(&u).unwrap().map(|entry| entry.unwrap());
             assert!(keys.eq((40..46).map(|key| (key, Bytes::from_static(b"new")))));
@@ -79,7 +79,7 @@ fn close_answers_every_commit() {
     simulate(|seed| {
         let device = SimDevice::new(seed);
         let db = open(&device);
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let clients = (0..3u64).map(|client| {
             let (db, t, told) = (db.clone(), t.clone(), told.clone());
@@ -112,7 +112,7 @@ fn close_answers_every_commit() {
         for client in clients {
             client.join().unwrap();
         }
-        let t: Table<u64, Bytes> = new.table("t").unwrap();
+        let t: Table<u64, Bytes> = new.open_table("t").unwrap();
         for (key, outcome) in told.lock().drain(..) {
             let is_there = new.get(&t, &key).unwrap().is_some();
             match outcome {
@@ -135,7 +135,7 @@ fn close_ends_what_writes_past_the_log() {
     simulate(|seed| {
         let device = SimDevice::new(seed);
         let db = open(&device);
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         for key in 0..300 {
             let mut tx = db.begin();
             tx.insert(&t, &key, &[1; 3_000]).unwrap();
@@ -185,7 +185,7 @@ fn close_ends_what_writes_past_the_log() {
             Err(Error::Closed) => assert_eq!(names, ["t"]),
             Err(error) => panic!("{error}"),
         }
-        let t: Table<u64, Bytes> = new.table("t").unwrap();
+        let t: Table<u64, Bytes> = new.open_table("t").unwrap();
         assert_eq!(new.snapshot().len(&t).unwrap(), 300);
     });
 }

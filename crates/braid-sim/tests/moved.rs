@@ -27,7 +27,7 @@ fn wait_in_background(
             .background_threads(false)
             .pool_bytes(1 << 20);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let t: Numbers = db.table("t").unwrap();
+        let t: Numbers = db.open_table("t").unwrap();
         let mut moved = db.begin();
         moved.insert(&t, &1, &1).unwrap();
         let answered = Answered::default();

@@ -41,7 +41,7 @@ fn found(reader: &impl Readable, table: &Table<u64, Bytes>) -> braid::Result<(u8
 
 /// Fills the pool with something else, so that the pages of the large value are read again when it is replaced.
 fn cool(db: &Database) {
-    let ballast: Table<u64, Bytes> = db.table("ballast").unwrap();
+    let ballast: Table<u64, Bytes> = db.open_table("ballast").unwrap();
     for key in 0..BALLAST {
         let mut tx = db.begin();
         tx.set_durability(Durability::None);
@@ -53,7 +53,7 @@ fn cool(db: &Database) {
 fn history(protocol: Protocol, seed: u64) {
     let device = SimDevice::new(seed);
     let db = open(&device, protocol);
-    let table: Table<u64, Bytes> = db.table("t").unwrap();
+    let table: Table<u64, Bytes> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     tx.insert(&table, &0, &[1][..]).unwrap();
     tx.insert(&table, &1, &value(1)[..]).unwrap();
@@ -129,7 +129,7 @@ fn history(protocol: Protocol, seed: u64) {
         _ => device.after_kill(),
     };
     let db = open(&device, protocol);
-    let table: Table<u64, Bytes> = db.table("t").unwrap();
+    let table: Table<u64, Bytes> = db.open_table("t").unwrap();
     let found = found(&db.snapshot(), &table).unwrap();
     assert!(found == (1, 1) || found == (2, 2), "{found:?}");
     db.close().unwrap();
@@ -140,7 +140,7 @@ fn history(protocol: Protocol, seed: u64) {
 fn overlapping_history(protocol: Protocol, seed: u64) -> bool {
     let device = SimDevice::new(seed);
     let db = open(&device, protocol);
-    let table: Table<u64, Bytes> = db.table("t").unwrap();
+    let table: Table<u64, Bytes> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     tx.insert(&table, &0, &[1][..]).unwrap();
     tx.insert(&table, &1, &value(1)[..]).unwrap();

@@ -35,7 +35,7 @@ fn what_commits_before_is_seen_in_every_range() {
                 .pool_bytes(1 << 20);
             let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
             let [a, b, seen, other] =
-                ["a", "b", "seen", "other"].map(|name| db.table(name).unwrap());
+                ["a", "b", "seen", "other"].map(|name| db.open_table(name).unwrap());
             let wrote = Arc::new(Mutex::new(None));
             let writer = {
                 let (db, wrote) = (db.clone(), wrote.clone());

@@ -25,7 +25,7 @@ async fn register(db: &Database, users: &Table<u32, String>, id: u32) -> Result<
 pub(crate) fn main() -> Result<()> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let db = Database::open(directory.path())?;
-    let users: Rc<Table<u32, String>> = Rc::new(db.table("users")?);
+    let users: Rc<Table<u32, String>> = Rc::new(db.open_table("users")?);
 
     let executor = async_executor::LocalExecutor::new();
     let tasks: Vec<_> = (0..TASKS)

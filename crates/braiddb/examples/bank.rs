@@ -60,7 +60,7 @@ fn work(db: &Database, accounts: &Table<u32, i64>, seed: u64) -> Result<u32> {
 pub(crate) fn main() -> Result<()> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let db = Database::open(directory.path())?;
-    let accounts: Table<u32, i64> = db.table("accounts")?;
+    let accounts: Table<u32, i64> = db.open_table("accounts")?;
     db.transact(|tx| (0..ACCOUNTS).try_for_each(|id| tx.insert(&accounts, &id, &START)))?;
 
     let done = std::thread::scope(|scope| {

@@ -136,7 +136,7 @@ fn open(
         // The shortest, so that waiting for each commit of `epoch` ends.
         .epoch(Duration::from_micros(10))
         .open_on(Arc::new(device.clone()))?;
-    let table = db.table("records")?;
+    let table = db.open_table("records")?;
     Ok((db, table))
 }
 

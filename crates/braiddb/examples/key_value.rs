@@ -10,7 +10,7 @@ use braid::{Database, Readable, Result, Table};
 pub(crate) fn main() -> Result<()> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let db = Database::open(directory.path())?;
-    let capitals: Table<String, String> = db.table("capitals")?;
+    let capitals: Table<String, String> = db.open_table("capitals")?;
 
     // A transaction is there as a whole or not at all, and on the disk when `commit` returns.
     let mut tx = db.begin();
@@ -40,7 +40,7 @@ pub(crate) fn main() -> Result<()> {
     db.close()?;
 
     let db = Database::open(directory.path())?;
-    let capitals: Table<String, String> = db.table("capitals")?;
+    let capitals: Table<String, String> = db.open_table("capitals")?;
     let countries: Vec<String> = db
         .snapshot()
         .iter(&capitals)?

@@ -22,8 +22,8 @@ struct Queue {
 impl Queue {
     fn open(db: &Database, name: &str) -> Result<Self> {
         Ok(Self {
-            jobs: db.table(&format!("{name}.jobs"))?,
-            next: db.table(&format!("{name}.next"))?,
+            jobs: db.open_table(&format!("{name}.jobs"))?,
+            next: db.open_table(&format!("{name}.next"))?,
         })
     }
 

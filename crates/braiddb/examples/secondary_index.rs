@@ -21,8 +21,8 @@ fn city_of(person: &str) -> &str {
 impl People {
     fn open(db: &Database) -> Result<Self> {
         Ok(Self {
-            by_id: db.table("people")?,
-            by_city: db.table("people.by_city")?,
+            by_id: db.open_table("people")?,
+            by_city: db.open_table("people.by_city")?,
         })
     }
 

@@ -13,9 +13,9 @@ use braid_store::StoreError;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// fn ages(db: &braid::Database) -> braid::Result<braid::Table<String, u8>> {
-///     db.table("ages")
+///     db.open_table("ages")
 /// }
 /// ages(&db)?;
 /// # Ok(())
@@ -27,8 +27,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use braid::{ConflictKind, Error, Readable};
 /// let mut tx = db.begin();
 /// tx.get(&t, &1)?;
@@ -67,11 +67,11 @@ impl fmt::Display for ConflictKind {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use braid::Error;
-/// match db.table::<String, u64>("t") {
-///     Err(Error::TableType { found, asked, .. }) => println!("it holds {found}, not {asked}"),
+/// match db.open_table::<String, u64>("t") {
+///     Err(Error::TableTypeMismatch { found, asked, .. }) => println!("it holds {found}, not {asked}"),
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok(())
@@ -206,11 +206,11 @@ pub enum Error {
     #[error(
         "cannot roll back to the savepoint: it belongs to another transaction, or this one has rolled back to an earlier point; set a new savepoint"
     )]
-    SavepointGone,
+    InvalidSavepoint,
 
     /// There is no table of this name.
     #[error("there is no table {name:?}; check the name, or create it")]
-    TableMissing {
+    TableNotFound {
         /// The requested name.
         name: String,
     },
@@ -231,7 +231,7 @@ pub enum Error {
 
     /// The table's name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
     #[error("invalid table name {name:?}: must be 1 to {max} bytes long", max = crate::MAX_TABLE_NAME_LEN)]
-    TableName {
+    InvalidTableName {
         /// The requested name.
         name: String,
     },
@@ -240,7 +240,7 @@ pub enum Error {
     #[error(
         "cannot open table {name:?}: it holds {found}, not {asked}; request the types that it holds"
     )]
-    TableType {
+    TableTypeMismatch {
         /// The table's name.
         name: String,
         /// Its types as stored, `key -> value`.
@@ -253,7 +253,7 @@ pub enum Error {
     #[error(
         "cannot open table {name:?}: it was created with {found:?}, not {asked:?}; request the same options, or none"
     )]
-    TableOptions {
+    TableOptionsMismatch {
         /// The table's name.
         name: String,
         /// Its options.
@@ -284,7 +284,7 @@ pub enum Error {
 
     /// An option is out of its range.
     #[error("invalid option {option}: {reason}")]
-    Options {
+    InvalidOption {
         /// The option's name.
         option: &'static str,
         /// The allowed values.
@@ -324,7 +324,7 @@ pub enum Error {
     #[error(
         "cannot wait for sequence number {seqno}: no transaction has it yet, the newest is {newest}; wait for a number that a commit returned"
     )]
-    SeqnoMissing {
+    SeqnoNotFound {
         /// The requested sequence number.
         seqno: u64,
         /// The newest sequence number.
@@ -333,7 +333,7 @@ pub enum Error {
 
     /// There is no feed of this name.
     #[error("there is no feed {name:?}; check the name, or create it")]
-    FeedMissing {
+    FeedNotFound {
         /// The requested name.
         name: String,
     },
@@ -342,7 +342,7 @@ pub enum Error {
     #[error(
         "there is no snapshot {name:?}: named snapshots end when the database is closed; create it again"
     )]
-    SnapshotMissing {
+    SnapshotNotFound {
         /// The requested name.
         name: String,
     },
@@ -462,7 +462,7 @@ impl From<LogError> for Error {
                 what: error.to_string(),
                 location: "log".into(),
             },
-            LogError::Options { option, reason } => Error::Options { option, reason },
+            LogError::Options { option, reason } => Error::InvalidOption { option, reason },
             LogError::Io { what, source } => Error::of_device(what, source),
             LogError::Closed => Error::Closed,
             LogError::Forked => Error::Forked,
@@ -481,9 +481,9 @@ impl From<StoreError> for Error {
             StoreError::Corrupted { what, location } => Error::Corrupted { what, location },
             StoreError::OutOfSpace { what } => Error::OutOfSpace { what },
             StoreError::Incompatible { what } => Error::Incompatible { what },
-            StoreError::Options { option, reason } => Error::Options { option, reason },
+            StoreError::Options { option, reason } => Error::InvalidOption { option, reason },
             StoreError::Poisoned { cause } => Error::Poisoned { cause },
-            StoreError::PoolExhausted => Error::Options {
+            StoreError::PoolExhausted => Error::InvalidOption {
                 option: "pool_bytes",
                 reason: "too small for the pages in use at the same time; make it larger".into(),
             },
@@ -531,45 +531,45 @@ mod tests {
                 key: "a".into(),
                 before: "b".into(),
             },
-            Error::OutOfOrder { .. } => Error::SavepointGone,
-            Error::SavepointGone => Error::TableMissing { name: name() },
-            Error::TableMissing { .. } => Error::TableExists { name: name() },
+            Error::OutOfOrder { .. } => Error::InvalidSavepoint,
+            Error::InvalidSavepoint => Error::TableNotFound { name: name() },
+            Error::TableNotFound { .. } => Error::TableExists { name: name() },
             Error::TableExists { .. } => Error::TableDropped { name: name() },
-            Error::TableDropped { .. } => Error::TableName { name: name() },
-            Error::TableName { .. } => Error::TableType {
+            Error::TableDropped { .. } => Error::InvalidTableName { name: name() },
+            Error::InvalidTableName { .. } => Error::TableTypeMismatch {
                 name: name(),
                 found: "u64 -> string".into(),
                 asked: "u64 -> u64".into(),
             },
-            Error::TableType { .. } => Error::TableOptions {
+            Error::TableTypeMismatch { .. } => Error::TableOptionsMismatch {
                 name: name(),
                 found: Box::default(),
                 asked: Box::default(),
             },
-            Error::TableOptions { .. } => Error::ForeignTable { name: name() },
+            Error::TableOptionsMismatch { .. } => Error::ForeignTable { name: name() },
             Error::ForeignTable { .. } => Error::Decode {
                 type_name: "u64",
                 reason: text(),
             },
-            Error::Decode { .. } => Error::Options {
+            Error::Decode { .. } => Error::InvalidOption {
                 option: "lanes",
                 reason: text(),
             },
-            Error::Options { .. } => Error::SnapshotExists { name: name() },
+            Error::InvalidOption { .. } => Error::SnapshotExists { name: name() },
             Error::SnapshotExists { .. } => Error::PositionLost {
                 asked: 1,
                 oldest: 2,
             },
-            Error::PositionLost { .. } => Error::SeqnoMissing {
+            Error::PositionLost { .. } => Error::SeqnoNotFound {
                 seqno: 2,
                 newest: 1,
             },
             // A position has no constructor for tests; its message is the attribute's text.
-            Error::ForeignPosition { .. } | Error::SeqnoMissing { .. } => {
-                Error::FeedMissing { name: name() }
+            Error::ForeignPosition { .. } | Error::SeqnoNotFound { .. } => {
+                Error::FeedNotFound { name: name() }
             }
-            Error::FeedMissing { .. } => Error::SnapshotMissing { name: name() },
-            Error::SnapshotMissing { .. } => Error::OpenedReadOnly,
+            Error::FeedNotFound { .. } => Error::SnapshotNotFound { name: name() },
+            Error::SnapshotNotFound { .. } => Error::OpenedReadOnly,
             Error::OpenedReadOnly => Error::Backup(crate::services::backup::BackupError::Nothing),
             Error::Backup(_) => Error::Closed,
             Error::Closed => Error::Forked,

@@ -10,7 +10,7 @@
 //! # fn main() -> braid::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! let db = Database::open(dir.path())?;
-//! let events: Table<u64, String> = db.table("events")?;
+//! let events: Table<u64, String> = db.open_table("events")?;
 //!
 //! let mut tx = db.begin();
 //! tx.insert(&events, &1, "created")?;
@@ -33,7 +33,7 @@
 //! | task | items |
 //! |---|---|
 //! | opening, creating, options | [`Database::open`], [`Database::open_read_only`], [`Builder`] |
-//! | an ordered map of typed keys and values | [`Table`], from [`Database::table`]; [`Key`] and [`Value`] for your own types |
+//! | an ordered map of typed keys and values | [`Table`], from [`Database::open_table`]; [`Key`] and [`Value`] for your own types |
 //! | atomic writes | [`Transaction`], from [`Database::begin`] or [`Database::transact`], which retries after conflicts |
 //! | reading a consistent state | [`Snapshot`], from [`Database::snapshot`]; by name, [`Database::create_snapshot`] |
 //! | reading one key | [`Database::get`]; without an allocation, [`Database::get_with`] |
@@ -43,7 +43,7 @@
 //! | rolling back a part of a transaction | [`Transaction::savepoint`] |
 //! | committing without waiting for the device | [`Transaction::commit_async`] and its [`Ticket`], which is also a future; [`Durability`] |
 //! | loading sorted data | [`Database::bulk_load`], [`Database::ingest`] |
-//! | compressed values, entries with a time to live (TTL) | [`TableOptions`], with [`Database::table_with`] |
+//! | compressed values, entries with a time to live (TTL) | [`TableOptions`], with [`Database::open_table_with`] |
 //! | monitoring | [`Database::stats`], [`Database::health`], [`Builder::on_health_change`] |
 //! | following committed changes | [`Database::changes`], [`Feed`] |
 //! | backups and the archive of the log | [`Database::backup`], [`restore()`], [`Builder::archive`] |
@@ -72,7 +72,7 @@
 //! # Errors
 //!
 //! All operations fail with one type, [`Error`]. Invalid input is detected before anything is
-//! written ([`Error::KeyTooLong`], [`Error::TableType`], …); [`Error::is_retryable`] returns
+//! written ([`Error::KeyTooLong`], [`Error::TableTypeMismatch`], …); [`Error::is_retryable`] returns
 //! whether a retry can succeed.
 //!
 //! # Limits and defaults
@@ -194,7 +194,7 @@ pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// }
 ///
 /// # let db = braid::Database::in_memory()?;
-/// let people = db.table::<Place, String>("people")?;
+/// let people = db.open_table::<Place, String>("people")?;
 /// db.transact(|tx| {
 ///     tx.insert(&people, &Place { floor: 2, room: 1 }, "Grace")?;
 ///     tx.insert(&people, &Place { floor: 1, room: 700 }, "Ada")
@@ -225,7 +225,7 @@ pub use braiddb_derive::Key;
 /// }
 ///
 /// # let db = braid::Database::in_memory()?;
-/// let books = db.table::<u64, Book>("books")?;
+/// let books = db.open_table::<u64, Book>("books")?;
 /// let emma = Book { title: "Emma".into(), pages: None };
 /// db.transact(|tx| tx.insert(&books, &1, &emma))?;
 /// db.transact(|tx| tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b })))?;

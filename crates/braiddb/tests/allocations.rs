@@ -39,7 +39,7 @@ fn counted(mut read: impl FnMut(u64)) -> u64 {
 #[test]
 fn looking_allocates_nothing_and_getting_once() {
     let db = Database::in_memory().unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &key, &[7; 100])))
         .unwrap();
     let all = [7; 100];

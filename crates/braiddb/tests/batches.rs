@@ -12,7 +12,7 @@ const KEYS: u32 = 2_000;
 
 fn filled() -> Result<(Database, Table<u32, Bytes>)> {
     let db = Database::in_memory()?;
-    let table = db.table("t")?;
+    let table = db.open_table("t")?;
     db.transact(|tx| (0..KEYS).try_for_each(|key| put(tx, &table, key, 1)))?;
     Ok((db, table))
 }
@@ -85,7 +85,7 @@ fn borrowed_keys_and_tables_with_options() -> Result<()> {
         compression: Compression::Lz4,
         time_to_live: Some(Duration::from_secs(3_600)),
     };
-    let words: Table<String, String> = db.table_with("words", options)?;
+    let words: Table<String, String> = db.open_table_with("words", options)?;
     let long = "abc".repeat(1_000);
     db.transact(|tx| tx.insert(&words, "long", &long))?;
     let found = db.snapshot().get_many(&words, ["long", "short"])?;

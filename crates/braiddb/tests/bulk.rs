@@ -68,7 +68,7 @@ fn a_loaded_table_is_like_any_other() {
         drop((before, table));
         db.close().unwrap();
         let db = builder.open_on(device).unwrap();
-        let table: Table<u32, Bytes> = db.table("t").unwrap();
+        let table: Table<u32, Bytes> = db.open_table("t").unwrap();
         let found: Vec<u32> = db
             .snapshot()
             .range(&table, 6..13)
@@ -82,7 +82,7 @@ fn a_loaded_table_is_like_any_other() {
 #[test]
 fn who_began_before_sees_nothing_of_it() {
     let db = small();
-    let other: Table<u32, u32> = db.table("other").unwrap();
+    let other: Table<u32, u32> = db.open_table("other").unwrap();
     db.transact(|tx| tx.insert(&other, &1, &1)).unwrap();
     let mut loader = db.bulk_load::<u32, Bytes>("t").unwrap();
     loader.insert(&1, &b"one"[..]).unwrap();
@@ -223,7 +223,7 @@ fn a_crash_leaves_all_or_nothing() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = SimDevice::new(seed);
         let db = open(Arc::new(device.clone())).unwrap();
-        let other: Table<u32, u32> = db.table("other").unwrap();
+        let other: Table<u32, u32> = db.open_table("other").unwrap();
         db.checkpoint().unwrap();
         let entries = rng.u32(0..2_500);
         device.crash_after(rng.u64(1..if seed.is_multiple_of(2) { 40 } else { 12 }));
@@ -259,7 +259,7 @@ fn a_crash_leaves_all_or_nothing() {
                 db.drop_table("t").unwrap();
             }
         }
-        let other: Table<u32, u32> = db.table("other").unwrap();
+        let other: Table<u32, u32> = db.open_table("other").unwrap();
         let found = db.get(&other, &0).unwrap().unwrap_or(0);
         assert!(found >= certain, "seed {seed}");
         drop(other);

@@ -103,7 +103,7 @@ fn nothing_depends_on_its_order() {
             .archive(path("archive"))
             .archive_interval(Duration::from_millis(1));
         let db = builder.clone().open(path("db")).unwrap();
-        let table: Table<u64, u64> = db.table("t").unwrap();
+        let table: Table<u64, u64> = db.open_table("t").unwrap();
         let number = db.backup(path("backup")).unwrap().seqno;
         // Each of these waits for the maintenance thread, and the clock is where it never was before.
         for (key, jump) in [0, YEAR, -10 * YEAR, 20 * YEAR, 0].into_iter().enumerate() {
@@ -144,7 +144,7 @@ fn nothing_depends_on_its_order() {
             done.store(true, Ordering::Relaxed);
         });
         let contents = |db: &Database| -> BTreeMap<u64, u64> {
-            let table: Table<u64, u64> = db.table("t").unwrap();
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
             let snapshot = db.snapshot();
             snapshot.iter(&table).unwrap().map(Result::unwrap).collect()
         };
@@ -189,7 +189,7 @@ fn entries_go_on_to_end_after_the_clock_was_wrong() {
         time_to_live: Some(Duration::from_secs(60)),
         ..TableOptions::default()
     };
-    let table: Table<u8, u8> = db.table_with("t", options).unwrap();
+    let table: Table<u8, u8> = db.open_table_with("t", options).unwrap();
     let put = |key| db.transact(|tx| tx.insert(&table, &key, &0)).unwrap();
     let get = |key| db.get(&table, &key).unwrap();
     put(1);
@@ -244,7 +244,7 @@ impl Archived {
 
     fn put_at(&mut self, seconds: i64) {
         set(seconds);
-        let table: Table<u64, u64> = self.db.table("t").unwrap();
+        let table: Table<u64, u64> = self.db.open_table("t").unwrap();
         let mut tx = self.db.begin();
         tx.insert(&table, &(self.numbers.len() as u64), &0).unwrap();
         self.numbers.push(tx.commit().unwrap().seqno());
@@ -265,7 +265,7 @@ impl Archived {
             .archive_on(self.archive.clone());
         restore.until(until).run_on(target.clone())?;
         let db = small().open_on(target)?;
-        let table: Table<u64, u64> = db.table("t")?;
+        let table: Table<u64, u64> = db.open_table("t")?;
         let snapshot = db.snapshot();
         let rows: Vec<(u64, u64)> = snapshot.iter(&table)?.collect::<Result<_, _>>()?;
         let keys = rows.iter().map(|(key, _)| *key);

@@ -60,7 +60,7 @@ const KEYS: u64 = 4_000;
 
 impl Handles {
     fn of(db: Database) -> Self {
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         // More than the pool has room for.
         for from in (0..KEYS).step_by(500) {
             let write = |tx: &mut Transaction| {
@@ -118,8 +118,8 @@ impl Handles {
         let (db, t) = (&self.db.clone(), &self.t);
         closed("a read", db.get(t, &1));
         closed("a read in place", db.get_with(t, &1, |_| ()));
-        closed("a table", db.table::<u64, Bytes>("t"));
-        closed("a new table", db.table::<u64, Bytes>("new"));
+        closed("a table", db.open_table::<u64, Bytes>("t"));
+        closed("a new table", db.open_table::<u64, Bytes>("new"));
         closed("the names", db.table_names());
         closed("a drop", db.drop_table("t"));
         closed("a name", db.rename_table("t", "u"));
@@ -190,7 +190,7 @@ fn no_handle_touches_the_files_after_close() {
         for round in 0..3 {
             let (db, released) = open();
             if round > 0 {
-                let t: Table<u64, Bytes> = db.table("t").unwrap();
+                let t: Table<u64, Bytes> = db.open_table("t").unwrap();
                 assert_eq!(&db.get(&t, &KEYS).unwrap().unwrap()[..], b"ticket");
                 assert_eq!(
                     db.get(&t, &1).unwrap().unwrap()[..],
@@ -206,7 +206,7 @@ fn no_handle_touches_the_files_after_close() {
             // The next one works meanwhile, and is closed by its drop.
             let (next, its_lock) = open();
             handles.use_them();
-            let t: Table<u64, Bytes> = next.table("t").unwrap();
+            let t: Table<u64, Bytes> = next.open_table("t").unwrap();
             assert_eq!(next.snapshot().len(&t).unwrap(), KEYS + 2);
             drop((t, next));
             assert_eq!(its_lock.load(Ordering::SeqCst), 1);
@@ -257,7 +257,7 @@ fn a_failed_close_releases_the_files_for_good() {
     let db = builder()
         .open_on_locked(Arc::new(device.clone()), lock)
         .unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&t, &1, &b"kept"[..])).unwrap();
     device.fail_write_after(1);
     let failed = db.transact(|tx| tx.insert(&t, &2, &b"lost"[..]));
@@ -275,7 +275,7 @@ fn a_failed_close_releases_the_files_for_good() {
     drop((other, t));
     assert_eq!(device.steps(), steps);
     let db = builder().open_on(Arc::new(device)).unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     assert_eq!(&db.get(&t, &1).unwrap().unwrap()[..], b"kept");
 }
 
@@ -334,7 +334,7 @@ fn the_statistics_file_is_the_openers() {
     };
     let stats = path.join("STATS");
     let old = open();
-    old.table::<u64, Bytes>("t").unwrap();
+    old.open_table::<u64, Bytes>("t").unwrap();
     // A checkpoint publishes.
     old.checkpoint().unwrap();
     assert!(stats.exists());
@@ -342,7 +342,7 @@ fn the_statistics_file_is_the_openers() {
     old.close().unwrap();
     assert!(!stats.exists());
     let new = open();
-    new.table::<u64, Bytes>("u").unwrap();
+    new.open_table::<u64, Bytes>("u").unwrap();
     new.checkpoint().unwrap();
     assert!(stats.exists());
     assert!(left.checkpoint().is_err());

@@ -15,8 +15,8 @@ fn builder() -> braid::Builder {
 
 /// A database most of whose entries were removed, and a table dropped.
 fn holey(db: &Database) {
-    let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
-    let gone: Table<u64, Vec<u8>> = db.table("gone").unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
+    let gone: Table<u64, Vec<u8>> = db.open_table("gone").unwrap();
     for batch in 0..10 {
         db.transact(|tx| {
             (0..100).try_for_each(|i| {
@@ -36,7 +36,7 @@ fn holey(db: &Database) {
 
 #[track_caller]
 fn expect_holds(db: &Database) {
-    let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let entries: Vec<(u64, Vec<u8>)> = db
         .snapshot()
         .iter(&table)
@@ -109,7 +109,7 @@ fn a_crash_at_any_step_leaves_everything() {
 /// A table in which leaves are as partly empty as inserts and removals in random order leave them, and what it holds.
 fn sparse(db: &Database, len: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
-    let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let mut keys: Vec<u64> = (0..8_000_000 / (len as u64 + 1_000)).collect();
     rng.shuffle(&mut keys);
     let value = |key: u64| vec![key as u8; len + key as usize % 10];
@@ -142,7 +142,7 @@ fn leaves_that_are_partly_empty_are_filled() {
         let dir = tempfile::tempdir().unwrap();
         let db = builder().open(dir.path()).unwrap();
         let expected = sparse(&db, len);
-        let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+        let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
         let snapshot = db.snapshot();
         db.transact(|tx| tx.insert(&table, &u64::MAX, &vec![1]))
             .unwrap();
@@ -180,7 +180,7 @@ fn leaves_that_are_partly_empty_are_filled() {
         braid::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
         assert!(damages.is_empty(), "{damages:?}");
         let db = builder().open(dir.path()).unwrap();
-        let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+        let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
         assert_eq!(contents(&db.snapshot(), &table), expected);
     }
 }
@@ -190,7 +190,7 @@ fn leaves_that_are_partly_empty_are_filled() {
 fn transactions_go_on_while_leaves_are_filled() {
     let db = builder().open_on(Arc::new(SimDevice::new(3))).unwrap();
     let expected = sparse(&db, 100);
-    let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let snapshot = db.snapshot();
     let most = *expected.last_key_value().unwrap().0;
     // Each thread has keys of its own.

@@ -143,7 +143,7 @@ impl History {
             0 => db.checkpoint().is_ok(),
             1 => self.table_comes_and_goes(db),
             2 => {
-                let Ok(table) = db.table::<Bytes, Bytes>("t") else {
+                let Ok(table) = db.open_table::<Bytes, Bytes>("t") else {
                     return false;
                 };
                 let place = place_of(&db.snapshot(), &table);
@@ -205,7 +205,7 @@ impl History {
     fn table_comes_and_goes(&mut self, db: &Database) -> bool {
         let name = format!("extra-{}", self.rng.u32(..3));
         if self.rng.bool() {
-            db.table::<u64, Bytes>(&name).is_ok()
+            db.open_table::<u64, Bytes>(&name).is_ok()
         } else {
             db.drop_table(&name).is_ok()
         }
@@ -214,7 +214,7 @@ impl History {
     /// Holds what is there against what must be; `false` if the power goes meanwhile, and nothing is known.
     fn check(&mut self, db: &Database) -> bool {
         let seed = self.seed;
-        let found = db.table::<Bytes, Bytes>("t").and_then(|table| {
+        let found = db.open_table::<Bytes, Bytes>("t").and_then(|table| {
             let snapshot = db.snapshot();
             let place = place_of(&snapshot, &table)?;
             let all = snapshot.iter(&table)?;
@@ -260,7 +260,7 @@ enum Outcome {
 }
 
 fn transact(db: &Database, rng: &mut fastrand::Rng, state: &mut State, next: usize) -> Outcome {
-    let Ok(table) = db.table::<Bytes, Bytes>("t") else {
+    let Ok(table) = db.open_table::<Bytes, Bytes>("t") else {
         return Outcome::Failed;
     };
     let mut tx = db.begin();

@@ -36,7 +36,7 @@ fn crashed(protocol: Protocol) -> (SimDevice, BTreeMap<&'static str, Rows>) {
     let db = builder(protocol).open_on(Arc::new(device.clone())).unwrap();
     let mut expected = BTreeMap::new();
     for name in ["first", "second", "large"] {
-        let table: Table<Bytes, Bytes> = db.table(name).unwrap();
+        let table: Table<Bytes, Bytes> = db.open_table(name).unwrap();
         let len = if name == "large" { 9_000 } else { 200 };
         let mut rows = Rows::new();
         for i in 0..if name == "large" { 8 } else { 150 } {
@@ -52,7 +52,7 @@ fn crashed(protocol: Protocol) -> (SimDevice, BTreeMap<&'static str, Rows>) {
     db.checkpoint().unwrap();
     // Blind writes: nothing but recovery has to read the pages.
     for (name, rows) in &mut expected {
-        let table: Table<Bytes, Bytes> = db.table(name).unwrap();
+        let table: Table<Bytes, Bytes> = db.open_table(name).unwrap();
         let wanted = rows.iter_mut().step_by(3);
         for (key, value) in wanted {
             *value = vec![0xee; value.len()];
@@ -191,7 +191,7 @@ fn one_damaged_page_costs_its_own_keys_and_nothing_else() {
                     "{named}"
                 );
                 let error = db.transact(|tx| {
-                    let table: Table<Bytes, Bytes> = db.table("first")?;
+                    let table: Table<Bytes, Bytes> = db.open_table("first")?;
                     tx.insert(&table, &b"new"[..], &b"value"[..])
                 });
                 assert!(
@@ -284,7 +284,7 @@ fn a_lost_leaf_of_the_page_map_costs_the_pages_that_it_leads_to() {
             .open_on(Arc::new(device.clone()))
     };
     let db = open(&device).unwrap();
-    let small: Table<u64, u64> = db.table("small").unwrap();
+    let small: Table<u64, u64> = db.open_table("small").unwrap();
     db.transact(|tx| (0..500).try_for_each(|k| tx.insert(&small, &k, &k)))
         .unwrap();
     let mut loader = db.bulk_load::<u64, Bytes>("filler").unwrap();
@@ -314,11 +314,11 @@ fn a_lost_leaf_of_the_page_map_costs_the_pages_that_it_leads_to() {
         if matches!(db.health(), Health::Damaged { .. }) {
             damages += 1;
         }
-        let small: Table<u64, u64> = db.table("small").unwrap();
+        let small: Table<u64, u64> = db.open_table("small").unwrap();
         for k in 0..500 {
             assert_eq!(db.get(&small, &k).unwrap(), Some(k + u64::from(k % 7 == 0)));
         }
-        let filler: Table<u64, Bytes> = db.table("filler").unwrap();
+        let filler: Table<u64, Bytes> = db.open_table("filler").unwrap();
         let (mut found, mut lost) = (0, 0);
         for k in 0..5_000 {
             match db.get(&filler, &k) {

@@ -69,7 +69,7 @@ fn keys_are_tuples_of_their_fields() {
 #[test]
 fn tables_of_derived_types() -> Result<()> {
     let db = Database::in_memory()?;
-    let table: Table<Place, Account> = db.table("accounts")?;
+    let table: Table<Place, Account> = db.open_table("accounts")?;
     let place = |floor| Place {
         city: "Bath".into(),
         floor,
@@ -90,20 +90,23 @@ fn tables_of_derived_types() -> Result<()> {
         Some(account)
     );
     let other = db.existing_table::<Place, Versioned>("accounts");
-    assert!(matches!(other, Err(Error::TableType { .. })), "{other:?}");
+    assert!(
+        matches!(other, Err(Error::TableTypeMismatch { .. })),
+        "{other:?}"
+    );
     Ok(())
 }
 
 #[test]
 fn values_come_back_and_nonsense_is_an_error() -> Result<()> {
     let db = Database::in_memory()?;
-    let versions: Table<u8, Versioned> = db.table("versions")?;
+    let versions: Table<u8, Versioned> = db.open_table("versions")?;
     let two = Versioned::Two {
         owner: "Emma".into(),
     };
     db.transact(|tx| tx.insert(&versions, &1, &two))?;
     assert_eq!(db.get(&versions, &1)?, Some(two));
-    let lists: Table<u8, Serde<Vec<Option<String>>>> = db.table("lists")?;
+    let lists: Table<u8, Serde<Vec<Option<String>>>> = db.open_table("lists")?;
     let list = vec![None, Some("a".to_owned())];
     db.transact(|tx| tx.insert(&lists, &1, &Serde(&list)))?;
     assert_eq!(db.get(&lists, &1)?, Some(Serde(list)));

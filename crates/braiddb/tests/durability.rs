@@ -44,7 +44,7 @@ fn write(
 
 /// How many transactions are there: whole ones, from the first on, without a gap.
 fn count(db: &Database, what: &str) -> u64 {
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     let snapshot = db.snapshot();
     let all: Vec<_> = snapshot.iter(&t).unwrap().map(Result::unwrap).collect();
     for (place, (key, value)) in all.iter().enumerate() {
@@ -70,7 +70,7 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
             let mut rng = fastrand::Rng::with_seed(seed);
             let device = SimDevice::new(seed);
             let db = open(protocol, Arc::new(device.clone())).unwrap();
-            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            let t: Table<u64, Bytes> = db.open_table("t").unwrap();
             // Either the power goes, or only the process ends.
             let power = seed.is_multiple_of(2);
             if power {
@@ -121,7 +121,7 @@ fn what_a_read_has_shown_lasts() {
         for seed in 0..4 {
             let device = SimDevice::new(seed);
             let db = open(protocol, Arc::new(device.clone())).unwrap();
-            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            let t: Table<u64, Bytes> = db.open_table("t").unwrap();
             db.sync().unwrap();
             write(&db, &t, 0, Durability::None).unwrap();
             // Where locks wait for the flush it is not put off.
@@ -182,7 +182,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
                 builder.open_on(Arc::new(device)).unwrap()
             };
             let db = open(device.clone());
-            let t: Table<u64, u64> = db.table("t").unwrap();
+            let t: Table<u64, u64> = db.open_table("t").unwrap();
             let removed = matches!(dependence, MissesIt | LocksNothing | InsertsAnew);
             if removed {
                 db.transact(|tx| tx.insert(&t, &1, &0)).unwrap();
@@ -214,7 +214,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
             let left = device.after_crash();
             drop(db);
             let db = open(left);
-            let t: Table<u64, u64> = db.table("t").unwrap();
+            let t: Table<u64, u64> = db.open_table("t").unwrap();
             assert!(db.get(&t, &20).unwrap().is_some(), "{what}: acknowledged");
             assert!(db.get(&t, &10).unwrap().is_some(), "{what}: depended on");
         }
@@ -304,7 +304,7 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
     for seed in 0..60 {
         let device = SimDevice::new(seed);
         let db = open(Protocol::Glsn, Arc::new(Liar(device.clone()))).unwrap();
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         for n in 0..20 {
             write(&db, &t, n, Durability::Immediate).unwrap();
             if n == 10 && seed.is_multiple_of(2) {
@@ -321,7 +321,7 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
             continue;
         }
         let read = open(Protocol::Glsn, Arc::new(crashed)).and_then(|db| {
-            let t: Table<u64, Bytes> = db.table("t")?;
+            let t: Table<u64, Bytes> = db.open_table("t")?;
             let mut found = 0;
             for n in 0..20 {
                 for key in keys(n) {
@@ -347,7 +347,7 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
 #[test]
 fn commits_that_ask_for_no_flush_make_none() {
     let db = Database::in_memory().unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     let before = db.stats().log.flushes;
     for key in 0..50 {
         let mut tx = db.begin();

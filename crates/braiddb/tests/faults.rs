@@ -27,7 +27,7 @@ fn fill_range(
     keys: std::ops::Range<u64>,
 ) -> (BTreeSet<u64>, Option<Error>) {
     let mut acknowledged = BTreeSet::new();
-    let t: Table<u64, Bytes> = match db.table("t") {
+    let t: Table<u64, Bytes> = match db.open_table("t") {
         Ok(t) => t,
         Err(error) => return (acknowledged, Some(error)),
     };
@@ -45,7 +45,7 @@ fn fill_range(
 }
 
 fn assert_holds(db: &Database, keys: &BTreeSet<u64>) {
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     for k in keys {
         assert!(
             db.get(&t, k).unwrap().is_some(),
@@ -76,7 +76,7 @@ fn a_failed_log_write_poisons_and_loses_nothing() {
             assert!(matches!(db.health(), Health::Poisoned { .. }));
             let (more, error) = fill(&db, 50, 1);
             assert!(more.is_empty() && matches!(error, Some(Error::Poisoned { .. })));
-            match db.table::<u64, Bytes>("t") {
+            match db.open_table::<u64, Bytes>("t") {
                 Ok(_) => assert_holds(&db, &acknowledged),
                 // Nobody is shown a table whose creation failed.
                 Err(Error::Poisoned { .. }) => assert!(acknowledged.is_empty()),
@@ -160,7 +160,7 @@ fn assert_readable(db: &Database, keys: &BTreeSet<u64>) {
     for _ in 0..3 {
         assert_holds(db, keys);
         let snapshot = db.snapshot();
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         assert_eq!(snapshot.range(&t, ..).unwrap().count(), 1_000);
     }
 }
@@ -170,7 +170,7 @@ fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
     for room in [0, 100 << 10, 300 << 10, 1_000 << 10] {
         let device = SimDevice::new(room);
         let (db, acknowledged) = fill_data_file(&device, room);
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         assert_readable(&db, &acknowledged);
         // Refused before it was logged, as often as it is tried.
         let before = db.snapshot().seqno();
@@ -195,7 +195,7 @@ fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
 fn removals_and_checkpoints_make_room_in_a_full_data_file() {
     let device = SimDevice::new(1);
     let (db, acknowledged) = fill_data_file(&device, 300 << 10);
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     // Until not even a checkpoint lets another entry in.
     let mut key = 10_000;
     let mut in_vain = 0;
@@ -412,7 +412,7 @@ fn every_protocol_can_be_switched_to_every_other() {
                 })
                 .protocol(*protocol);
             let db = builder.open_on(Arc::new(device.clone())).unwrap();
-            let t: Table<u64, Bytes> = db.table("t").unwrap();
+            let t: Table<u64, Bytes> = db.open_table("t").unwrap();
             assert_eq!(db.snapshot().iter(&t).unwrap().count() as u64, expected);
             for _ in 0..5 {
                 let mut tx = db.begin();
@@ -448,7 +448,7 @@ fn a_switched_protocol_lasts_when_the_process_is_killed() {
     for (round, protocol) in (0u64..).zip(switches.into_iter().chain(switches)) {
         let builder = small().protocol(protocol);
         let db = builder.open_on(Arc::new(device.clone())).unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         // In the first half also before a commit.
         if round >= 4 {
             db.transact(|tx| tx.insert(&t, &round, &round)).unwrap();
@@ -458,7 +458,7 @@ fn a_switched_protocol_lasts_when_the_process_is_killed() {
         device = killed;
         let db = small().open_on(Arc::new(device.clone())).unwrap();
         assert_eq!(db.stats().protocol, protocol);
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         assert_eq!(
             db.snapshot().iter(&t).unwrap().count() as u64,
             (round + 1).saturating_sub(4)
@@ -485,7 +485,7 @@ fn damaged_pages_and_superblocks_are_typed_errors() {
         }
         found += usize::from(damages > 0);
         let read = Database::open(dir.path()).and_then(|db| {
-            let t: Table<u64, Bytes> = db.table("t")?;
+            let t: Table<u64, Bytes> = db.open_table("t")?;
             let keys: BTreeSet<u64> = (0..300).collect();
             keys.iter().try_for_each(|k| {
                 assert_eq!(db.get(&t, k)?, Some(vec![*k as u8; 100].into()));
@@ -527,7 +527,7 @@ fn a_damaged_log_never_yields_what_was_not_written() {
             ),
             Ok(db) => {
                 // Damage at the very end can't be told from a torn write; what is there is right.
-                let t: Table<u64, Bytes> = db.table("t").unwrap();
+                let t: Table<u64, Bytes> = db.open_table("t").unwrap();
                 for k in &acknowledged {
                     if let Some(value) = db.get(&t, k).unwrap() {
                         assert_eq!(value, vec![*k as u8; 60], "seed {seed}");

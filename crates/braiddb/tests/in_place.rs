@@ -57,7 +57,7 @@ fn reading_in_place_gives_what_iterating_gives() -> Result<()> {
     };
     for options in [TableOptions::default(), compressed] {
         let name = format!("{:?}", options.compression);
-        let table: Table = db.table_with(&name, options)?;
+        let table: Table = db.open_table_with(&name, options)?;
         let large = vec![7; 100_000];
         db.transact(|tx| {
             for n in 0..2_000u32 {

@@ -26,7 +26,7 @@ fn entries_join_others_and_replace_them() -> Result<()> {
     for options in [TableOptions::default(), options] {
         let db = Database::builder().open_on(device.clone())?;
         let name = format!("{:?}", options.compression);
-        let table = db.table_with::<u64, Bytes>(&name, options)?;
+        let table = db.open_table_with::<u64, Bytes>(&name, options)?;
         let mut model = BTreeMap::new();
         let mut rng = fastrand::Rng::with_seed(3);
         for round in 0..8u8 {
@@ -46,7 +46,7 @@ fn entries_join_others_and_replace_them() -> Result<()> {
         }
         drop((table, db));
         let db = Database::builder().open_on(device.clone())?;
-        let table = db.table_with::<u64, Bytes>(&name, options)?;
+        let table = db.open_table_with::<u64, Bytes>(&name, options)?;
         assert_eq!(contents(&db, &table)?, model);
     }
     Ok(())
@@ -57,7 +57,7 @@ fn a_faulty_entry_changes_nothing() -> Result<()> {
     let db = Database::builder()
         .transaction_bytes_max(100_000)
         .open_on(Arc::new(MemoryDevice::new()))?;
-    let table: Table<Bytes, Bytes> = db.table("t")?;
+    let table: Table<Bytes, Bytes> = db.open_table("t")?;
     let commits = db.stats().commits;
     let long = vec![1; braid::MAX_KEY_LEN + 1];
     let entries = |keys: &[&[u8]]| -> Vec<(Vec<u8>, &[u8])> {
@@ -86,7 +86,7 @@ fn a_faulty_entry_changes_nothing() -> Result<()> {
 #[test]
 fn ingests_beside_each_other_are_serial() -> Result<()> {
     let db = Database::in_memory()?;
-    let table: Table<u64, Bytes> = db.table("t")?;
+    let table: Table<u64, Bytes> = db.open_table("t")?;
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             let (db, table) = (&db, &table);

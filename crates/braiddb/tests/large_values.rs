@@ -110,7 +110,7 @@ impl History {
 
     /// Works until the power goes, or for some steps; `false` if it went.
     fn work(&mut self, db: &Database) -> bool {
-        let Ok(table) = db.table::<u8, Bytes>("t") else {
+        let Ok(table) = db.open_table::<u8, Bytes>("t") else {
             return false;
         };
         let mut snapshots: Vec<(Snapshot, State)> = Vec::new();
@@ -137,7 +137,7 @@ impl History {
     fn reopen(&mut self) -> Database {
         let device = Arc::new(self.device.clone());
         let db = open(device.clone()).unwrap();
-        let table: Table<u8, Bytes> = db.table("t").unwrap();
+        let table: Table<u8, Bytes> = db.open_table("t").unwrap();
         // With the outcome that the log has.
         let snapshot = db.snapshot();
         let found = snapshot.iter(&table).unwrap();
@@ -203,7 +203,7 @@ fn snapshots_see_what_was_there_through_checkpoints_and_crashes() {
 fn the_space_of_old_versions_comes_back() {
     let device = Arc::new(MemoryDevice::new());
     let db = open(device.clone()).unwrap();
-    let table: Table<u8, Bytes> = db.table("t").unwrap();
+    let table: Table<u8, Bytes> = db.open_table("t").unwrap();
     let fill = |byte: u8| {
         for key in 0..40 {
             db.transact(|tx| tx.insert(&table, &key, &vec![byte; 65_536]))

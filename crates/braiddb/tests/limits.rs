@@ -12,14 +12,14 @@ fn refused(set: impl FnOnce(Builder) -> Builder) -> Option<String> {
     let builder = Database::builder().pool_bytes(1 << 20);
     let db = match set(builder.clone()).open_on(device.clone()) {
         Ok(db) => db,
-        Err(Error::Options { option, .. }) => {
+        Err(Error::InvalidOption { option, .. }) => {
             // What was refused leaves nothing behind that would be in the way.
             builder.open_on(device).unwrap();
             return Some(option.to_owned());
         }
         Err(error) => panic!("{error:?}"),
     };
-    let table = db.table::<u64, u64>("limits").unwrap();
+    let table = db.open_table::<u64, u64>("limits").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &2)).unwrap();
     db.checkpoint().unwrap();
     assert_eq!(db.get(&table, &1).unwrap(), Some(2));
@@ -69,13 +69,15 @@ fn times_to_live_at_the_limits() {
         ..TableOptions::default()
     };
     let longest = Duration::from_millis(u64::MAX);
-    let table = db.table_with::<u64, u64>("longest", with(longest)).unwrap();
+    let table = db
+        .open_table_with::<u64, u64>("longest", with(longest))
+        .unwrap();
     db.transact(|tx| tx.insert(&table, &1, &2)).unwrap();
     assert_eq!(db.get(&table, &1).unwrap(), Some(2));
-    let longer = db.table_with::<u64, u64>("longer", with(longest + Duration::from_millis(1)));
+    let longer = db.open_table_with::<u64, u64>("longer", with(longest + Duration::from_millis(1)));
     assert!(matches!(
         longer,
-        Err(Error::Options {
+        Err(Error::InvalidOption {
             option: "time_to_live",
             ..
         })

@@ -23,7 +23,7 @@ fn builder() -> braid::Builder {
 
 fn open() -> (Database, BytesTable) {
     let db = builder().open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let table = db.table("t").unwrap();
+    let table = db.open_table("t").unwrap();
     (db, table)
 }
 
@@ -91,7 +91,7 @@ fn transactions_snapshots_and_savepoints_take_long_keys() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = Arc::new(MemoryDevice::new());
         let mut db = builder().open_on(device.clone()).unwrap();
-        let mut table: BytesTable = db.table("t").unwrap();
+        let mut table: BytesTable = db.open_table("t").unwrap();
         let mut state = State::new();
         let mut before = None;
         for round in 0..40u8 {
@@ -152,7 +152,7 @@ fn transactions_snapshots_and_savepoints_take_long_keys() {
                         false => drop(db),
                     }
                     db = builder().open_on(device.clone()).unwrap();
-                    table = db.table("t").unwrap();
+                    table = db.open_table("t").unwrap();
                     expect(&db.snapshot(), &table, &state);
                 }
                 _ => {}
@@ -172,8 +172,8 @@ fn phantoms_of_long_keys_are_conflicts() {
     for protocol in [Protocol::Glsn, Protocol::Serial, Protocol::Gwsn] {
         let device = Arc::new(MemoryDevice::new());
         let db = builder().protocol(protocol).open_on(device).unwrap();
-        let table: BytesTable = db.table("t").unwrap();
-        let other: BytesTable = db.table("other").unwrap();
+        let table: BytesTable = db.open_table("t").unwrap();
+        let other: BytesTable = db.open_table("other").unwrap();
         put(&db, &table, b"a", b"");
         // With and without other long keys, of one layer and of several.
         for prepared in [None, Some(key(1_500, 9)), Some(key(4_000, 9))] {
@@ -256,7 +256,7 @@ fn long_keys_survive_crashes() {
                 device = device.after_crash();
                 continue;
             };
-            let Ok(table) = db.table::<Bytes, Bytes>("t") else {
+            let Ok(table) = db.open_table::<Bytes, Bytes>("t") else {
                 device = device.after_crash();
                 continue;
             };
@@ -321,7 +321,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
 
     db.backup(path("full")).unwrap();
     let position = db.position();
-    let table: BytesTable = db.table("t").unwrap();
+    let table: BytesTable = db.open_table("t").unwrap();
     let entries = state.iter().map(|(key, value)| (&key[..], &value[..]));
     db.ingest(&table, entries).unwrap();
     expect(&db.snapshot(), &table, &state);
@@ -342,10 +342,14 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     let restore = Restore::new().backup(path("full")).archive(path("archive"));
     restore.run(path("restored")).unwrap();
     let restored = Database::open(path("restored")).unwrap();
-    expect(&restored.snapshot(), &restored.table("t").unwrap(), &state);
     expect(
         &restored.snapshot(),
-        &restored.table("loaded").unwrap(),
+        &restored.open_table("t").unwrap(),
+        &state,
+    );
+    expect(
+        &restored.snapshot(),
+        &restored.open_table("loaded").unwrap(),
         &state,
     );
     let mut told = Vec::new();
@@ -353,10 +357,14 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     let report = braid::salvage(path("db"), path("salvaged"), &mut sink).unwrap();
     assert_eq!((report.losses, report.tables), (0, 2), "{told:?}");
     let salvaged = Database::open(path("salvaged")).unwrap();
-    expect(&salvaged.snapshot(), &salvaged.table("t").unwrap(), &state);
     expect(
         &salvaged.snapshot(),
-        &salvaged.table("loaded").unwrap(),
+        &salvaged.open_table("t").unwrap(),
+        &state,
+    );
+    expect(
+        &salvaged.snapshot(),
+        &salvaged.open_table("loaded").unwrap(),
         &state,
     );
 }
@@ -409,7 +417,7 @@ fn open_on_a_small_device(
         .max_log_bytes(32 << 20)
         .open_on(Arc::new(device.clone()))
         .unwrap();
-    let table: BytesTable = db.table("t").unwrap();
+    let table: BytesTable = db.open_table("t").unwrap();
     let mut tx = db.begin();
     for key in keys {
         tx.insert(&table, &key[..], &[1; 300]).unwrap();

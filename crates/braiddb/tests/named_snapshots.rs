@@ -9,7 +9,7 @@ fn a_named_snapshot_is_the_same_for_all_until_the_last_lets_go() {
     let device = Arc::new(MemoryDevice::new());
     let builder = Database::builder().pool_bytes(1 << 20);
     let db = builder.clone().open_on(device.clone()).unwrap();
-    let table: Table<u32, u32> = db.table("t").unwrap();
+    let table: Table<u32, u32> = db.open_table("t").unwrap();
     let set = |value: u32| db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
     set(1);
     let created = db.create_snapshot("one").unwrap();
@@ -39,7 +39,7 @@ fn a_named_snapshot_is_the_same_for_all_until_the_last_lets_go() {
     let one = db.open_snapshot("one").unwrap();
     assert!(db.drop_snapshot("one") && !db.drop_snapshot("one"));
     let missing = db.open_snapshot("one");
-    assert!(matches!(missing, Err(Error::SnapshotMissing { name }) if name == "one"));
+    assert!(matches!(missing, Err(Error::SnapshotNotFound { name }) if name == "one"));
     (0..10).for_each(set);
     assert_eq!(one.get(&table, &1).unwrap(), Some(1));
     assert_eq!(db.stats().snapshots, 2);
@@ -60,6 +60,6 @@ fn a_named_snapshot_is_the_same_for_all_until_the_last_lets_go() {
     assert!(db.snapshot_names().is_empty());
     assert!(matches!(
         db.open_snapshot("gone"),
-        Err(Error::SnapshotMissing { .. })
+        Err(Error::SnapshotNotFound { .. })
     ));
 }

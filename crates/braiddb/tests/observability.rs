@@ -33,7 +33,7 @@ fn the_stats_file_follows_the_database_and_goes_with_it() {
         .open(dir.path())
         .unwrap();
     eventually("the file is there", || file.exists());
-    let table: Table<u64, u64> = db.table("t").unwrap();
+    let table: Table<u64, u64> = db.open_table("t").unwrap();
     for key in 0..5 {
         db.transact(|tx| tx.insert(&table, &key, &key)).unwrap();
     }
@@ -71,7 +71,7 @@ fn the_stats_file_follows_the_database_and_goes_with_it() {
 fn log_to_recover_is_counted_until_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::open(dir.path()).unwrap();
-    let table: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &vec![7; 100_000]))
         .unwrap();
     assert!(db.stats().log_bytes_to_recover > 100_000);
@@ -168,7 +168,7 @@ mod facade {
             .metrics("shop")
             .open(dir.path())
             .unwrap();
-        let table: Table<u64, u64> = db.table("t").unwrap();
+        let table: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
         let commits = db.stats().commits as f64;
         db.publish_metrics("asked");
@@ -269,7 +269,7 @@ mod events {
             for round in 0..2 {
                 let builder = builder().slow_commit(Duration::ZERO);
                 let db = builder.open(dir.path()).unwrap();
-                let t: Table<u32, u32> = db.table("t").unwrap();
+                let t: Table<u32, u32> = db.open_table("t").unwrap();
                 db.transact(|tx| tx.insert(&t, &round, &1)).unwrap();
                 db.checkpoint().unwrap();
                 db.close().unwrap();
@@ -285,7 +285,7 @@ mod events {
                 .slow_commit(Duration::ZERO)
                 .open(dir.path())
                 .unwrap();
-            let table: Table<u64, u64> = db.table("t").unwrap();
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
             db.checkpoint().unwrap();
             db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
             let mut tx = db.begin();
@@ -344,7 +344,7 @@ mod events {
         let device = SimDevice::new(7);
         let lines = Collected::during(|| {
             let db = builder().open_on(Arc::new(device.clone())).unwrap();
-            let table: Table<u64, u64> = db.table("t").unwrap();
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
             device.fail_write_after(0);
             let result = db.transact(|tx| tx.insert(&table, &1, &1));
             assert!(result.is_err());

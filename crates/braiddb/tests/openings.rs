@@ -37,7 +37,7 @@ fn table(db: &Database) -> Table<u64, u64> {
 }
 
 fn create(db: &Database) {
-    let table = db.table::<u64, u64>("t").unwrap();
+    let table = db.open_table::<u64, u64>("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
 }
 

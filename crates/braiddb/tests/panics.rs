@@ -76,7 +76,7 @@ fn callbacks_that_panic_do_not_end_the_flusher() {
     let gate = Gate::default();
     let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), gate.clone());
     let db = small().open_on(Arc::new(device)).unwrap();
-    let t = db.table("t").unwrap();
+    let t = db.open_table("t").unwrap();
     for round in 0..3 {
         let closed = gate.0.write().unwrap();
         write(&db, &t, round).on_durable(|_| panic_deliberately());
@@ -98,7 +98,7 @@ fn a_commit_that_leads_the_flush_returns_its_own_result() {
         .background_threads(false)
         .open_on(Arc::new(MemoryDevice::new()))
         .unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     write(&db, &t, 1).on_durable(|_| panic_deliberately());
     let later = told(write(&db, &t, 2));
     let mut tx = db.begin();
@@ -111,7 +111,7 @@ fn a_commit_that_leads_the_flush_returns_its_own_result() {
 #[test]
 fn a_callback_that_is_called_at_once_panics_like_any_other() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let t = db.table("t").unwrap();
+    let t = db.open_table("t").unwrap();
     let ticket = write(&db, &t, 1);
     db.sync().unwrap();
     ticket.on_durable(|_| panic_deliberately());
@@ -144,12 +144,12 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
         time_to_live: Some(Duration::from_millis(1)),
         ..TableOptions::default()
     };
-    let leases: Table<u32, u32> = db.table_with("leases", timed).unwrap();
+    let leases: Table<u32, u32> = db.open_table_with("leases", timed).unwrap();
     db.transact(|tx| tx.insert(&leases, &1, &1)).unwrap();
     panics.store(true, Ordering::SeqCst);
     // The maintenance thread asks the clock, and asks once.
     asked.recv_timeout(PATIENCE).unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     for key in 0..3 {
         let mut tx = db.begin_with(TransactionOptions {
             durability: Durability::Buffered(Duration::from_millis(1)),
@@ -193,7 +193,7 @@ fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
         })
         .open_on(Arc::new(device))
         .unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     fails.0.store(true, Ordering::SeqCst);
     let mut tx = db.begin();
     tx.insert(&t, &1, &1).unwrap();
@@ -272,7 +272,7 @@ fn nothing_is_locked(db: &Database, t: &Table<u32, u32>) {
 #[test]
 fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     db.transact(|tx| (0..20).try_for_each(|key| tx.insert(&t, &key, &key)))
         .unwrap();
     let raw: Table<Seventh, Seventh> = {
@@ -288,7 +288,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
             put(tx, 8, 7)
         })
         .unwrap();
-        db.table("n").unwrap()
+        db.open_table("n").unwrap()
     };
     let seen = || db.snapshot().iter(&t).unwrap().count();
     let try_each = |each: &dyn Fn(&mut braid::Transaction)| {
@@ -340,7 +340,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
 #[test]
 fn a_transaction_goes_on_after_a_panic_that_its_caller_catches() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     tx.insert(&t, &1, &1).unwrap();
     panics(|| tx.fetch_update(&t, &1, |_| panic_deliberately()));
@@ -380,7 +380,7 @@ fn a_bulk_load_survives_its_iterator() {
 fn progress_that_panics_stops_neither_recovery_nor_later_backups() {
     let device = SimDevice::new(1);
     let db = small().open_on(Arc::new(device.clone())).unwrap();
-    let t: Table<u32, u32> = db.table("t").unwrap();
+    let t: Table<u32, u32> = db.open_table("t").unwrap();
     write(&db, &t, 1).wait().unwrap();
     let killed = Arc::new(device.after_kill());
     panics(|| {
@@ -403,6 +403,6 @@ fn progress_that_panics_stops_neither_recovery_nor_later_backups() {
         .recovery_progress(|_| panic_deliberately())
         .open_on(killed)
         .unwrap();
-    let t: Table<u32, u32> = recovered.table("t").unwrap();
+    let t: Table<u32, u32> = recovered.open_table("t").unwrap();
     assert_eq!(recovered.get(&t, &1).unwrap(), Some(1));
 }

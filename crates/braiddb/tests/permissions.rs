@@ -34,7 +34,7 @@ fn use_all(place: &Path, builder: Builder, mode: u32) {
         .segment_bytes(1 << 20)
         .archive(place.join("made/archive"));
     let db = builder.open(place.join("made/above/db")).unwrap();
-    let table = db.table::<u64, u64>("t").unwrap();
+    let table = db.open_table::<u64, u64>("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
     db.checkpoint().unwrap();
     db.backup(place.join("made/backup")).unwrap();
@@ -85,10 +85,16 @@ fn files_are_their_owners_unless_asked_otherwise() {
     for mode in [0o444, 0o700, 0o1600] {
         let place = tempfile::tempdir().unwrap();
         let opened = Database::builder().file_mode(mode).open(place.path());
-        assert!(matches!(opened, Err(Error::Options { .. })), "{mode:o}");
+        assert!(
+            matches!(opened, Err(Error::InvalidOption { .. })),
+            "{mode:o}"
+        );
         let into = place.path().join("into");
         let restored = Restore::new().file_mode(mode).run(&into);
-        assert!(matches!(restored, Err(Error::Options { .. })), "{mode:o}");
+        assert!(
+            matches!(restored, Err(Error::InvalidOption { .. })),
+            "{mode:o}"
+        );
         assert!(!into.exists());
     }
 

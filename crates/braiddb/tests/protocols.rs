@@ -55,7 +55,7 @@ struct Counter {
 impl Counter {
     /// Goes on from what is there.
     fn new(db: &Database, name: u64) -> Result<Self, Error> {
-        let table = db.table("counters")?;
+        let table = db.open_table("counters")?;
         let keys = [2 * name, 2 * name + 1];
         let written = db.get(&table, &keys[0])?.unwrap_or(0);
         Ok(Self {
@@ -113,7 +113,7 @@ impl Counter {
     }
 
     fn table_of(&self, db: &Database) -> Table<u64, u64> {
-        db.table("counters").unwrap()
+        db.open_table("counters").unwrap()
     }
 }
 
@@ -270,7 +270,7 @@ fn transactions_larger_than_a_buffer() {
         let device = SimDevice::new(seed);
         let builder = || builder(protocol, 2).segment_bytes(256 << 10);
         let db = open(builder(), &device);
-        let large: Table<u64, Vec<u8>> = db.table("large").unwrap();
+        let large: Table<u64, Vec<u8>> = db.open_table("large").unwrap();
         let mut small = Counter::new(&db, 0).unwrap();
         device.crash_after(fastrand::Rng::with_seed(seed).u64(50..400));
         let stop = AtomicBool::new(false);
@@ -298,7 +298,7 @@ fn transactions_larger_than_a_buffer() {
         small.check(&db);
         let values: Vec<Vec<u8>> = db
             .snapshot()
-            .iter(&db.table::<u64, Vec<u8>>("large").unwrap())
+            .iter(&db.open_table::<u64, Vec<u8>>("large").unwrap())
             .unwrap()
             .map(|record| record.unwrap().1)
             .collect();

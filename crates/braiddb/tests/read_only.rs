@@ -44,7 +44,7 @@ fn what_a_crash_left_is_recovered_in_memory() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = SimDevice::new(seed);
         let db = builder().open_on(Arc::new(device.clone())).unwrap();
-        let table: Table<u32, Bytes> = db.table("t").unwrap();
+        let table: Table<u32, Bytes> = db.open_table("t").unwrap();
         device.crash_after(rng.u64(1..300));
         for i in 0..rng.u32(..150) {
             let len = if rng.u32(..9) == 0 { 30_000 } else { 300 };
@@ -89,12 +89,12 @@ fn what_a_crash_left_is_recovered_in_memory() {
 fn writing_is_a_typed_error() {
     let device = Arc::new(SimDevice::new(1));
     let db = builder().open_on(device.clone()).unwrap();
-    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &b"one"[..]))
         .unwrap();
     drop((table, db));
     let db = builder().open_read_only_on(device).unwrap();
-    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
     let refused = |result: Result<(), Error>| assert!(matches!(result, Err(Error::OpenedReadOnly)));
     let mut tx = db.begin();
     assert_eq!(tx.get(&table, &1).unwrap().as_deref(), Some(&b"one"[..]));
@@ -102,7 +102,7 @@ fn writing_is_a_typed_error() {
     refused(tx.get_for_update(&table, &1).map(drop));
     tx.commit().unwrap();
     refused(db.checkpoint());
-    refused(db.table::<u32, u32>("new").map(drop));
+    refused(db.open_table::<u32, u32>("new").map(drop));
     refused(db.drop_table("t").map(drop));
     refused(db.rename_table("t", "u"));
     refused(db.bulk_load::<u32, u32>("new").map(drop));
@@ -148,7 +148,7 @@ fn files(path: &Path) -> Vec<(String, Vec<u8>, SystemTime)> {
 fn readers_share_a_directory_and_leave_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let db = builder().open(dir.path()).unwrap();
-    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&table, &1, &vec![1; 50_000]))
         .unwrap();
     drop((table, db));
@@ -185,7 +185,7 @@ fn a_listener_hears_of_poison_and_of_a_full_disk_once() {
     )
     .open_on(Arc::new(device.clone()))
     .unwrap();
-    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
     let put = |i: u32| db.transact(|tx| tx.insert(&table, &i, &vec![1; 50_000]));
     let full = (0..100).filter(|i| put(*i).is_err()).count();
     assert!(full > 10);
@@ -215,7 +215,7 @@ fn a_listener_hears_of_what_happens_in_the_background() {
         .on_health_change(move |health| drop(sender.send(health.clone())))
         .open_on(Arc::new(device.clone()))
         .unwrap();
-    let table: Table<u32, u32> = db.table("t").unwrap();
+    let table: Table<u32, u32> = db.open_table("t").unwrap();
     device.break_after(0);
     let options = TransactionOptions {
         durability: Durability::Buffered(std::time::Duration::ZERO),

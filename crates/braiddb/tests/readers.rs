@@ -29,7 +29,7 @@ fn contents(db: &Database) -> Contents {
 }
 
 fn put(db: &Database, key: u32, len: usize) {
-    let table: Table<u32, Bytes> = db.table("t").unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&table, &key, &vec![key as u8; len]))
         .unwrap();
 }
@@ -57,7 +57,7 @@ fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
         assert_eq!(contents(&reader).len(), 1, "{protocol}");
         assert!(!reader.refresh().unwrap(), "{protocol}: nothing happened");
         let before = reader.snapshot();
-        let table: Table<u32, Bytes> = reader.table("t").unwrap();
+        let table: Table<u32, Bytes> = reader.open_table("t").unwrap();
         for round in 0..6 {
             for key in 0..20 {
                 put(&writer, 100 * round + key, 3_000);
@@ -96,7 +96,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
         compression: Compression::Lz4,
         ..TableOptions::default()
     };
-    let written: Table<u32, String> = writer.table_with("t", options).unwrap();
+    let written: Table<u32, String> = writer.open_table_with("t", options).unwrap();
     let put = |key: u32| {
         writer
             .transact(|tx| tx.insert(&written, &key, &key.to_string().repeat(100)))
@@ -132,7 +132,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
 
     // The number of a table counts, not its name.
     writer.rename_table("t", "other").unwrap();
-    let namesake: Table<u32, String> = writer.table("t").unwrap();
+    let namesake: Table<u32, String> = writer.open_table("t").unwrap();
     writer
         .transact(|tx| tx.insert(&namesake, &9, &"9".to_owned()))
         .unwrap();
@@ -169,7 +169,7 @@ fn what_a_reader_pins_outlives_checkpoints_and_writers() {
     let device = Arc::new(MemoryDevice::new());
     let open = || builder().open_on(device.clone()).unwrap();
     let mut writer = open();
-    let table: Table<u32, Bytes> = writer.table("t").unwrap();
+    let table: Table<u32, Bytes> = writer.open_table("t").unwrap();
     let fill = |writer: &Database, table: &Table<u32, Bytes>, len: usize| {
         writer
             .transact(|tx| (0..300).try_for_each(|i| tx.insert(table, &i, &vec![len as u8; len])))
@@ -187,7 +187,7 @@ fn what_a_reader_pins_outlives_checkpoints_and_writers() {
             drop(writer);
             writer = open();
         }
-        let table = writer.table("t").unwrap();
+        let table = writer.open_table("t").unwrap();
         fill(&writer, &table, 900 + round);
         fill(&writer, &table, 901 + round);
         let reader = readers.pop().unwrap();
@@ -215,7 +215,7 @@ fn what_is_not_durable_is_not_shown() {
     let device = Arc::new(SimDevice::new(5));
     let writer = builder().open_on(device.clone()).unwrap();
     put(&writer, 1, 10);
-    let table: Table<u32, Bytes> = writer.table("t").unwrap();
+    let table: Table<u32, Bytes> = writer.open_table("t").unwrap();
     let mut reader = builder().open_read_only_on(device.clone()).unwrap();
     let mut tx = writer.begin();
     tx.insert(&table, &2, &vec![2; 3_000][..]).unwrap();
@@ -418,7 +418,7 @@ fn a_reader_that_pinned_too_late_looks_again() {
     };
     let writer = builder().open_on(Arc::new(device.clone())).unwrap();
     let fill = |writer: &Database, len: usize| {
-        let table: Table<u32, Bytes> = writer.table("t").unwrap();
+        let table: Table<u32, Bytes> = writer.open_table("t").unwrap();
         writer
             .transact(|tx| (0..300).try_for_each(|i| tx.insert(&table, &i, &vec![len as u8; len])))
             .unwrap();

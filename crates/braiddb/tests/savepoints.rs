@@ -49,7 +49,7 @@ proptest! {
     #[test]
     fn a_transaction_is_a_stack_of_maps(steps in steps(), before in steps()) {
         let db = small();
-        let table: Table<u8, Bytes> = db.table("t").unwrap();
+        let table: Table<u8, Bytes> = db.open_table("t").unwrap();
         let mut state = State::new();
         db.transact(|tx| {
             for step in &before {
@@ -94,7 +94,7 @@ proptest! {
                             standing.truncate(at + 1);
                             state = standing[at].1.clone();
                         }
-                        None => prop_assert!(matches!(returned, Err(Error::SavepointGone))),
+                        None => prop_assert!(matches!(returned, Err(Error::InvalidSavepoint))),
                     }
                 }
             }
@@ -112,7 +112,7 @@ proptest! {
 #[test]
 fn another_transactions_savepoint_is_a_typed_error() {
     let db = small();
-    let table: Table<u8, u8> = db.table("t").unwrap();
+    let table: Table<u8, u8> = db.open_table("t").unwrap();
     let mut first = db.begin();
     let of_first = first.savepoint();
     first.insert(&table, &1, &1).unwrap();
@@ -121,7 +121,7 @@ fn another_transactions_savepoint_is_a_typed_error() {
     second.insert(&table, &2, &2).unwrap();
     assert!(matches!(
         first.rollback_to(&of_second),
-        Err(Error::SavepointGone)
+        Err(Error::InvalidSavepoint)
     ));
     first.rollback_to(&of_first).unwrap();
     first.commit().unwrap();
@@ -130,7 +130,7 @@ fn another_transactions_savepoint_is_a_typed_error() {
     third.insert(&table, &3, &3).unwrap();
     assert!(matches!(
         third.rollback_to(&of_first),
-        Err(Error::SavepointGone)
+        Err(Error::InvalidSavepoint)
     ));
     third.commit().unwrap();
     second.commit().unwrap();
@@ -146,7 +146,7 @@ fn another_transactions_savepoint_is_a_typed_error() {
 #[test]
 fn what_was_read_before_a_rollback_is_validated() {
     let db = small();
-    let table: Table<u8, u8> = db.table("t").unwrap();
+    let table: Table<u8, u8> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     let start = tx.savepoint();
     tx.insert(&table, &1, &1).unwrap();
@@ -167,7 +167,7 @@ fn a_rollback_gives_the_transaction_its_room_back() {
         .pool_bytes(1 << 20)
         .transaction_bytes_max(1 << 10);
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let table: Table<u8, Bytes> = db.table("t").unwrap();
+    let table: Table<u8, Bytes> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     let start = tx.savepoint();
     for i in 0..20 {

@@ -23,7 +23,7 @@ fn open(device: &Arc<MemoryDevice>, protocol: Protocol) -> Database {
 fn lives(protocol: Protocol) {
     let device = Arc::new(MemoryDevice::new());
     let db = open(&device, protocol);
-    let t: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let t: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let value = |key: u64| vec![key as u8; 3 + key as usize % 70];
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -45,7 +45,7 @@ fn lives(protocol: Protocol) {
     db.close().unwrap();
 
     let db = open(&device, protocol);
-    let t: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let t: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let snapshot = db.snapshot();
     let all: Vec<_> = snapshot.iter(&t).unwrap().map(Result::unwrap).collect();
     let keys = (0..THREADS * EACH).map(|key| (key, value(key)));
@@ -70,7 +70,7 @@ fn transactions_outlive_their_handle() {
     for closed in [false, true] {
         let device = Arc::new(MemoryDevice::new());
         let db = open(&device, Protocol::Glsn);
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
         let mut left = [db.begin(), db.begin()];
         left[0].insert(&t, &2, &2).unwrap();
@@ -85,7 +85,7 @@ fn transactions_outlive_their_handle() {
         }
         drop(t);
         let db = open(&device, Protocol::Glsn);
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         assert_eq!(db.get(&t, &1).unwrap(), Some(1));
     }
 }

@@ -69,9 +69,9 @@ fn options_are_stored_and_compared() {
     };
     let db = open();
     let timed = for_seconds(7, Compression::Lz4);
-    db.table_with::<u8, Bytes>("lz4", LZ4).unwrap();
-    db.table_with::<u8, Bytes>("timed", timed).unwrap();
-    db.table::<u8, Bytes>("plain").unwrap();
+    db.open_table_with::<u8, Bytes>("lz4", LZ4).unwrap();
+    db.open_table_with::<u8, Bytes>("timed", timed).unwrap();
+    db.open_table::<u8, Bytes>("plain").unwrap();
     db.rename_table("timed", "renamed").unwrap();
     db.close().unwrap();
     let db = open();
@@ -80,20 +80,20 @@ fn options_are_stored_and_compared() {
         ("renamed", timed),
         ("plain", TableOptions::default()),
     ] {
-        let table = db.table::<u8, Bytes>(name).unwrap();
+        let table = db.open_table::<u8, Bytes>(name).unwrap();
         assert_eq!(table.options(), options);
-        db.table_with::<u8, Bytes>(name, options).unwrap();
+        db.open_table_with::<u8, Bytes>(name, options).unwrap();
         let other = for_seconds(8, Compression::None);
-        let refused = db.table_with::<u8, Bytes>(name, other).unwrap_err();
-        let is_told = matches!(&refused, Error::TableOptions { found, asked, .. }
+        let refused = db.open_table_with::<u8, Bytes>(name, other).unwrap_err();
+        let is_told = matches!(&refused, Error::TableOptionsMismatch { found, asked, .. }
             if **found == options && **asked == other);
         assert!(is_told, "{refused}");
-        let types = db.table_with::<u8, u8>(name, options);
-        assert!(matches!(types, Err(Error::TableType { .. })));
+        let types = db.open_table_with::<u8, u8>(name, options);
+        assert!(matches!(types, Err(Error::TableTypeMismatch { .. })));
     }
     let nothing = for_seconds(0, Compression::None);
-    let refused = db.table_with::<u8, Bytes>("new", nothing);
-    assert!(matches!(refused, Err(Error::Options { .. })));
+    let refused = db.open_table_with::<u8, Bytes>("new", nothing);
+    assert!(matches!(refused, Err(Error::InvalidOption { .. })));
     assert_eq!(db.table_names().unwrap(), ["lz4", "plain", "renamed"]);
 }
 
@@ -112,7 +112,7 @@ fn a_table_with_options_is_a_map_that_survives_crashes() {
         let clock = TestClock::default();
         for _ in 0..3 {
             let db = clock.builder().open_on(Arc::new(device.clone())).unwrap();
-            let table: Table<u8, Bytes> = db.table_with("t", options).unwrap();
+            let table: Table<u8, Bytes> = db.open_table_with("t", options).unwrap();
             assert!(contents(&db.snapshot(), &table) == model, "seed {seed}");
             for _ in 0..rng.u32(..25) {
                 let before = (db.snapshot(), model.clone());
@@ -201,7 +201,7 @@ fn compressed_values_take_less_space() {
             .builder()
             .open_on(Arc::new(MemoryDevice::new()))
             .unwrap();
-        let table = db.table_with::<u32, String>("t", options).unwrap();
+        let table = db.open_table_with::<u32, String>("t", options).unwrap();
         let mut tx = db.begin();
         for i in 0..200 {
             let text = format!("all work and no play makes jack a dull boy {i}. ").repeat(30);
@@ -224,7 +224,7 @@ fn the_longest_value_is_a_few_bytes_shorter() {
         .transaction_bytes_max(512 << 20)
         .open_on(Arc::new(MemoryDevice::new()))
         .unwrap();
-    let table = db.table_with::<u8, Bytes>("t", LZ4).unwrap();
+    let table = db.open_table_with::<u8, Bytes>("t", LZ4).unwrap();
     let mut tx = db.begin();
     let long = tx.insert(&table, &1, &vec![0; MAX_VALUE_LEN - 8]);
     assert!(matches!(long, Err(Error::ValueTooLong { max, .. }) if max == MAX_VALUE_LEN - 9));
@@ -243,7 +243,7 @@ fn entries_end_at_their_time_for_all_who_look_later() {
     let device = Arc::new(MemoryDevice::new());
     let db = clock.builder().open_on(device.clone()).unwrap();
     let options = for_seconds(60, Compression::None);
-    let table: Table<u8, u32> = db.table_with("t", options).unwrap();
+    let table: Table<u8, u32> = db.open_table_with("t", options).unwrap();
     clock.set(1_000);
     db.transact(|tx| (0..5).try_for_each(|key| tx.insert(&table, &key, &1)))
         .unwrap();
@@ -284,7 +284,7 @@ fn entries_end_at_their_time_for_all_who_look_later() {
     tx.commit().unwrap();
     drop((table, db));
     let db = clock.builder().open_on(device).unwrap();
-    let table: Table<u8, u32> = db.table("t").unwrap();
+    let table: Table<u8, u32> = db.open_table("t").unwrap();
     clock.set(1_149);
     assert_eq!(db.get(&table, &2).unwrap(), Some(3));
     clock.set(1_150);
@@ -305,7 +305,7 @@ fn a_locked_entry_is_left_alone() {
         .open_on(Arc::new(MemoryDevice::new()))
         .unwrap();
     let table: Table<u8, u32> = db
-        .table_with("t", for_seconds(1, Compression::None))
+        .open_table_with("t", for_seconds(1, Compression::None))
         .unwrap();
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
     let mut tx = db.begin();
@@ -324,7 +324,7 @@ fn what_is_over_is_removed_in_the_background() {
     let builder = clock.builder().background_threads(true);
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
     let table = db
-        .table_with::<u32, Bytes>("t", for_seconds(1, Compression::None))
+        .open_table_with::<u32, Bytes>("t", for_seconds(1, Compression::None))
         .unwrap();
     for i in 0..50 {
         db.transact(|tx| (0..20).try_for_each(|j| tx.insert(&table, &(20 * i + j), &[1; 500])))
@@ -348,7 +348,7 @@ fn changes_show_values_as_they_were_written() {
         compression: Compression::Lz4,
         time_to_live: Some(Duration::from_secs(60)),
     };
-    let t = db.table_with::<u64, String>("t", options).unwrap();
+    let t = db.open_table_with::<u64, String>("t", options).unwrap();
     let from = db.position();
     let text = "abc".repeat(100);
     db.transact(|tx| tx.insert(&t, &1, &text)).unwrap();

@@ -22,7 +22,7 @@ fn slow() -> Result<(Database, Table<u32, u32>)> {
     let latency = Duration::from_millis(20);
     let device = LatencyDevice::new(Arc::new(MemoryDevice::new()), latency);
     let db = Database::builder().open_on(Arc::new(device))?;
-    let table = db.table("t")?;
+    let table = db.open_table("t")?;
     Ok((db, table))
 }
 
@@ -54,7 +54,7 @@ fn no_poll_waits_for_the_device() -> Result<()> {
 #[test]
 fn a_conflict_runs_the_body_again() -> Result<()> {
     let db = Database::in_memory()?;
-    let table: Table<u32, u32> = db.table("t")?;
+    let table: Table<u32, u32> = db.open_table("t")?;
     let runs = Cell::new(0);
     let result = block_on(db.transact_async(|tx| {
         runs.set(runs.get() + 1);
@@ -71,8 +71,8 @@ fn a_conflict_runs_the_body_again() -> Result<()> {
     let hopeless =
         block_on(db.transact_async::<(), _>(|_| Err(Error::Conflict(ConflictKind::Deadlock))));
     assert!(matches!(hopeless, Err(Error::Conflict(_))));
-    let other = block_on(db.transact_async::<(), _>(|_| Err(Error::SavepointGone)));
-    assert!(matches!(other, Err(Error::SavepointGone)));
+    let other = block_on(db.transact_async::<(), _>(|_| Err(Error::InvalidSavepoint)));
+    assert!(matches!(other, Err(Error::InvalidSavepoint)));
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn the_future_can_change_threads() -> Result<()> {
         future
     }
     let db = Database::in_memory()?;
-    let table: Table<u32, u32> = db.table("t")?;
+    let table: Table<u32, u32> = db.open_table("t")?;
     let own = table.clone();
     let future = is_send(db.transact_async(move |tx| tx.insert(&own, &1, &1)));
     std::thread::spawn(move || block_on(future))

@@ -30,7 +30,7 @@ const SNAPSHOT: TransactionOptions = TransactionOptions {
 #[test]
 fn operations_read_their_own_writes() {
     both(|db| {
-        let t: Table<u64, String> = db.table("t").unwrap();
+        let t: Table<u64, String> = db.open_table("t").unwrap();
         let mut tx = db.begin();
         tx.insert(&t, &1, "one").unwrap();
         assert_eq!(tx.replace(&t, &1, "uno").unwrap().as_deref(), Some("one"));
@@ -56,7 +56,7 @@ fn operations_read_their_own_writes() {
 #[test]
 fn entries_are_taken_from_the_ends_and_by_what_they_are() {
     both(|db| {
-        let t: Table<u32, u32> = db.table("t").unwrap();
+        let t: Table<u32, u32> = db.open_table("t").unwrap();
         assert!(db.snapshot().is_empty(&t).unwrap());
         db.transact(|tx| (0..10).try_for_each(|i| tx.insert(&t, &i, &(i * i))))
             .unwrap();
@@ -100,7 +100,7 @@ fn what_several_threads_pop_each_gets_once() {
     const ENTRIES: u64 = 200;
     for options in [TransactionOptions::default(), SNAPSHOT] {
         let db = Database::in_memory().unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| (0..ENTRIES).try_for_each(|i| tx.insert(&t, &i, &!i)))
             .unwrap();
         let mut taken: Vec<(u64, u64)> = std::thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn ranges_merge_the_tree_with_own_writes_from_both_ends() {
             .background_threads(false)
             .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
             .unwrap();
-        let t: Table<u16, Bytes> = db.table("t").unwrap();
+        let t: Table<u16, Bytes> = db.open_table("t").unwrap();
         let mut model = BTreeMap::new();
         let mut tx = db.begin();
         for i in 0..rng.u16(0..400) {
@@ -194,7 +194,7 @@ fn ranges_merge_the_tree_with_own_writes_from_both_ends() {
 #[test]
 fn prefixes_are_ranges_of_strings() {
     both(|db| {
-        let t: Table<String, u64> = db.table("t").unwrap();
+        let t: Table<String, u64> = db.open_table("t").unwrap();
         db.transact(|tx| {
             for (i, name) in ["a", "ab", "ab1", "ab2", "ac", "b"].iter().enumerate() {
                 tx.insert(&t, *name, &(i as u64))?;
@@ -219,7 +219,7 @@ fn prefixes_are_ranges_of_strings() {
 #[test]
 fn write_skew_is_a_conflict_unless_asked_for() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         for (options, both_commit) in [(TransactionOptions::default(), false), (SNAPSHOT, true)] {
             db.transact(|tx| tx.insert(&t, &1, &1).and(tx.insert(&t, &2, &1)))
                 .unwrap();
@@ -245,7 +245,7 @@ fn write_skew_is_a_conflict_unless_asked_for() {
 #[test]
 fn a_phantom_is_a_conflict() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| tx.insert(&t, &100, &0)).unwrap();
         let mut a = db.begin();
         assert_eq!(a.range(&t, 10..20).unwrap().count(), 0);
@@ -268,8 +268,8 @@ fn a_phantom_is_a_conflict() {
 #[test]
 fn a_phantom_where_a_range_did_not_come_is_no_conflict() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
-        let other: Table<u64, u64> = db.table("other").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
+        let other: Table<u64, u64> = db.open_table("other").unwrap();
         db.transact(|tx| (1..=400).try_for_each(|i| tx.insert(&t, &(i * 10), &i)))
             .unwrap();
         for steps in [1, 2, 4, 5, 19, 20, 21, 100, 250] {
@@ -304,7 +304,7 @@ fn a_phantom_where_a_range_did_not_come_is_no_conflict() {
 #[test]
 fn under_snapshot_isolation_the_first_committer_wins() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
         let mut late = db.begin_with(SNAPSHOT);
         assert_eq!(late.get(&t, &1).unwrap(), Some(1));
@@ -322,7 +322,7 @@ fn under_snapshot_isolation_the_first_committer_wins() {
 #[test]
 fn snapshots_keep_their_view_while_everything_changes() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| (0..500).try_for_each(|k| tx.insert(&t, &k, &0)))
             .unwrap();
         let old = db.snapshot();
@@ -361,7 +361,7 @@ fn snapshots_keep_their_view_while_everything_changes() {
 fn concurrent_transfers_keep_the_sum_in_every_view() {
     const ACCOUNTS: u64 = 20;
     both(|db| {
-        let t: Table<u64, u64> = db.table("accounts").unwrap();
+        let t: Table<u64, u64> = db.open_table("accounts").unwrap();
         db.transact(|tx| (0..ACCOUNTS).try_for_each(|k| tx.insert(&t, &k, &100)))
             .unwrap();
         let stop = AtomicBool::new(false);
@@ -431,7 +431,7 @@ fn concurrent_transfers_keep_the_sum_in_every_view() {
 #[test]
 fn pipelined_commits_are_durable_when_their_tickets_say_so() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let mut tickets = Vec::new();
         for k in 0..500 {
             let mut tx = db.begin();
@@ -455,7 +455,7 @@ fn pipelined_commits_are_durable_when_their_tickets_say_so() {
 #[test]
 fn buffered_commits_become_durable_by_themselves() {
     let db = Database::in_memory().unwrap();
-    let t: Table<u64, u64> = db.table("t").unwrap();
+    let t: Table<u64, u64> = db.open_table("t").unwrap();
     let mut tx = db.begin();
     tx.set_durability(Durability::Buffered(Duration::from_millis(5)));
     tx.insert(&t, &1, &1).unwrap();
@@ -469,7 +469,7 @@ fn buffered_commits_become_durable_by_themselves() {
 #[test]
 fn deadlocks_end_and_retries_get_everything_through() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let t = &t;
@@ -498,7 +498,7 @@ fn deadlocks_end_and_retries_get_everything_through() {
 #[test]
 fn large_transactions_pass_each_other_until_they_commit() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         // On one thread: it would wait for itself if the first kept the locks.
         let (mut one, mut two) = (db.begin(), db.begin());
         for key in 0..200 {
@@ -518,7 +518,7 @@ fn large_transactions_pass_each_other_until_they_commit() {
 #[test]
 fn large_and_small_transactions_lose_nothing_to_each_other() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         std::thread::scope(|scope| {
             for thread in 0..2u64 {
                 let t = &t;
@@ -560,11 +560,11 @@ fn large_and_small_transactions_lose_nothing_to_each_other() {
 #[test]
 fn tables_are_created_renamed_dropped_and_typed() {
     both(|db| {
-        let a: Table<u64, String> = db.table("a").unwrap();
+        let a: Table<u64, String> = db.open_table("a").unwrap();
         db.transact(|tx| tx.insert(&a, &1, "x")).unwrap();
         assert!(matches!(
-            db.table::<String, String>("a"),
-            Err(Error::TableType { .. })
+            db.open_table::<String, String>("a"),
+            Err(Error::TableTypeMismatch { .. })
         ));
         db.rename_table("a", "b").unwrap();
         assert_eq!(
@@ -573,9 +573,9 @@ fn tables_are_created_renamed_dropped_and_typed() {
         );
         assert!(matches!(
             db.rename_table("a", "c"),
-            Err(Error::TableMissing { .. })
+            Err(Error::TableNotFound { .. })
         ));
-        db.table::<u64, String>("c").unwrap();
+        db.open_table::<u64, String>("c").unwrap();
         assert!(matches!(
             db.rename_table("b", "c"),
             Err(Error::TableExists { .. })
@@ -585,11 +585,11 @@ fn tables_are_created_renamed_dropped_and_typed() {
         assert!(db.drop_table("b").unwrap() && !db.drop_table("b").unwrap());
         assert!(matches!(tx.commit(), Err(Error::TableDropped { .. })));
         assert!(matches!(db.get(&a, &1), Err(Error::TableDropped { .. })));
-        let again: Table<u64, String> = db.table("b").unwrap();
+        let again: Table<u64, String> = db.open_table("b").unwrap();
         assert_eq!(db.get(&again, &1).unwrap(), None);
         assert!(matches!(
-            db.table::<u64, u64>(""),
-            Err(Error::TableName { .. })
+            db.open_table::<u64, u64>(""),
+            Err(Error::InvalidTableName { .. })
         ));
         let other = Database::in_memory().unwrap();
         assert!(matches!(
@@ -615,7 +615,7 @@ fn all_handles_to_a_table_know_when_it_is_gone() {
                     }
                     found
                 });
-                db.table::<u64, u64>(&name).unwrap();
+                db.open_table::<u64, u64>(&name).unwrap();
                 db.rename_table(&name, "b").unwrap();
                 db.drop_table("b").unwrap();
                 stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -636,7 +636,7 @@ fn limits_are_errors_at_the_call() {
         .transaction_bytes_max(10_000)
         .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
         .unwrap();
-    let t: Table = db.table("t").unwrap();
+    let t: Table = db.open_table("t").unwrap();
     let mut tx = db.begin();
     let long = vec![0; MAX_KEY_LEN + 1];
     assert!(matches!(
@@ -662,7 +662,7 @@ fn limits_are_errors_at_the_call() {
         let error = builder
             .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
             .unwrap_err();
-        assert!(matches!(error, Error::Options { option: named, .. } if named == option));
+        assert!(matches!(error, Error::InvalidOption { option: named, .. } if named == option));
     }
 }
 
@@ -677,19 +677,19 @@ fn values_of_64_mib_are_committed_and_recovered() {
     };
     let large: Vec<u8> = (0..64u32 << 20).map(|i| (i >> 7) as u8).collect();
     let db = open();
-    let t: Table = db.table("t").unwrap();
+    let t: Table = db.open_table("t").unwrap();
     db.transact(|tx| tx.insert(&t, "large", &large)).unwrap();
     assert!(db.get(&t, "large").unwrap().unwrap()[..] == large[..]);
     drop((t, db));
     let db = open();
-    let t: Table = db.table("t").unwrap();
+    let t: Table = db.open_table("t").unwrap();
     assert!(db.get(&t, "large").unwrap().unwrap()[..] == large[..]);
 }
 
 #[test]
 fn a_closed_database_says_so() {
     let db = Database::in_memory().unwrap();
-    let t: Table<u64, u64> = db.table("t").unwrap();
+    let t: Table<u64, u64> = db.open_table("t").unwrap();
     let other = db.clone();
     let mut open = db.begin();
     open.insert(&t, &1, &1).unwrap();
@@ -706,7 +706,7 @@ type Reader<'a> = dyn Fn(&mut dyn FnMut(Option<&[u8]>)) + 'a;
 #[test]
 fn looking_at_a_value_shows_what_getting_it_returns() {
     both(|db| {
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         let value = |key: u64| vec![key as u8; [0, 7, 1_999, 2_001, 40_000][key as usize % 5]];
         db.transact(|tx| (0..10).try_for_each(|key| tx.insert(&t, &key, &value(key))))
             .unwrap();
@@ -785,7 +785,7 @@ fn two_transactions_of_one_thread_never_wait_for_each_other() {
         ends(move || {
             let builder = Database::builder().protocol(*protocol).pool_bytes(1 << 20);
             let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-            let t: Table<u64, u64> = db.table("t").unwrap();
+            let t: Table<u64, u64> = db.open_table("t").unwrap();
             let mut both = [db.begin(), db.begin()];
             let mut refused = Vec::new();
             for key in 0..2_000 {
@@ -820,7 +820,7 @@ fn two_transactions_of_one_thread_never_wait_for_each_other() {
 fn a_large_commit_does_not_wait_for_its_own_thread() {
     ends(|| {
         let db = Database::in_memory().unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let mut holder = db.begin();
         holder.insert(&t, &700, &1).unwrap();
         let mut large = db.begin();
@@ -842,7 +842,7 @@ fn a_large_commit_does_not_wait_for_its_own_thread() {
 fn a_cycle_through_idle_transactions_ends() {
     ends(|| {
         let db = Database::in_memory().unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let barrier = Arc::new(Barrier::new(2));
         let sides = [(1, 2), (2, 1)].map(|(own, other)| {
             let (db, t, barrier) = (db.clone(), t.clone(), barrier.clone());
@@ -871,14 +871,14 @@ fn tables_are_made_inside_of_a_transaction() {
     ends(|| {
         let builder = Database::builder().pool_bytes(1 << 20);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let mut tx = db.begin();
         for n in 0..1_000 {
             // A lock each, most of all stripes in the end.
             for key in 16 * n..16 * (n + 1) {
                 tx.get_for_update(&t, &key).unwrap();
             }
-            let table: Table<u64, u64> = db.table(&format!("table {n}")).unwrap();
+            let table: Table<u64, u64> = db.open_table(&format!("table {n}")).unwrap();
             tx.insert(&table, &n, &n).unwrap();
         }
         db.feed("feed").unwrap();
@@ -896,7 +896,7 @@ fn tables_are_made_inside_of_a_transaction() {
 #[test]
 fn what_a_forgotten_scan_read_is_validated() {
     both(|db| {
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &(2 * key), &1)))
             .unwrap();
         let scan_and_forget = |from: u64, entries: usize| {
@@ -944,7 +944,7 @@ fn the_longest_duration_is_forever() {
             .archive_on(Arc::new(MemoryDevice::new()))
             .archive_interval(Duration::MAX);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let mut changes = db.changes(db.position_behind(db.durable_seqno())).unwrap();
         let commit = |bound| {
             let mut tx = db.begin();
@@ -977,7 +977,7 @@ fn a_dropped_table_is_freed_while_contexts_are_idle() {
         .background_threads(false)
         .pool_bytes(1 << 20);
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let t: Table<u64, Vec<u8>> = db.table("t").unwrap();
+    let t: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     for key in 0..400 {
         db.transact(|tx| tx.insert(&t, &key, &vec![7; 1_000]))
             .unwrap();

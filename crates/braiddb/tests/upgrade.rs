@@ -24,8 +24,8 @@ fn copy(from: &Path) -> tempfile::TempDir {
 
 /// What is in the fixture: some of it in the data file, some in the log only.
 fn fill(db: &Database, from: u64, to: u64) {
-    let numbers: Table<u64, String> = db.table("numbers").unwrap();
-    let large: Table<String, Vec<u8>> = db.table("large").unwrap();
+    let numbers: Table<u64, String> = db.open_table("numbers").unwrap();
+    let large: Table<String, Vec<u8>> = db.open_table("large").unwrap();
     db.transact(|tx| {
         for i in from..to {
             tx.insert(&numbers, &i, &format!("number {i}"))?;
@@ -37,8 +37,8 @@ fn fill(db: &Database, from: u64, to: u64) {
 
 #[track_caller]
 fn expect_filled(db: &Database) {
-    let numbers: Table<u64, String> = db.table("numbers").unwrap();
-    let large: Table<String, Vec<u8>> = db.table("large").unwrap();
+    let numbers: Table<u64, String> = db.open_table("numbers").unwrap();
+    let large: Table<String, Vec<u8>> = db.open_table("large").unwrap();
     let found: Vec<(u64, String)> = db
         .snapshot()
         .iter(&numbers)

@@ -2,7 +2,7 @@
 
 >>> import braid
 >>> db = braid.in_memory()
->>> books = db.table("books", key=str, value=bytes)
+>>> books = db.open_table("books", key=str, value=bytes)
 >>> with db.begin() as tx:
 ...     tx.insert(books, "moby-dick", b"Call me Ishmael.")
 >>> books["moby-dick"]
@@ -62,7 +62,7 @@ from braid.errors import (
     CorruptError,
     DecodeError,
     Error,
-    FeedMissingError,
+    FeedNotFoundError,
     ForeignPositionError,
     ForeignTableError,
     ForkError,
@@ -80,11 +80,11 @@ from braid.errors import (
     ReadOnlyError,
     SavepointError,
     SnapshotExistsError,
-    SnapshotMissingError,
+    SnapshotNotFoundError,
     TableDroppedError,
     TableError,
     TableExistsError,
-    TableMissingError,
+    TableNotFoundError,
     TableNameError,
     TableOptionsError,
     TableTypeError,
@@ -130,7 +130,7 @@ __all__ = [
     "Error",
     "Estimate",
     "Feed",
-    "FeedMissingError",
+    "FeedNotFoundError",
     "ForeignPositionError",
     "ForeignTableError",
     "ForkError",
@@ -156,14 +156,14 @@ __all__ = [
     "SavepointError",
     "Snapshot",
     "SnapshotExistsError",
-    "SnapshotMissingError",
+    "SnapshotNotFoundError",
     "Stats",
     "StoreStats",
     "Table",
     "TableDroppedError",
     "TableError",
     "TableExistsError",
-    "TableMissingError",
+    "TableNotFoundError",
     "TableNameError",
     "TableOptionsError",
     "TableTypeError",

@@ -167,7 +167,7 @@ def restore(
 @final
 class Database:
     @overload
-    def table(
+    def open_table(
         self,
         name: str,
         *,
@@ -178,7 +178,7 @@ class Database:
         time_to_live: timedelta | None = None,
     ) -> Table[bytes, bytes]: ...
     @overload
-    def table(
+    def open_table(
         self,
         name: str,
         *,
@@ -189,7 +189,7 @@ class Database:
         time_to_live: timedelta | None = None,
     ) -> Table[_K, bytes]: ...
     @overload
-    def table(
+    def open_table(
         self,
         name: str,
         *,
@@ -200,7 +200,7 @@ class Database:
         time_to_live: timedelta | None = None,
     ) -> Table[bytes, _V]: ...
     @overload
-    def table(
+    def open_table(
         self,
         name: str,
         *,

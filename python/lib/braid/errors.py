@@ -80,7 +80,7 @@ class SnapshotExistsError(Error):
     """There is already a snapshot of this name."""
 
 
-class SnapshotMissingError(Error, LookupError):
+class SnapshotNotFoundError(Error, LookupError):
     """No snapshot of this name was created since the database was opened."""
 
 
@@ -92,7 +92,7 @@ class ForeignPositionError(Error, ValueError):
     """The position belongs to another database."""
 
 
-class FeedMissingError(Error, LookupError):
+class FeedNotFoundError(Error, LookupError):
     """There is no feed of this name."""
 
 
@@ -116,7 +116,7 @@ class TableError(Error):
     """Base class of errors about tables."""
 
 
-class TableMissingError(TableError, LookupError):
+class TableNotFoundError(TableError, LookupError):
     """There is no table of this name."""
 
 

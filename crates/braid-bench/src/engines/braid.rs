@@ -43,7 +43,7 @@ impl BraidEngine {
     pub fn new<N: AsRef<str>>(db: Database, names: &[N]) -> Result<Self, BenchError> {
         let tables = names
             .iter()
-            .map(|name| db.table(name.as_ref()))
+            .map(|name| db.open_table(name.as_ref()))
             .collect::<::braid::Result<_>>()?;
         Ok(BraidEngine {
             db,

@@ -343,7 +343,7 @@ static void tables(braid_db *db) {
     OK(braid_table_get(again, S("k"), &value));
     CHECK(value_is(&value, "v"));
     OK(braid_table_rename(db, "new", "newer"));
-    EXPECT(BRAID_TABLE_MISSING, braid_table_rename(db, "new", "newest"));
+    EXPECT(BRAID_TABLE_NOT_FOUND, braid_table_rename(db, "new", "newest"));
     EXPECT(BRAID_TABLE_EXISTS, braid_table_rename(db, "newer", "people"));
     OK(braid_table_names(db, count_name, &seen));
     CHECK(seen == 3);

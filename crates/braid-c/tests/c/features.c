@@ -399,7 +399,7 @@ static void named_snapshots(void) {
     OK(braid_snapshot_create(db, "tuesday", NULL));
     EXPECT(BRAID_SNAPSHOT_EXISTS, braid_snapshot_create(db, "monday", &found));
     CHECK(!found);
-    EXPECT(BRAID_SNAPSHOT_MISSING, braid_snapshot_open_named(db, "sunday", &found));
+    EXPECT(BRAID_SNAPSHOT_NOT_FOUND, braid_snapshot_open_named(db, "sunday", &found));
     CHECK(!found);
     OK(braid_snapshot_free(monday));
     OK(braid_snapshot_open_named(db, "monday", &found));
@@ -410,7 +410,7 @@ static void named_snapshots(void) {
     CHECK(strcmp(names, "monday;") == 0);
     OK(braid_snapshot_drop(db, "monday"));
     EXPECT(BRAID_NOT_FOUND, braid_snapshot_drop(db, "monday"));
-    EXPECT(BRAID_SNAPSHOT_MISSING, braid_snapshot_open_named(db, "monday", &monday));
+    EXPECT(BRAID_SNAPSHOT_NOT_FOUND, braid_snapshot_open_named(db, "monday", &monday));
     /* Open handles stay valid. */
     OK(braid_snapshot_get(found, table, S("k"), &value));
     CHECK(value_is(&value, "1"));
@@ -502,9 +502,9 @@ static void feeds(void) {
     EXPECT(BRAID_FOREIGN_POSITION, braid_feed_acknowledge(feed, &behind));
     OK(braid_feed_drop(db, "index"));
     EXPECT(BRAID_NOT_FOUND, braid_feed_drop(db, "index"));
-    EXPECT(BRAID_FEED_MISSING, braid_feed_position(feed, &at));
-    EXPECT(BRAID_FEED_MISSING, braid_feed_acknowledge(feed, &at));
-    EXPECT(BRAID_FEED_MISSING, braid_feed_changes(feed, &(braid_changes *){0}));
+    EXPECT(BRAID_FEED_NOT_FOUND, braid_feed_position(feed, &at));
+    EXPECT(BRAID_FEED_NOT_FOUND, braid_feed_acknowledge(feed, &at));
+    EXPECT(BRAID_FEED_NOT_FOUND, braid_feed_changes(feed, &(braid_changes *){0}));
     OK(braid_table_free(table));
     /* These end with the database. */
     braid_loader *loader = NULL;

@@ -150,9 +150,9 @@ impl From<Error> for Refused {
         match error {
             Error::KeyTooLong { .. }
             | Error::ValueTooLong { .. }
-            | Error::TableName { .. }
-            | Error::TableType { .. }
-            | Error::Options { .. } => Refused::Bad(error.to_string()),
+            | Error::InvalidTableName { .. }
+            | Error::TableTypeMismatch { .. }
+            | Error::InvalidOption { .. } => Refused::Bad(error.to_string()),
             error => Refused::Failed(error),
         }
     }

@@ -39,7 +39,7 @@ fn make() -> Result<Base, Error> {
     let db = options()
         .archive_on(archive.clone())
         .open_on(Arc::new(MemoryDevice::new()))?;
-    let table: Table<u64, u64> = db.table("rows")?;
+    let table: Table<u64, u64> = db.open_table("rows")?;
     let mut state = State::new();
     let mut states = vec![state.clone()];
     let mut backup = Vec::new();
@@ -149,7 +149,7 @@ fn restore(backup: &[u8], archive: Arc<dyn Device>) -> Result<(u64, Arc<dyn Devi
 
 fn look(target: Arc<dyn Device>) -> Result<State, Error> {
     let db = options().open_on(target)?;
-    let table: Table<u64, u64> = db.table("rows")?;
+    let table: Table<u64, u64> = db.open_table("rows")?;
     let snapshot = db.snapshot();
     let rows = snapshot.iter(&table)?;
     rows.collect()

@@ -37,8 +37,8 @@ pub(super) fn options() -> Builder {
 fn make() -> Result<Base, Error> {
     let device = Arc::new(MemoryDevice::new());
     let db = options().open_on(device.clone())?;
-    let table: Table<Bytes, Bytes> = db.table("rows")?;
-    let other: Table<u64, u64> = db.table("numbers")?;
+    let table: Table<Bytes, Bytes> = db.open_table("rows")?;
+    let other: Table<u64, u64> = db.open_table("numbers")?;
     let mut state = State::new();
     let mut states = vec![state.clone()];
     for i in 0..40u8 {
@@ -216,14 +216,14 @@ fn look(base: &Base, device: Arc<dyn Device>, outcome: Outcome) -> Result<(), Er
         tx.insert(&table, &[b'k', i][..], &[1; 300][..])?;
         tx.commit()?;
     }
-    db.table::<u64, u64>("another")?;
+    db.open_table::<u64, u64>("another")?;
     db.drop_table("numbers")?;
     let before = contents(&db, &table)?;
     db.checkpoint()?;
     drop(table);
     db.close()?;
     let db = options().open_on(device)?;
-    let table = db.table::<Bytes, Bytes>("rows")?;
+    let table = db.open_table::<Bytes, Bytes>("rows")?;
     assert_eq!(contents(&db, &table)?, before, "closed and opened");
     Ok(())
 }

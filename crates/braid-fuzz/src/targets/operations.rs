@@ -46,7 +46,7 @@ fn open(device: &Arc<MemoryDevice>, protocol: Protocol) -> (Database, Table<Byte
         .strands(protocol.forced_strands().unwrap_or(2))
         .protocol(protocol);
     let db = builder.open_on(device.clone()).expect("it opens");
-    let table = db.table("rows").expect("there is a table");
+    let table = db.open_table("rows").expect("there is a table");
     (db, table)
 }
 

@@ -113,6 +113,6 @@ fn run(script: &[u8]) {
 }
 
 fn go_on(db: &Database) -> Result<(), Error> {
-    let table: Table<u64, u64> = db.table("new")?;
+    let table: Table<u64, u64> = db.open_table("new")?;
     db.transact(|tx| tx.insert(&table, &1, &1))
 }

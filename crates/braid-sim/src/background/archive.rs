@@ -157,7 +157,7 @@ impl Archive {
 
 /// Commits something, and archives it. Of a gap in the archive is told after all else was archived.
 fn archives(db: &Database) -> Result<()> {
-    let table = db.table::<u64, u64>("of a copy")?;
+    let table = db.open_table::<u64, u64>("of a copy")?;
     let seqno = db.snapshot().len(&table)?;
     db.transact(|tx| tx.insert(&table, &seqno, &seqno))?;
     match db.archive_now() {

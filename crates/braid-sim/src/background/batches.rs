@@ -73,7 +73,7 @@ impl Batches {
     }
 
     fn write(&self, db: &Database, id: Id, rows: u64, rng: &mut Rng) -> Result<()> {
-        let table = db.table::<u64, Bytes>(TABLE)?;
+        let table = db.open_table::<u64, Bytes>(TABLE)?;
         let value = id.to_le_bytes();
         let keys = (0..rows).map(|row| key(id, row));
         let keys = std::iter::once(CONTENDED).chain(keys);

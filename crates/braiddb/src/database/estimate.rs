@@ -19,7 +19,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// let squares = db.table::<u64, u64>("squares")?;
+    /// let squares = db.open_table::<u64, u64>("squares")?;
     /// db.transact(|tx| (0..1_000).try_for_each(|n| tx.insert(&squares, &n, &(n * n))))?;
     /// let estimate = db.estimate(&squares, 100..900)?;
     /// assert!((600..1_000).contains(&estimate.entries));
@@ -51,7 +51,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// let squares = db.table::<u64, u64>("squares")?;
+    /// let squares = db.open_table::<u64, u64>("squares")?;
     /// db.transact(|tx| (0..1_000).try_for_each(|n| tx.insert(&squares, &n, &(n * n))))?;
     /// let stats = db.table_stats(&squares, false)?;
     /// assert!(stats.exact);

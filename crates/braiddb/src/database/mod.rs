@@ -42,7 +42,7 @@ pub(crate) use self::open::check_file_mode;
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path();
 /// let db = Database::open(path)?;
-/// let accounts = db.table::<String, u64>("accounts")?;
+/// let accounts = db.open_table::<String, u64>("accounts")?;
 ///
 /// let mut tx = db.begin();
 /// tx.insert(&accounts, "Ada", &100)?;
@@ -107,12 +107,12 @@ impl Database {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path();
     /// let db = Database::open(path)?;
-    /// let table = db.table::<u32, String>("t")?;
+    /// let table = db.open_table::<u32, String>("t")?;
     /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
     /// drop((table, db));
     ///
     /// let db = Database::open_read_only(path)?;
-    /// let table = db.table::<u32, String>("t")?;
+    /// let table = db.open_table::<u32, String>("t")?;
     /// assert_eq!(db.get(&table, &1)?.as_deref(), Some("one"));
     /// let written = db.transact(|tx| tx.insert(&table, &1, "uno"));
     /// assert!(matches!(written, Err(Error::OpenedReadOnly)));
@@ -131,7 +131,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// let db = braid::Database::in_memory()?;
-    /// let table = db.table::<u32, u32>("t")?;
+    /// let table = db.open_table::<u32, u32>("t")?;
     /// # Ok(())
     /// # }
     /// ```
@@ -160,8 +160,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// tx.commit()?;
@@ -177,8 +177,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use std::time::Duration;
     /// use braid::{Durability, TransactionOptions};
     /// let mut tx = db.begin_with(TransactionOptions {
@@ -198,8 +198,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # use braid::Readable;
     /// let snapshot = db.snapshot();
     /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
@@ -226,8 +226,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
     /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
     /// # Ok(())
@@ -258,7 +258,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// let table: braid::Table<u32, String> = db.table("t")?;
+    /// let table: braid::Table<u32, String> = db.open_table("t")?;
     /// db.transact(|tx| tx.insert(&table, &1, "one"))?;
     /// assert!(db.get_with(&table, &1, |bytes| bytes == Some(&b"one"[..]))?);
     /// # Ok(())
@@ -310,8 +310,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.set_durability(braid::Durability::None);
     /// tx.insert(&t, &1, "one")?;
@@ -337,8 +337,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut newest = 0;
     /// for i in 0..100 {
     ///     let mut tx = db.begin();
@@ -353,7 +353,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the log failed before;
-    /// [`Error::SeqnoMissing`](crate::Error::SeqnoMissing) if no transaction has this sequence
+    /// [`Error::SeqnoNotFound`](crate::Error::SeqnoNotFound) if no transaction has this sequence
     /// number yet.
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
@@ -363,7 +363,7 @@ impl Database {
         }
         let newest = log.last_seqno();
         if newest < number {
-            return Err(crate::Error::SeqnoMissing {
+            return Err(crate::Error::SeqnoNotFound {
                 seqno: number,
                 newest,
             });
@@ -376,8 +376,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?;
@@ -393,8 +393,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let before = db.stats().checkpoints;
     /// db.checkpoint()?;
     /// assert_eq!(db.stats().checkpoints, before + 1);
@@ -451,8 +451,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let stats = db.stats();
     /// println!("{} commits, {} flushes", stats.commits, stats.log.flushes);
     /// # Ok(())
@@ -473,8 +473,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use braid::Health;
     /// match db.health() {
     ///     Health::Good => {}
@@ -491,8 +491,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let recovery = db.recovery();
     /// println!("{} transactions replayed in {:?}", recovery.transactions, recovery.duration);
     /// # Ok(())
@@ -511,8 +511,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let other = db.clone();
     /// db.close()?;
     /// assert!(matches!(other.health(), braid::Health::Closed));

@@ -27,7 +27,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::NotADatabase`], [`Error::Incompatible`], [`Error::Corrupted`],
-    /// [`Error::ReadOnly`], [`Error::OutOfSpace`], [`Error::Options`] or [`Error::Io`].
+    /// [`Error::ReadOnly`], [`Error::OutOfSpace`], [`Error::InvalidOption`] or [`Error::Io`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
         Database::open_directory(path.as_ref(), self)
     }
@@ -42,7 +42,7 @@ impl Builder {
     /// use braid::{Database, MemoryDevice};
     /// let device = Arc::new(MemoryDevice::new());
     /// let db = Database::builder().pool_bytes(1 << 20).open_on(device.clone())?;
-    /// db.table::<u32, u32>("t")?;
+    /// db.open_table::<u32, u32>("t")?;
     /// db.close()?;
     /// let db = Database::builder().pool_bytes(1 << 20).open_on(device)?;
     /// assert_eq!(db.table_names()?, ["t"]);
@@ -131,7 +131,7 @@ impl Builder {
     /// let db = builder.clone().open_on(device.clone())?;
     /// db.close()?;
     /// let reader = builder.open_read_only_on(device)?;
-    /// assert!(reader.table::<u32, u32>("new").is_err());
+    /// assert!(reader.open_table::<u32, u32>("new").is_err());
     /// # Ok(())
     /// # }
     /// ```
@@ -171,7 +171,7 @@ impl Builder {
             if ok {
                 Ok(())
             } else {
-                Err(Error::Options {
+                Err(Error::InvalidOption {
                     option,
                     reason: reason.into(),
                 })
@@ -243,13 +243,13 @@ impl Builder {
 /// Whether files can have these permissions.
 ///
 /// # Errors
-/// [`Error::Options`].
+/// [`Error::InvalidOption`].
 pub(crate) fn check_file_mode(mode: u32) -> Result<()> {
     if mode & 0o600 == 0o600 && mode & !0o666 == 0 {
         return Ok(());
     }
     let reason = "must grant the owner reading and writing (0o600), and no one executing";
-    Err(Error::Options {
+    Err(Error::InvalidOption {
         option: "file_mode",
         reason: reason.into(),
     })

@@ -16,8 +16,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # use braid::Readable;
     /// let is_new = db.transact(|tx| {
     ///     let is_new = !tx.contains_key(&t, &1)?;
@@ -39,8 +39,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use braid::{Durability, TransactionOptions};
     /// let in_memory_first = TransactionOptions {
     ///     durability: Durability::None,
@@ -74,7 +74,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// # let numbers: braid::Table<u64, u64> = db.table("numbers")?;
+    /// # let numbers: braid::Table<u64, u64> = db.open_table("numbers")?;
     /// let ticket = db.retry(|mut tx| {
     ///     tx.fetch_update(&numbers, &7, |n| Some(n.unwrap_or(0) + 1))?;
     ///     tx.commit_async()
@@ -107,7 +107,7 @@ impl Database {
     /// # fn main() -> braid::Result<()> {
     /// use futures_lite::future;
     /// # let db = braid::Database::in_memory()?;
-    /// let hits = db.table::<String, u64>("hits")?;
+    /// let hits = db.open_table::<String, u64>("hits")?;
     /// let hit = |page: &'static str| {
     ///     let hits = hits.clone();
     ///     db.transact_async(move |tx| tx.fetch_update(&hits, page, |n| Some(n.unwrap_or(0) + 1)))
@@ -134,7 +134,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use braid::{Isolation, TransactionOptions};
     /// let options = TransactionOptions {
     ///     isolation: Isolation::Snapshot,

@@ -205,7 +205,7 @@ mod tests {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let builder = builder.segment_bytes(64 << 10).background_threads(false);
         let db = builder.open_on(Arc::new(device.clone())).unwrap();
-        let table = db.table("t").unwrap();
+        let table = db.open_table("t").unwrap();
         (db, table)
     }
 

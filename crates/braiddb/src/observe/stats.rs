@@ -59,7 +59,7 @@ impl Counters {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// let braid::Stats { commits, conflicts, .. } = db.stats();
 /// assert!(conflicts <= commits);
 /// # Ok(())
@@ -107,7 +107,7 @@ pub struct Stats {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// assert!(matches!(db.health(), braid::Health::Good));
 /// # Ok(())
 /// # }

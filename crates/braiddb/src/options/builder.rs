@@ -17,7 +17,7 @@ type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 /// Options for opening a database, from [`crate::Database::builder`].
 ///
 /// The crate's [table](crate#limits-and-defaults) lists defaults and ranges. Opening the database
-/// with an option out of its range fails with [`crate::Error::Options`].
+/// with an option out of its range fails with [`crate::Error::InvalidOption`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -296,7 +296,7 @@ impl Builder {
     /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
     /// use braid::Error;
     /// let db = builder.transaction_bytes_max(1 << 10).open_on(device)?;
-    /// let t = db.table::<u32, String>("t")?;
+    /// let t = db.open_table::<u32, String>("t")?;
     /// let written = db.transact(|tx| tx.insert(&t, &1, &"x".repeat(2_000)));
     /// assert!(matches!(written, Err(Error::TransactionTooLarge { max: 1_024 })));
     /// # Ok(())
@@ -473,7 +473,7 @@ impl Builder {
     ///     time_to_live: Some(Duration::from_secs(60)),
     ///     ..TableOptions::default()
     /// };
-    /// let codes = db.table_with::<String, u32>("codes", options)?;
+    /// let codes = db.open_table_with::<String, u32>("codes", options)?;
     /// db.transact(|tx| tx.insert(&codes, "Ada", &4711))?;
     /// seconds.fetch_add(59, Relaxed);
     /// assert_eq!(db.get(&codes, "Ada")?, Some(4711));

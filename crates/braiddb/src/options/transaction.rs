@@ -6,8 +6,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use std::time::Duration;
 /// use braid::Durability;
 /// let mut tx = db.begin();
@@ -35,8 +35,8 @@ pub enum Durability {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use braid::{Isolation, TransactionOptions};
 /// let tx = db.begin_with(TransactionOptions {
 ///     isolation: Isolation::Snapshot,
@@ -62,8 +62,8 @@ pub enum Isolation {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use braid::{Durability, TransactionOptions};
 /// let tx = db.begin_with(TransactionOptions {
 ///     durability: Durability::None,

@@ -53,7 +53,7 @@ impl Database {
     /// # fn main() -> braid::Result<()> {
     /// use braid::Readable;
     /// # let db = braid::Database::in_memory()?;
-    /// let table: braid::Table<u32, u32> = db.table("t")?;
+    /// let table: braid::Table<u32, u32> = db.open_table("t")?;
     /// db.transact(|tx| tx.insert(&table, &1, &1))?;
     /// db.create_snapshot("before the migration")?;
     /// db.transact(|tx| tx.insert(&table, &1, &2))?;
@@ -92,22 +92,22 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// use braid::Error;
     /// db.create_snapshot("monday")?;
     /// let monday = db.open_snapshot("monday")?;
-    /// assert!(matches!(db.open_snapshot("tuesday"), Err(Error::SnapshotMissing { .. })));
+    /// assert!(matches!(db.open_snapshot("tuesday"), Err(Error::SnapshotNotFound { .. })));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::SnapshotMissing`] if there is none, also after the database was reopened.
+    /// [`Error::SnapshotNotFound`] if there is none, also after the database was reopened.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         let inner = self.inner();
         inner.check_open()?;
         let hold = inner.named.0.lock().get(name).cloned();
-        let hold = hold.ok_or_else(|| Error::SnapshotMissing {
+        let hold = hold.ok_or_else(|| Error::SnapshotNotFound {
             name: name.to_owned(),
         })?;
         Ok(self.keep_open(Snapshot::named(inner.clone(), hold)))
@@ -117,7 +117,7 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// db.create_snapshot("monday")?;
     /// assert_eq!(db.snapshot_names(), ["monday"]);
     /// # Ok(())
@@ -135,7 +135,7 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// db.create_snapshot("monday")?;
     /// assert!(db.drop_snapshot("monday"));
     /// assert!(!db.drop_snapshot("monday"));

@@ -505,8 +505,8 @@ fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// # use braid::Readable;
 /// # db.transact(|tx| (0..9).try_for_each(|i| tx.insert(&t, &i, "x")))?;
 /// let snapshot = db.snapshot();

@@ -21,8 +21,8 @@ use crate::types::{AsKey, Key, KeyRange, Value, prefix_bounds};
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
 /// use braid::{Readable, Result, Table};
 /// fn count(reader: &impl Readable, table: &Table<u32, String>) -> Result<usize> {
@@ -37,8 +37,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert_eq!(db.snapshot().get(&t, &1)?.as_deref(), Some("one"));
@@ -67,7 +67,7 @@ pub trait Readable {
     /// # fn main() -> braid::Result<()> {
     /// use braid::{Bytes, Readable, Table};
     /// # let db = braid::Database::in_memory()?;
-    /// let files: Table<String, Bytes> = db.table("files")?;
+    /// let files: Table<String, Bytes> = db.open_table("files")?;
     /// db.transact(|tx| tx.insert(&files, "a.txt", b"some text"))?;
     /// let snapshot = db.snapshot();
     /// let len = snapshot.get_with(&files, "a.txt", |bytes| bytes.map_or(0, <[u8]>::len))?;
@@ -89,8 +89,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert!(db.snapshot().contains_key(&t, &1)?);
@@ -115,8 +115,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// let found = db.snapshot().get_many(&t, &[2, 3, 1])?;
@@ -157,7 +157,7 @@ pub trait Readable {
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
     /// use braid::{Readable, Table};
-    /// let stock: Table<u32, u32> = db.table("stock")?;
+    /// let stock: Table<u32, u32> = db.open_table("stock")?;
     /// # db.transact(|tx| (0..100).try_for_each(|item| tx.insert(&stock, &item, &10)))?;
     /// let order = [17, 4, 99];
     /// db.transact(|tx| {
@@ -184,8 +184,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// let snapshot = db.snapshot();
@@ -211,9 +211,9 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// use braid::{Readable, Table};
-    /// let files: Table<String, u64> = db.table("files")?;
+    /// let files: Table<String, u64> = db.open_table("files")?;
     /// db.transact(|tx| {
     ///     tx.insert(&files, "src/lib.rs", &100)?;
     ///     tx.insert(&files, "tests/all.rs", &200)
@@ -235,8 +235,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert_eq!(db.snapshot().iter(&t)?.count(), 2);
@@ -254,8 +254,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert_eq!(db.snapshot().first(&t)?, Some((1, "one".to_owned())));
@@ -273,8 +273,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert_eq!(db.snapshot().last(&t)?, Some((2, "two".to_owned())));
@@ -293,8 +293,8 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
     /// use braid::Readable;
     /// assert_eq!(db.snapshot().len(&t)?, 2);
@@ -312,9 +312,9 @@ pub trait Readable {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// use braid::Readable;
-    /// let new: braid::Table<u32, String> = db.table("new")?;
+    /// let new: braid::Table<u32, String> = db.open_table("new")?;
     /// assert!(db.snapshot().is_empty(&new)?);
     /// # Ok(())
     /// # }
@@ -336,8 +336,8 @@ pub trait Readable {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// # db.transact(|tx| { tx.insert(&t, &1, "one")?; tx.insert(&t, &2, "two") })?;
 /// use braid::Readable;
 /// let snapshot = db.snapshot();
@@ -390,7 +390,7 @@ impl Snapshot {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// let (first, second) = (db.snapshot(), db.snapshot());
     /// assert!(first.seqno() <= second.seqno());
     /// # Ok(())

@@ -384,10 +384,10 @@ impl Database {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path();
     /// let writer = Database::open(path)?;
-    /// let stock = writer.table::<String, u32>("stock")?;
+    /// let stock = writer.open_table::<String, u32>("stock")?;
     ///
     /// let mut reader = Database::open_read_only(path)?; // mostly in another process
-    /// let read: Table<String, u32> = reader.table("stock")?;
+    /// let read: Table<String, u32> = reader.open_table("stock")?;
     /// let before = reader.snapshot();
     /// writer.transact(|tx| tx.insert(&stock, "cups", &12))?;
     /// # if cfg!(target_os = "linux") {

@@ -72,7 +72,7 @@ pub struct RecoveryProgress {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// let report: &braid::RecoveryReport = db.recovery();
 /// assert_eq!(report.transactions, 0); // it is new
 /// # Ok(())
@@ -515,7 +515,7 @@ fn recover(
         && meta.protocol.forced_strands().is_none()
     {
         if strands < usize::from(meta.lanes) {
-            return Err(Error::Options {
+            return Err(Error::InvalidOption {
                 option: "strands",
                 reason: format!(
                     "{strands} given; the database has {} lanes and needs at least as many",

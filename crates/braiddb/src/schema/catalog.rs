@@ -27,10 +27,10 @@ pub(crate) const ID_END: u32 = u32::MAX >> 1;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::{Error, MAX_TABLE_NAME_LEN};
-/// let long = db.table::<u32, u32>(&"t".repeat(MAX_TABLE_NAME_LEN + 1));
-/// assert!(matches!(long, Err(Error::TableName { .. })));
+/// let long = db.open_table::<u32, u32>(&"t".repeat(MAX_TABLE_NAME_LEN + 1));
+/// assert!(matches!(long, Err(Error::InvalidTableName { .. })));
 /// # Ok(())
 /// # }
 /// ```
@@ -46,7 +46,7 @@ const FIRST_ID: u32 = CATALOG_ID + 1;
 
 fn name_key(name: &str) -> Result<Vec<u8>> {
     if name.is_empty() || name.len() > MAX_TABLE_NAME_LEN {
-        return Err(Error::TableName {
+        return Err(Error::InvalidTableName {
             name: name.to_owned(),
         });
     }
@@ -356,7 +356,7 @@ impl<K: Key, V: Value> Table<K, V> {
     fn of_core(core: Arc<TableCore>) -> Result<Self> {
         let asked = Self::types();
         if core.types != asked {
-            return Err(Error::TableType {
+            return Err(Error::TableTypeMismatch {
                 name: core.name.read().clone(),
                 found: core.types.clone(),
                 asked,
@@ -370,7 +370,7 @@ impl<K: Key, V: Value> Table<K, V> {
         if self.core.options.encode() == asked.encode() {
             return Ok(self);
         }
-        Err(Error::TableOptions {
+        Err(Error::TableOptionsMismatch {
             name: self.name(),
             found: Box::new(self.core.options),
             asked: Box::new(asked),
@@ -385,17 +385,17 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// let ages = db.table::<String, u8>("ages")?;
+    /// let ages = db.open_table::<String, u8>("ages")?;
     /// assert_eq!(ages.name(), "ages");
-    /// assert!(db.table::<String, String>("ages").is_err()); // it holds other types
+    /// assert!(db.open_table::<String, String>("ages").is_err()); // it holds other types
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`], [`Error::TableType`] if the table has other types, or those of a
+    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or those of a
     /// commit.
-    pub fn table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
+    pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
         self.find_or_create(name, TableOptions::default())
     }
 
@@ -409,17 +409,17 @@ impl Database {
     ///     compression: Compression::Lz4,
     ///     ..TableOptions::default()
     /// };
-    /// let pages = db.table_with::<u32, String>("pages", compressed)?;
-    /// let plain = db.table_with::<u32, String>("pages", TableOptions::default());
-    /// assert!(matches!(plain, Err(Error::TableOptions { .. })));
+    /// let pages = db.open_table_with::<u32, String>("pages", compressed)?;
+    /// let plain = db.open_table_with::<u32, String>("pages", TableOptions::default());
+    /// assert!(matches!(plain, Err(Error::TableOptionsMismatch { .. })));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Database::table`], [`Error::TableOptions`] if the table was created with others, and
-    /// [`Error::Options`].
-    pub fn table_with<K: Key, V: Value>(
+    /// As [`Database::open_table`], [`Error::TableOptionsMismatch`] if the table was created with others, and
+    /// [`Error::InvalidOption`].
+    pub fn open_table_with<K: Key, V: Value>(
         &self,
         name: &str,
         options: TableOptions,
@@ -452,16 +452,16 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// assert!(db.existing_table::<u32, u32>("t")?.is_none());
-    /// db.table::<u32, u32>("t")?;
+    /// db.open_table::<u32, u32>("t")?;
     /// assert!(db.existing_table::<u32, u32>("t")?.is_some());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Database::table`].
+    /// As [`Database::open_table`].
     pub fn existing_table<K: Key, V: Value>(&self, name: &str) -> Result<Option<Table<K, V>>> {
         name_key(name)?;
         let core = self.inner().find_table(name)?;
@@ -480,7 +480,7 @@ impl Database {
     ///
     /// # fn main() -> braid::Result<()> {
     /// # let db = Database::in_memory()?;
-    /// let ages = db.table::<u64, String>("ages")?;
+    /// let ages = db.open_table::<u64, String>("ages")?;
     /// db.transact(|tx| tx.insert(&ages, &7, "Ada"))?;
     ///
     /// let untyped = db.untyped_table("ages")?.expect("it exists");
@@ -492,7 +492,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`], or those of reading.
+    /// [`Error::InvalidTableName`], or those of reading.
     pub fn untyped_table(&self, name: &str) -> Result<Option<Table>> {
         name_key(name)?;
         Ok(self.inner().find_table(name)?.map(Table::new))
@@ -503,7 +503,7 @@ impl Database {
     /// not exist. An existing table may have any [`TableOptions`].
     ///
     /// # Errors
-    /// [`Error::TableName`], [`Error::TableType`] if the table has other types, or those of a
+    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or those of a
     /// commit.
     pub fn create_untyped_table(
         &self,
@@ -518,11 +518,11 @@ impl Database {
         )
     }
 
-    /// As [`Database::create_untyped_table`], with options as in [`Database::table_with`].
+    /// As [`Database::create_untyped_table`], with options as in [`Database::open_table_with`].
     ///
     /// # Errors
-    /// As [`Database::create_untyped_table`], [`Error::TableOptions`] if the table was created with others,
-    /// and [`Error::Options`].
+    /// As [`Database::create_untyped_table`], [`Error::TableOptionsMismatch`] if the table was created with others,
+    /// and [`Error::InvalidOption`].
     pub fn create_untyped_table_with(
         &self,
         name: &str,
@@ -547,7 +547,7 @@ impl Database {
         name_key(name)?;
         let change = inner.catalog_change.lock();
         match inner.find_table_in(&change, name)? {
-            Some(core) if core.types != asked => Err(Error::TableType {
+            Some(core) if core.types != asked => Err(Error::TableTypeMismatch {
                 name: name.to_owned(),
                 found: core.types.clone(),
                 asked,
@@ -561,9 +561,9 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// db.table::<u32, u32>("pears")?;
-    /// db.table::<u32, u32>("apples")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// db.open_table::<u32, u32>("pears")?;
+    /// db.open_table::<u32, u32>("apples")?;
     /// assert_eq!(db.table_names()?, ["apples", "pears"]);
     /// # Ok(())
     /// # }
@@ -589,8 +589,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// assert!(db.drop_table("t")?);
     /// assert!(!db.drop_table("t")?);
     /// assert!(db.get(&t, &1).is_err()); // the handle is of no use any more
@@ -618,8 +618,8 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// db.rename_table("t", "u")?;
     /// assert_eq!(t.name(), "u"); // handles follow
     /// # Ok(())
@@ -627,13 +627,13 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableMissing`], [`Error::TableExists`], [`Error::TableName`], or those of a commit.
+    /// [`Error::TableNotFound`], [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
         let (from_key, to_key) = (name_key(from)?, name_key(to)?);
         let change = inner.catalog_change.lock();
-        let missing = || Error::TableMissing {
+        let missing = || Error::TableNotFound {
             name: from.to_owned(),
         };
         let core = inner.find_table_in(&change, from)?.ok_or_else(missing)?;

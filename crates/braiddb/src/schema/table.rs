@@ -254,14 +254,14 @@ impl TableCore {
 
 /// Handle to a table of ordered keys `K` with values `V`.
 ///
-/// Handles come from [`crate::Database::table`], are cheap to clone, and can be used in any
+/// Handles come from [`crate::Database::open_table`], are cheap to clone, and can be used in any
 /// transaction or snapshot of the same database, from any thread. A handle of a read-only database
 /// stays valid after [`crate::Database::refresh`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
 /// # let db = braid::Database::in_memory()?;
-/// let ages: braid::Table<String, u32> = db.table("ages")?;
+/// let ages: braid::Table<String, u32> = db.open_table("ages")?;
 /// db.transact(|tx| tx.insert(&ages, "Ada", &36))?;
 /// assert_eq!(db.get(&ages, "Ada")?, Some(36));
 /// # Ok(())
@@ -296,8 +296,8 @@ impl<K: Key, V: Value> Table<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// assert_eq!(t.options(), braid::TableOptions::default());
     /// # Ok(())
     /// # }
@@ -310,8 +310,8 @@ impl<K: Key, V: Value> Table<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// assert_eq!(t.name(), "t");
     /// # Ok(())
     /// # }

@@ -26,13 +26,13 @@ const OVERHEAD_MAX: usize = 1 + 8;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::{Compression, TableOptions};
 /// let options = TableOptions {
 ///     compression: Compression::Lz4,
 ///     ..TableOptions::default()
 /// };
-/// let pages = db.table_with::<u32, String>("pages", options)?;
+/// let pages = db.open_table_with::<u32, String>("pages", options)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -48,7 +48,7 @@ pub enum Compression {
 }
 
 /// Options of a table, given when it is created and stored with it; see
-/// [`Database::table_with`](crate::Database::table_with).
+/// [`Database::open_table_with`](crate::Database::open_table_with).
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,10 +60,10 @@ pub enum Compression {
 ///     compression: Compression::Lz4,
 ///     time_to_live: Some(Duration::from_secs(30 * 60)),
 /// };
-/// let sessions = db.table_with::<u64, String>("sessions", options)?;
+/// let sessions = db.open_table_with::<u64, String>("sessions", options)?;
 /// db.transact(|tx| tx.insert(&sessions, &7, "Ada"))?;
 /// assert_eq!(db.get(&sessions, &7)?.as_deref(), Some("Ada")); // for half an hour
-/// assert_eq!(db.table::<u64, String>("sessions")?.options(), options);
+/// assert_eq!(db.open_table::<u64, String>("sessions")?.options(), options);
 /// # Ok(())
 /// # }
 /// ```
@@ -85,11 +85,11 @@ impl TableOptions {
     /// That a table can be made with them.
     pub(crate) fn check(&self) -> Result<()> {
         match self.time_to_live.map(|ttl| ttl.as_millis()) {
-            Some(0) => Err(Error::Options {
+            Some(0) => Err(Error::InvalidOption {
                 option: "time_to_live",
                 reason: "must be at least 1 ms".into(),
             }),
-            Some(ttl) if ttl > u128::from(u64::MAX) => Err(Error::Options {
+            Some(ttl) if ttl > u128::from(u64::MAX) => Err(Error::InvalidOption {
                 option: "time_to_live",
                 reason: "must be less than 2^64 ms; leave it out to keep entries forever".into(),
             }),

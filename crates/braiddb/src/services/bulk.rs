@@ -33,7 +33,7 @@ use crate::types::{AsKey, AsValue, Key, Value};
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// let mut loader = db.bulk_load::<u32, String>("numbers")?;
 /// loader.extend([(1, "one"), (2, "two")])?;
 /// loader.insert(&3, "three")?;
@@ -118,7 +118,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// use braid::Error;
     /// let mut loader = db.bulk_load::<u32, String>("numbers")?;
     /// loader.insert(&7, "seven")?;
@@ -189,7 +189,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// let mut loader = db.bulk_load::<u32, u32>("squares")?;
     /// loader.extend((0..1_000u32).map(|n| (n, n * n)))?;
     /// assert_eq!(loader.len(), 1_000);
@@ -211,7 +211,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// let loader = db.bulk_load::<u32, u32>("t")?;
     /// assert!(loader.is_empty() && loader.len() == 0);
     /// # Ok(())
@@ -225,7 +225,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// assert!(db.bulk_load::<u32, u32>("t")?.is_empty());
     /// # Ok(())
     /// # }
@@ -239,7 +239,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// let before = db.snapshot();
     /// let loader = db.bulk_load::<u32, u32>("t")?;
     /// assert!(db.table_names()?.is_empty());
@@ -325,7 +325,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::TableName`], or those of a commit.
+    /// [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
         self.bulk_load_with(name, TableOptions::default())
     }
@@ -335,7 +335,7 @@ impl Database {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// use braid::{Compression, TableOptions};
     /// let options = TableOptions {
     ///     compression: Compression::Lz4,
@@ -349,7 +349,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::bulk_load`], and [`Error::Options`].
+    /// As [`Database::bulk_load`], and [`Error::InvalidOption`].
     pub fn bulk_load_with<K: Key, V: Value>(
         &self,
         name: &str,
@@ -368,7 +368,7 @@ impl Database {
     /// let mut loader = db.bulk_load_untyped("ages", "u64", "string", TableOptions::default())?;
     /// AsKey::<u64>::with_key_bytes(&7, |key| loader.insert(key, b"Ada"))?;
     /// loader.finish()?;
-    /// let ages = db.table::<u64, String>("ages")?;
+    /// let ages = db.open_table::<u64, String>("ages")?;
     /// assert_eq!(db.get(&ages, &7)?.as_deref(), Some("Ada"));
     /// # Ok(())
     /// # }

@@ -42,7 +42,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
-    /// let logs = db.table::<u32, String>("logs")?;
+    /// let logs = db.open_table::<u32, String>("logs")?;
     /// db.transact(|tx| (0..1_000).try_for_each(|n| tx.insert(&logs, &n, "a line".repeat(20).as_str())))?;
     /// db.checkpoint()?;
     /// db.drop_table("logs")?;

@@ -72,7 +72,7 @@ impl Database {
     /// # fn main() -> braid::Result<()> {
     /// use braid::Error;
     /// # let db = braid::Database::in_memory()?;
-    /// let numbers = db.table::<u32, String>("numbers")?;
+    /// let numbers = db.open_table::<u32, String>("numbers")?;
     /// db.transact(|tx| tx.insert(&numbers, &2, "zwei"))?;
     /// db.ingest(&numbers, [(1, "one"), (2, "two"), (3, "three")])?;
     /// assert_eq!(db.get(&numbers, &2)?.as_deref(), Some("two"));

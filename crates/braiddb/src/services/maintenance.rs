@@ -397,7 +397,7 @@ mod tests {
         let builder = builder.segment_bytes(64 << 10).background_threads(false);
         let listened = builder.on_health_change(move |health| drop(sender.send(health.clone())));
         let db = listened.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let t = db.table::<u64, u64>("t").unwrap();
+        let t = db.open_table::<u64, u64>("t").unwrap();
         db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
         let died = |_: &Arc<_>| std::panic::resume_unwind(Box::new("out of order"));
         let thread = db.inner().start_thread("braid-test", died).unwrap();

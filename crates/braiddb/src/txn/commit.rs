@@ -45,8 +45,8 @@ const MARK_YIELDS: u32 = 50;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// let mut tx = db.begin();
 /// tx.insert(&t, &1, "one")?;
 /// let first = tx.commit()?;
@@ -67,8 +67,8 @@ impl Commit {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let commit = tx.commit()?;
@@ -88,8 +88,8 @@ impl Commit {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// let mut tickets = Vec::new();
 /// for i in 0..100 {
 ///     let mut tx = db.begin();
@@ -114,8 +114,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let ticket = tx.commit_async()?;
@@ -133,8 +133,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let seqno = tx.commit_async()?.into_seqno();
@@ -152,8 +152,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let ticket = tx.commit_async()?;
@@ -170,8 +170,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let ticket = tx.commit_async()?;
@@ -193,8 +193,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// let ticket = tx.commit_async()?;
@@ -217,8 +217,8 @@ impl Ticket {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let (sender, done) = std::sync::mpsc::channel();
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
@@ -797,7 +797,7 @@ mod tests {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let device = Arc::new(MemoryDevice::new());
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
-        let t = db.table("t").unwrap();
+        let t = db.open_table("t").unwrap();
         (db, t)
     }
 

@@ -158,7 +158,7 @@ mod tests {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let device = Arc::new(MemoryDevice::new());
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
-        let t: Table<u64, u64> = db.table("t").unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
         let locks = &db.inner().locks;
         let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
         let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);

@@ -18,9 +18,9 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
-    /// let hits = db.table::<String, u64>("hits")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
+    /// let hits = db.open_table::<String, u64>("hits")?;
     /// db.transact(|tx| {
     ///     let count = tx.get_for_update(&hits, "/")?.unwrap_or(0);
     ///     tx.insert(&hits, "/", &(count + 1))
@@ -46,8 +46,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// let names = db.table::<u32, String>("names")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// let names = db.open_table::<u32, String>("names")?;
     /// db.transact(|tx| tx.insert(&names, &1, "one"))?;
     /// db.transact(|tx| {
     ///     let length = tx.get_for_update_with(&names, &1, |name| name.map_or(0, <[u8]>::len))?;
@@ -77,8 +77,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// assert_eq!(tx.replace(&t, &1, "one")?, None);
     /// assert_eq!(tx.replace(&t, &1, "uno")?.as_deref(), Some("one"));
@@ -104,8 +104,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// assert!(tx.insert_if_absent(&t, &1, "one")?);
     /// assert!(!tx.insert_if_absent(&t, &1, "uno")?);
@@ -135,8 +135,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// assert!(tx.remove(&t, &1)?);
@@ -167,9 +167,9 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// # use braid::Readable;
-    /// let days = db.table::<u32, String>("days")?;
+    /// let days = db.open_table::<u32, String>("days")?;
     /// let mut tx = db.begin();
     /// (1..=31).try_for_each(|day| tx.insert(&days, &day, "some day"))?;
     /// assert_eq!(tx.remove_range(&days, 8..=14)?, 7);
@@ -194,9 +194,9 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+    /// # let db = braid::Database::in_memory()?;
     /// # use braid::Readable;
-    /// let stock = db.table::<String, u32>("stock")?;
+    /// let stock = db.open_table::<String, u32>("stock")?;
     /// let mut tx = db.begin();
     /// tx.insert(&stock, "bread", &3)?;
     /// tx.insert(&stock, "milk", &0)?;
@@ -254,8 +254,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// let jobs = db.table::<u64, String>("jobs")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// let jobs = db.open_table::<u64, String>("jobs")?;
     /// db.transact(|tx| {
     ///     tx.insert(&jobs, &1, "wash")?;
     ///     tx.insert(&jobs, &2, "dry")
@@ -276,8 +276,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// let stack = db.table::<u64, String>("stack")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// let stack = db.open_table::<u64, String>("stack")?;
     /// db.transact(|tx| {
     ///     tx.insert(&stack, &1, "plate")?;
     ///     tx.insert(&stack, &2, "bowl")
@@ -317,8 +317,8 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let mut tx = db.begin();
     /// tx.insert(&t, &1, "one")?;
     /// assert_eq!(tx.take(&t, &1)?.as_deref(), Some("one"));
@@ -348,9 +348,9 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
-    /// let leader = db.table::<String, u32>("leader")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
+    /// let leader = db.open_table::<String, u32>("leader")?;
     /// // Whoever comes first.
     /// assert!(db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&7)))?);
     /// assert!(!db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&8)))?);
@@ -393,9 +393,9 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
-    /// let hits = db.table::<String, u64>("hits")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
+    /// let hits = db.open_table::<String, u64>("hits")?;
     /// for before in [None, Some(1), Some(2)] {
     ///     let found = db.transact(|tx| tx.fetch_update(&hits, "/", |n| Some(n.unwrap_or(0) + 1)))?;
     ///     assert_eq!(found, before);

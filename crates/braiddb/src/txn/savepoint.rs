@@ -14,8 +14,8 @@ use crate::txn::transaction::Transaction;
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// let mut tx = db.begin();
 /// let start: braid::Savepoint = tx.savepoint();
 /// tx.insert(&t, &1, "one")?;
@@ -34,7 +34,7 @@ impl Savepoint {
     }
 
     /// Converts the number of [`Savepoint::to_bits`] to a savepoint. Rolling back to an invalid one
-    /// fails with [`Error::SavepointGone`].
+    /// fails with [`Error::InvalidSavepoint`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -125,7 +125,7 @@ impl Transaction {
     /// # fn main() -> braid::Result<()> {
     /// use braid::{Readable, Table};
     /// # let db = braid::Database::in_memory()?;
-    /// let stock: Table<String, u32> = db.table("stock")?;
+    /// let stock: Table<String, u32> = db.open_table("stock")?;
     /// let mut tx = db.begin();
     /// tx.insert(&stock, "apples", &3)?;
     /// let before_pears = tx.savepoint();
@@ -151,27 +151,27 @@ impl Transaction {
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-    /// # let t: braid::Table<u32, String> = db.table("t")?;
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use braid::Error;
     /// let mut tx = db.begin();
     /// let outer = tx.savepoint();
     /// tx.insert(&t, &1, "one")?;
     /// let inner = tx.savepoint();
     /// tx.rollback_to(&outer)?;
-    /// assert!(matches!(tx.rollback_to(&inner), Err(Error::SavepointGone)));
+    /// assert!(matches!(tx.rollback_to(&inner), Err(Error::InvalidSavepoint)));
     /// tx.rollback_to(&outer)?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::SavepointGone`] if the savepoint belongs to another transaction, or the transaction
+    /// [`Error::InvalidSavepoint`] if the savepoint belongs to another transaction, or the transaction
     /// was rolled back to an earlier point. Nothing changes then.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         match self.state().borrow_mut().writes.rollback_to(savepoint.0) {
             true => Ok(()),
-            false => Err(Error::SavepointGone),
+            false => Err(Error::InvalidSavepoint),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::{AsKey, AsValue, Bytes, Error, Key, Result, Value};
 ///
 /// /// Kept in the order of the fields.
@@ -48,7 +48,7 @@ use crate::error::{Error, Result};
 ///     }
 /// }
 ///
-/// let people = db.table::<Place, String>("people")?;
+/// let people = db.open_table::<Place, String>("people")?;
 /// db.transact(|tx| tx.insert(&people, &Place { floor: 1, room: 7 }, "Ada"))?;
 /// assert_eq!(db.get(&people, &Place { floor: 1, room: 7 })?.as_deref(), Some("Ada"));
 /// # Ok(())
@@ -78,9 +78,9 @@ pub trait Key: Sized + 'static {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// // A table keyed by strings takes whatever holds one.
-/// let ages = db.table::<String, u8>("ages")?;
+/// let ages = db.open_table::<String, u8>("ages")?;
 /// db.transact(|tx| tx.insert(&ages, "Ada", &36))?;
 /// assert_eq!(db.get(&ages, &String::from("Ada"))?, Some(36));
 /// # Ok(())
@@ -95,7 +95,7 @@ pub trait AsKey<K: Key> {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::{AsValue, Bytes, Error, Result, Value};
 ///
 /// #[derive(Debug, PartialEq)]
@@ -117,7 +117,7 @@ pub trait AsKey<K: Key> {
 ///     }
 /// }
 ///
-/// let colours = db.table::<String, Colour>("colours")?;
+/// let colours = db.open_table::<String, Colour>("colours")?;
 /// db.transact(|tx| tx.insert(&colours, "red", &Colour([255, 0, 0])))?;
 /// assert_eq!(db.get(&colours, "red")?, Some(Colour([255, 0, 0])));
 /// # Ok(())
@@ -143,9 +143,9 @@ pub trait Value: Sized + 'static {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::Bytes;
-/// let blobs = db.table::<u32, Bytes>("blobs")?;
+/// let blobs = db.open_table::<u32, Bytes>("blobs")?;
 /// db.transact(|tx| {
 ///     tx.insert(&blobs, &1, "a string")?;
 ///     tx.insert(&blobs, &2, b"a byte string")?;
@@ -429,8 +429,8 @@ impl FromStored for String {
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
-/// # let t: braid::Table<u32, String> = db.table("t")?;
+/// # let db = braid::Database::in_memory()?;
+/// # let t: braid::Table<u32, String> = db.open_table("t")?;
 /// use braid::Readable;
 /// let snapshot = db.snapshot();
 /// snapshot.range(&t, ..)?;
@@ -507,7 +507,7 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
 /// use braid::{Bytes, Readable, Table};
 ///
 /// # let db = braid::Database::in_memory()?;
-/// let files: Table<Bytes, Bytes> = db.table("files")?;
+/// let files: Table<Bytes, Bytes> = db.open_table("files")?;
 /// # db.transact(|tx| ["a", "usr/bin", "usr/lib", "var"].iter().try_for_each(|f| tx.insert(&files, *f, b"")))?;
 /// let (_, end) = braid::prefix_bounds(b"usr/");
 /// let from = Bound::Excluded(b"usr/bin".to_vec());

@@ -28,7 +28,7 @@ use crate::types::{AsValue, Value};
 /// }
 ///
 /// # let db = Database::in_memory()?;
-/// let books = db.table::<u64, Serde<Book>>("books")?;
+/// let books = db.open_table::<u64, Serde<Book>>("books")?;
 /// let emma = Book { title: "Emma".into(), pages: Some(474) };
 /// db.transact(|tx| tx.insert(&books, &1, &Serde(&emma)))?;
 /// assert_eq!(db.get(&books, &1)?, Some(Serde(emma)));

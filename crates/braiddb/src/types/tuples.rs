@@ -14,10 +14,10 @@ use crate::types::{AsKey, Key};
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(std::sync::Arc::new(braid::MemoryDevice::new()))?;
+/// # let db = braid::Database::in_memory()?;
 /// use braid::{Readable, Table};
 ///
-/// let people: Table<(String, u32), String> = db.table("people by city")?;
+/// let people: Table<(String, u32), String> = db.open_table("people by city")?;
 /// db.transact(|tx| {
 ///     tx.insert(&people, &("London", 1), "Ada")?;
 ///     tx.insert(&people, &("London", 3), "Alan")?;

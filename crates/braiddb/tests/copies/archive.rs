@@ -69,7 +69,7 @@ fn any_number_behind_the_backup_can_be_restored() {
 }
 
 fn put(db: &Database, key: u64) -> u64 {
-    let table = db.table::<u64, Bytes>("t").unwrap();
+    let table = db.open_table::<u64, Bytes>("t").unwrap();
     let mut tx = db.begin();
     tx.insert(&table, &key, &vec![key as u8; 500]).unwrap();
     tx.commit().unwrap().seqno()
@@ -77,7 +77,7 @@ fn put(db: &Database, key: u64) -> u64 {
 
 fn keys(db: &Database) -> Vec<u64> {
     use braid::Readable;
-    let table = db.table::<u64, Bytes>("t").unwrap();
+    let table = db.open_table::<u64, Bytes>("t").unwrap();
     let snapshot = db.snapshot();
     snapshot
         .iter(&table)
@@ -432,7 +432,7 @@ fn a_failing_archive_holds_the_log_and_loses_nothing() {
     put(&db, 0);
     db.archive_now().unwrap();
     medium.break_after(1);
-    let table = db.table::<u64, Bytes>("t").unwrap();
+    let table = db.open_table::<u64, Bytes>("t").unwrap();
     let mut expected = vec![0];
     let error = loop {
         let key = expected.len() as u64;
@@ -594,6 +594,6 @@ fn a_table_that_was_loaded_past_the_log_is_told() {
     assert!(last < *number && restored.table_names().unwrap() == ["t"]);
     let (restored, _) = restore(&after, &archive, Until::End).unwrap();
     assert_eq!(keys(&restored), [1, 2, 3]);
-    let table = restored.table::<u64, u64>("loaded").unwrap();
+    let table = restored.open_table::<u64, u64>("loaded").unwrap();
     assert_eq!(restored.get(&table, &2_999).unwrap(), Some(2_999));
 }

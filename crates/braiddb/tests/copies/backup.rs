@@ -86,7 +86,7 @@ fn a_stream_is_a_backup() {
 
 /// Rows of a known number of pages, of which few change.
 fn rows(db: &Database, keys: std::ops::Range<u64>, byte: u8) {
-    let table = db.table::<u64, Bytes>("rows").unwrap();
+    let table = db.open_table::<u64, Bytes>("rows").unwrap();
     for first in keys.clone().step_by(500) {
         let mut tx = db.begin();
         for key in first..keys.end.min(first + 500) {
@@ -145,7 +145,7 @@ fn an_incremental_backup_reads_what_changed() {
         let target = path(&format!("restored-{}", chain.len()));
         braid::restore(&chain, &target).unwrap();
         let restored = open_restored(&target).unwrap();
-        let table = restored.table::<u64, Bytes>("rows").unwrap();
+        let table = restored.open_table::<u64, Bytes>("rows").unwrap();
         for key in 0..40_000 {
             let value = restored.get(&table, &key).unwrap().unwrap();
             let expected = if (20_000..20_400).contains(&key) {
@@ -356,7 +356,7 @@ fn copies_inside_the_database_are_refused() {
         .pool_bytes(1 << 20)
         .open(path("db"))
         .unwrap();
-    db.table::<u32, u32>("t").unwrap();
+    db.open_table::<u32, u32>("t").unwrap();
     let reader = Database::builder().pool_bytes(1 << 20);
     let reader = reader.open_read_only(path("db")).unwrap();
     for inside in ["db", "db/full", "db/new/full", "db/../db/full"] {

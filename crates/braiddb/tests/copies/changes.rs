@@ -23,7 +23,7 @@ fn every_commit_is_shown_once_and_in_order() {
         let open = || builder.clone().open(dir.path()).unwrap();
         let mut db = open();
         let model = Model::default();
-        db.table::<u64, u64>("accounts").unwrap();
+        db.open_table::<u64, u64>("accounts").unwrap();
         let feed = db.feed("test").unwrap();
         let from = feed.position().unwrap();
         model.begin(&db).unwrap();
@@ -70,7 +70,7 @@ fn every_commit_is_shown_once_and_in_order() {
 fn a_reader_sleeps_until_there_is_something() {
     for (protocol, builder) in builders() {
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let table = db.table::<u64, u64>("t").unwrap();
+        let table = db.open_table::<u64, u64>("t").unwrap();
         let mut changes = db.changes(db.position()).unwrap();
         assert_eq!(changes.next_within(Duration::from_millis(1)).unwrap(), None);
         for key in 0..50 {
@@ -96,7 +96,7 @@ fn a_reader_sleeps_until_there_is_something() {
 fn only_what_is_durable_is_shown() {
     let builder = small();
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let table = db.table::<u64, u64>("t").unwrap();
+    let table = db.open_table::<u64, u64>("t").unwrap();
     let mut changes = db.changes(db.position()).unwrap();
     let mut tx = db.begin_with(TransactionOptions {
         durability: Durability::None,
@@ -125,12 +125,12 @@ fn only_what_is_durable_is_shown() {
 #[test]
 fn tables_have_their_names_and_large_transactions_are_whole() {
     let db = Database::in_memory().unwrap();
-    let old = db.table::<u64, Bytes>("old").unwrap();
+    let old = db.open_table::<u64, Bytes>("old").unwrap();
     let from = db.position();
     let big = vec![7; 3_000_000];
     db.transact(|tx| tx.insert(&old, &1, &big)).unwrap();
     db.rename_table("old", "new").unwrap();
-    let passing = db.table::<u64, u64>("passing").unwrap();
+    let passing = db.open_table::<u64, u64>("passing").unwrap();
     db.transact(|tx| {
         tx.remove(&old, &1)?;
         tx.insert(&passing, &5, &6)
@@ -149,7 +149,7 @@ fn tables_have_their_names_and_large_transactions_are_whole() {
 }
 
 fn grow(db: &Database, keys: std::ops::Range<u64>) {
-    let table = db.table::<u64, Bytes>("t").unwrap();
+    let table = db.open_table::<u64, Bytes>("t").unwrap();
     for key in keys {
         db.transact(|tx| tx.insert(&table, &key, &vec![1; 2_000]))
             .unwrap();
@@ -209,7 +209,7 @@ fn log_is_kept_for_feeds_up_to_a_limit_and_no_longer() {
     grow(&db, 0..3);
     assert_eq!(feed.changes().unwrap().count(), 3);
     assert!(db.drop_feed("slow").unwrap() && !db.drop_feed("slow").unwrap());
-    assert!(matches!(feed.changes(), Err(Error::FeedMissing { .. })));
+    assert!(matches!(feed.changes(), Err(Error::FeedNotFound { .. })));
     for _ in 0..3 {
         db.checkpoint().unwrap();
     }
@@ -260,7 +260,7 @@ fn positions_of_others_are_told() {
         "nonsense".parse::<Position>(),
         Err(Error::Decode { .. })
     ));
-    assert!(matches!(db.feed(""), Err(Error::TableName { .. })));
+    assert!(matches!(db.feed(""), Err(Error::InvalidTableName { .. })));
 }
 
 /// Values are shown as they were written, however the table stores them.
@@ -272,7 +272,7 @@ fn values_of_tables_with_options_are_those_written() {
         compression: braid::Compression::Lz4,
         time_to_live: Some(Duration::from_millis(1)),
     };
-    let table = db.table_with::<u64, Bytes>("packed", options).unwrap();
+    let table = db.open_table_with::<u64, Bytes>("packed", options).unwrap();
     let value = vec![b'x'; 5_000];
     db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
     let check = |from| {

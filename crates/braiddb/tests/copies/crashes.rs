@@ -70,7 +70,7 @@ impl History {
 
     fn run(&mut self) {
         let db = self.open().unwrap();
-        db.table::<u64, u64>("extras").unwrap();
+        db.open_table::<u64, u64>("extras").unwrap();
         db.feed("consumer").unwrap();
         self.model.begin(&db).unwrap();
         drop(db);

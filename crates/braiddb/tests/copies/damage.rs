@@ -9,7 +9,7 @@ use crate::model::{small, small_restore};
 fn stream() -> Vec<u8> {
     let builder = small();
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-    let table = db.table::<u64, u64>("t").unwrap();
+    let table = db.open_table::<u64, u64>("t").unwrap();
     for key in 0..20 {
         db.transact(|tx| tx.insert(&table, &key, &key)).unwrap();
     }

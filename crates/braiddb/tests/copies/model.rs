@@ -27,8 +27,8 @@ pub(crate) struct Tables {
 
 pub(crate) fn tables(db: &Database) -> Result<Tables, Error> {
     Ok(Tables {
-        accounts: db.table("accounts")?,
-        extras: db.table("extras")?,
+        accounts: db.open_table("accounts")?,
+        extras: db.open_table("extras")?,
     })
 }
 

@@ -44,7 +44,7 @@ const LARGE_VALUE: usize = 3_000;
 
 /// Commits new keys until that fails.
 fn fill(db: &Database, value: usize, keys: &mut BTreeSet<u64>) -> Error {
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     loop {
         let key = keys.len() as u64;
         let mut tx = db.begin();
@@ -57,7 +57,7 @@ fn fill(db: &Database, value: usize, keys: &mut BTreeSet<u64>) -> Error {
 }
 
 fn assert_holds(what: &str, db: &Database, len: usize, keys: &BTreeSet<u64>) {
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     for key in keys {
         let value = db.get(&t, key).unwrap();
         let value = value.unwrap_or_else(|| panic!("{what}: {key} was acknowledged and is lost"));

@@ -71,7 +71,7 @@ struct Handles {
 
 impl Handles {
     fn of(db: &Database) -> Self {
-        let t: Table<u64, Bytes> = db.table("t").unwrap();
+        let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         db.transact(|tx| tx.insert(&t, &0, &b"parent"[..])).unwrap();
         let (mut small, mut large, reader) = (db.begin(), db.begin(), db.begin());
         small.insert(&t, &1, &b"small"[..]).unwrap();
@@ -120,8 +120,8 @@ impl Handles {
         let (db, t) = (&self.db.clone(), &self.t);
         forked("a read", db.get(t, &0));
         forked("a read in place", db.get_with(t, &0, |_| ()));
-        forked("a table", db.table::<u64, Bytes>("t"));
-        forked("a new table", db.table::<u64, Bytes>("child"));
+        forked("a table", db.open_table::<u64, Bytes>("t"));
+        forked("a new table", db.open_table::<u64, Bytes>("child"));
         forked("the names", db.table_names());
         forked("a drop", db.drop_table("t"));
         forked("a sync", db.sync());
@@ -202,7 +202,7 @@ pub(crate) fn run() {
         return;
     };
     let db = open(&path).unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     let (stop, committed) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
     std::thread::scope(|scope| {
         let stops = Stop(&stop);
@@ -235,7 +235,7 @@ pub(crate) fn run() {
                 // A database of its own is no matter of the parent's.
                 let own = path.with_extension(format!("child-{round}"));
                 let db = open(&own).unwrap();
-                let u: Table<u64, Bytes> = db.table("u").unwrap();
+                let u: Table<u64, Bytes> = db.open_table("u").unwrap();
                 db.transact(|tx| tx.insert(&u, &1, &b"own"[..])).unwrap();
                 db.close().unwrap();
                 drop(open(&own).unwrap());
@@ -258,7 +258,7 @@ pub(crate) fn run() {
     drop(table);
     other.close().unwrap();
     let db = open(&path).unwrap();
-    let t: Table<u64, Bytes> = db.table("t").unwrap();
+    let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     for (thread, last) in last.into_iter().enumerate() {
         let found = db.get(&t, &(100 + thread as u64)).unwrap().unwrap();
         assert!(last > 0);

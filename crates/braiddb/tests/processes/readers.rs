@@ -47,7 +47,7 @@ fn readers_follow_a_writer_that_is_killed() {
         child.acknowledgements(&mut trial, 10);
         let mut readers = [open(&trial), open(&trial)];
         let first = readers[0].snapshot();
-        let table = readers[0].table::<u64, u64>("counters").unwrap();
+        let table = readers[0].open_table::<u64, u64>("counters").unwrap();
         let seen: Vec<_> = braid::Readable::iter(&first, &table).unwrap().collect();
         for life in 0..3 {
             for _ in 0..4 {

@@ -52,8 +52,8 @@ fn neighbour(thread: u64, sequence: u64) -> u64 {
 impl Tables {
     pub(crate) fn open(db: &Database) -> Result<Self, Error> {
         Ok(Self {
-            journal: db.table("journal")?,
-            counters: db.table("counters")?,
+            journal: db.open_table("journal")?,
+            counters: db.open_table("counters")?,
         })
     }
 

@@ -148,7 +148,7 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
         for opening in 0..3 {
             let dir = victim.as_ref().unwrap_or(&live);
             let db = builder().open(dir).unwrap();
-            let table: Table<u64, u64> = db.table("t").unwrap();
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
             if opening == 0 {
                 db.checkpoint().unwrap();
             }

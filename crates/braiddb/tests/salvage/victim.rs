@@ -61,7 +61,10 @@ impl Victim {
         let place = tempfile::tempdir().unwrap();
         let live = place.path().join("live");
         let db = builder().strands(2).open(&live).unwrap();
-        let handles: Vec<Table> = tables.iter().map(|name| db.table(name).unwrap()).collect();
+        let handles: Vec<Table> = tables
+            .iter()
+            .map(|name| db.open_table(name).unwrap())
+            .collect();
         for (n, table) in handles.iter().enumerate() {
             // So that most of their keys are the same, and the fences are not.
             let offset = 7 * n as u64;
@@ -94,7 +97,7 @@ impl Victim {
         let live = place.path().join("live");
         let builder = builder().pool_bytes(1 << 20).checkpoint_log_bytes(1 << 30);
         let db = builder.strands(2).open(&live).unwrap();
-        let t: Table = db.table("t").unwrap();
+        let t: Table = db.open_table("t").unwrap();
         let mut rng = fastrand::Rng::with_seed(7);
         let mut change = |count: u64, round: u64| {
             for _ in 0..count / 20 {
@@ -218,7 +221,7 @@ impl Victim {
         let db = open(&into);
         let contents = contents_of(&db);
         // It is one to go on with.
-        let table: Table = db.table("new").unwrap();
+        let table: Table = db.open_table("new").unwrap();
         db.transact(|tx| tx.insert(&table, b"k", b"v")).unwrap();
         db.close().unwrap();
         Ok(Saved {

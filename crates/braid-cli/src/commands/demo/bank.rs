@@ -90,9 +90,9 @@ pub(super) fn open(
 impl Bank {
     pub(super) fn open(db: &Database) -> Result<Self, Failure> {
         Ok(Bank {
-            accounts: db.table("accounts")?,
-            ledger: db.table("ledger")?,
-            counters: db.table("counters")?,
+            accounts: db.open_table("accounts")?,
+            ledger: db.open_table("ledger")?,
+            counters: db.open_table("counters")?,
         })
     }
 

@@ -92,7 +92,7 @@ impl Database {
     /// # fn main() -> braid::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// let db = braid::Database::open(dir.path().join("shop"))?;
-    /// let orders = db.table::<u64, String>("orders")?;
+    /// let orders = db.open_table::<u64, String>("orders")?;
     /// db.transact(|tx| tx.insert(&orders, &1, "tea"))?;
     ///
     /// let full = db.backup(dir.path().join("monday"))?;
@@ -106,7 +106,7 @@ impl Database {
     /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
     /// braid::restore(&chain, dir.path().join("restored"))?;
     /// let restored = braid::Database::open(dir.path().join("restored"))?;
-    /// let orders = restored.table::<u64, String>("orders")?;
+    /// let orders = restored.open_table::<u64, String>("orders")?;
     /// assert_eq!(restored.get(&orders, &2)?.as_deref(), Some("cups"));
     /// # Ok(())
     /// # }

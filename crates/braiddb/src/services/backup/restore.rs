@@ -200,7 +200,7 @@ impl<'a> Restore<'a> {
     ///
     /// # Errors
     /// [`Error::Backup`] if the backups, the archive, the requested point or the directory cannot
-    /// be used; [`Error::Options`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`],
+    /// be used; [`Error::InvalidOption`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`],
     /// [`Error::Locked`].
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();

@@ -17,7 +17,7 @@ const FEEDS: u8 = b'F';
 
 fn feed_key(name: &str) -> Result<Vec<u8>> {
     if name.is_empty() || name.len() > MAX_TABLE_NAME_LEN {
-        return Err(Error::TableName {
+        return Err(Error::InvalidTableName {
             name: name.to_owned(),
         });
     }
@@ -58,7 +58,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// let db = braid::Database::in_memory()?;
-    /// let stock = db.table::<String, u32>("stock")?;
+    /// let stock = db.open_table::<String, u32>("stock")?;
     /// let feed = db.feed("search index")?;
     /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
     /// for set in feed.changes()? {
@@ -72,7 +72,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableName`] for an empty or too long name, or those of a commit.
+    /// [`Error::InvalidTableName`] for an empty or too long name, or those of a commit.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         let inner = self.inner();
         inner.check_open()?;
@@ -136,11 +136,11 @@ impl Feed {
     /// Returns the position up to which the feed was acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedMissing`] if it was dropped.
+    /// [`Error::FeedNotFound`] if it was dropped.
     pub fn position(&self) -> Result<Position> {
         self.inner.check_open()?;
         let seqno = self.inner.retention.feed(&self.name);
-        let missing = || Error::FeedMissing {
+        let missing = || Error::FeedNotFound {
             name: self.name.clone(),
         };
         Ok(self.inner.position(seqno.ok_or_else(missing)?))
@@ -149,7 +149,7 @@ impl Feed {
     /// Reads the transactions that are not acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedMissing`], or as [`Database::changes`]: [`Error::PositionLost`] if more log was
+    /// [`Error::FeedNotFound`], or as [`Database::changes`]: [`Error::PositionLost`] if more log was
     /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
     /// [position](Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
@@ -162,7 +162,7 @@ impl Feed {
     /// Each call is a transaction: acknowledging only every hundredth position costs a hundredth.
     ///
     /// # Errors
-    /// [`Error::FeedMissing`], [`Error::ForeignPosition`], or those of a commit.
+    /// [`Error::FeedNotFound`], [`Error::ForeignPosition`], or those of a commit.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
         let inner = &self.inner;
         inner.check_open()?;

@@ -177,7 +177,7 @@ impl Database {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// let db = braid::Database::in_memory()?;
-    /// let stock = db.table::<String, u32>("stock")?;
+    /// let stock = db.open_table::<String, u32>("stock")?;
     /// let from = db.position();
     /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
     ///
@@ -432,8 +432,8 @@ mod tests {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let device = Arc::new(MemoryDevice::new());
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
-        let kept: Table<u64, u64> = db.table("kept").unwrap();
-        let dropped: Table<u64, u64> = db.table("dropped").unwrap();
+        let kept: Table<u64, u64> = db.open_table("kept").unwrap();
+        let dropped: Table<u64, u64> = db.open_table("dropped").unwrap();
         let from = db.position_behind(db.durable_seqno());
         for n in 0..50 {
             db.transact(|tx| {
