@@ -3,7 +3,7 @@
 #     docker build -t braid .
 #     docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" braid stat DB
 #
-# Docker's default seccomp profile forbids io_uring; Braid uses plain file access then.
+# Docker's default seccomp profile forbids io_uring; Braid then uses plain file access.
 FROM rust:1-slim-bookworm AS build
 WORKDIR /braid
 COPY . .

@@ -1,4 +1,4 @@
-# Everyday commands; `just` lists them. (https://just.systems; every recipe is one line that works without it.)
+# Everyday commands; `just` lists them. (https://just.systems; each line also works without it.)
 
 _default:
     @just --list
@@ -18,7 +18,7 @@ sim seeds="0..14000":
     cargo build --profile test -p braid-cli
     target/debug/braid simulate --seeds {{ seeds }}
 
-# Measure durable updates beside the bare log: `just bench u1 --threads 32`
+# Measure durable updates, and the bare log for comparison: `just bench u1 --threads 32`
 bench workload="u1" *options="--threads 32 --with-limit":
     cargo run --profile fat -p braid-cli -- bench {{ workload }} {{ options }}
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The engine's tests built for another processor, in user-mode emulation; see docs/testing.md.
+# Builds the engine's tests for another processor and runs them in user-mode emulation; see
+# docs/testing.md.
 #
 #     scripts/emulated.sh aarch64|powerpc64le [cargo test arguments]
 #
-# Installs what it needs (Debian's packages, rustup's target). Without arguments all tests run, but for the
-# models of the protocols, which know no machine, and for those that need a kernel's filter; with few crash
-# histories: BRAID_HISTORIES=n sets how many. The emulator gives the engine pages of 64 KiB, as these machines
-# have. It has no io_uring: what would use it falls back, and what needs it is skipped.
+# Installs the missing tools (Debian packages, rustup's target). Without arguments, all tests run,
+# except the models of the protocols, which do not depend on the machine, and tests that need a
+# kernel's system call filter. BRAID_HISTORIES=n sets the number of crash histories, which is small
+# by default. The emulator gives the engine pages of 64 KiB, as these machines have. It has no
+# io_uring: code with a fallback uses it, and tests that need io_uring are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +17,7 @@ case "$arch" in
     aarch64) emulator=qemu-aarch64 ;;
     powerpc64le) emulator=qemu-ppc64le ;;
     *)
-        sed -n '2,9s/^# \?//p' "$0" >&2
+        sed -n '2,11s/^# \?//p' "$0" >&2
         exit 2
         ;;
 esac
@@ -38,7 +40,7 @@ export BRAID_RUNNER="$emulator -p 65536 -L /usr/$arch-linux-gnu"
 export "CARGO_TARGET_${name}_RUNNER=$BRAID_RUNNER"
 export BRAID_HISTORIES=${BRAID_HISTORIES:-3}
 export PROPTEST_CASES=${PROPTEST_CASES:-32}
-# With large pages the emulator does not map what a backtrace reads.
+# With large pages, the emulator does not map the memory that a backtrace reads.
 export RUST_BACKTRACE=0
 
 if [ $# = 0 ]; then

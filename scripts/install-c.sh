@@ -31,12 +31,12 @@ built=${BUILT:+$(absolute "$BUILT")}
 cd "$(dirname "$0")/.."
 
 if [[ -z $built ]]; then
-    # Without the Rust library, which cannot be linked with LTO, the others are.
+    # The other libraries are linked with LTO, which the Rust library does not support.
     cargo rustc --locked --profile dist -p braid-c --lib --crate-type staticlib,cdylib
     built=${CARGO_TARGET_DIR:-target}/dist
 fi
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-# The version of the interface, as in crates/braid-c/build.rs.
+# Version of the interface, as in crates/braid-c/build.rs.
 case $version in
     0.*) interface=$(cut -d . -f 1,2 <<<"$version") ;;
     *) interface=${version%%.*} ;;
@@ -47,7 +47,8 @@ include=$destdir$includedir
 mkdir -p "$lib/pkgconfig" "$include"
 install -m 644 crates/braid-c/include/braid.h "$include/braid.h"
 install -m 644 "$built/libbraid_c.a" "$lib/libbraid_c.a"
-# The compiler strips no static library. A strip that does not know the library leaves it as it is.
+# The compiler does not strip static libraries. A strip that does not know the format leaves the
+# library unchanged.
 strip -S "$lib/libbraid_c.a" || true
 if [[ -e $built/libbraid_c.dylib ]]; then
     install -m 755 "$built/libbraid_c.dylib" "$lib/libbraid_c.$interface.dylib"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Instructions that an operation takes, counted by callgrind; see docs/testing.md.
+# Counts the instructions of operations with callgrind; see docs/testing.md.
 #
 #     scripts/instructions.sh check            compare with crates/braiddb/instructions.toml
 #     scripts/instructions.sh show [PROTOCOL]  count and print
@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 recorded=crates/braiddb/instructions.toml
-# What an operation may take more than what is recorded, in per cent.
+# Tolerated increase over the recorded counts, in per cent.
 tolerance=3
 
 need_valgrind() {
@@ -20,7 +20,7 @@ need_valgrind() {
     fi
 }
 
-# What the counts depend on besides the code, as lines of the file.
+# Prints the versions that the counts depend on, as lines of the file.
 surroundings() {
     rustc -vV | awk '/^release:/ { print "rustc = \"" $2 "\"" } /^host:/ { print "target = \"" $2 "\"" }' | sort
     printf 'libc = "%s"\n' "$(getconf GNU_LIBC_VERSION 2>/dev/null || echo unknown)"
@@ -29,19 +29,19 @@ surroundings() {
 
 # Prints `operation = instructions` for each operation.
 count() {
-    # What a user's build has, whatever the caller's shell says.
+    # Flags of a user's build, whatever the caller's shell sets.
     unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
     export CARGO_INCREMENTAL=0
     cargo build --quiet --profile fat -p braiddb --example instructions
     totals=$(mktemp -d)
     trap 'rm -rf "$totals"' EXIT
-    # The C library's copies as every x86-64 processor does them: which instructions it prefers depends on the
-    # processor, and callgrind counts each byte of a `rep stosb`.
+    # Restricts the C library's copy routines to instructions of every x86-64 processor: its
+    # preference depends on the processor, and callgrind counts each byte of a `rep stosb`.
     export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM
     valgrind --quiet --tool=callgrind --callgrind-out-file="$totals/total" --collect-atstart=no \
         --toggle-collect='*::measured' --dump-after='*::measured' \
         "${CARGO_TARGET_DIR:-target}/fat/examples/instructions" "$@" >"$totals/operations"
-    # The n-th file is of the n-th operation.
+    # The n-th file contains the n-th operation.
     local n=0 name times total
     while read -r name times; do
         n=$((n + 1))

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The unsafe parts under Miri, AddressSanitizer and valgrind; see docs/testing.md.
+# Runs the unsafe code under Miri, AddressSanitizer and valgrind; see docs/testing.md.
 #
 #     scripts/memory.sh ci|miri|asan|valgrind|all [cargo test arguments, for miri and asan]
 #
-# `ci` is what takes a minute or two: a part of Miri, and the smallest tests under valgrind; `all` is everything
-# that this machine has.
+# `ci` takes a minute or two: a part of Miri, and the smallest tests under valgrind. `all` runs
+# everything that this machine supports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# A nightly compiler that is known to work with all of this.
+# A nightly compiler that is known to work with all of these tools.
 nightly=${BRAID_NIGHTLY:-nightly-2026-05-20}
 target=x86_64-unknown-linux-gnu
 crates=(-p braid-io -p braid-log -p braid-store -p braiddb)
 out=${CARGO_TARGET_DIR:-target}
 
-# What can't be run here is said, and is no failure: CI may have no way to a compiler.
+# A missing tool is reported and is not a failure, because CI may not be able to install one.
 skip() {
     printf 'SKIPPED: %s\n' "$*"
     exit 0
@@ -22,7 +22,7 @@ skip() {
 
 need_nightly() {
     command -v rustup >/dev/null || skip "no rustup, so no nightly compiler"
-    # Also one of that version by another name will do.
+    # Accept this version under another name, too.
     for name in "$nightly" nightly; do
         if cargo "+$name" miri --version >/dev/null 2>&1; then
             nightly=$name
@@ -34,16 +34,17 @@ need_nightly() {
 }
 
 miri() {
-    # The device tests and what spawns processes or maps memory are not for Miri: these have names.
+    # Miri cannot run the device tests, or tests that start processes or map memory; skip them by
+    # name.
     export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance ${MIRIFLAGS:-}"
-    # Proptest tries each property so often.
+    # Number of cases that proptest tries for each property.
     export PROPTEST_CASES=${PROPTEST_CASES:-2}
     cargo "+$nightly" miri test --target-dir "$out/miri" "$@"
 }
 
 miri_ci() {
-    # What has an `unsafe` of its own: buffers, pages, parts of a buffer; not the contexts of a database,
-    # which take minutes to get to.
+    # Tests of code with `unsafe`: buffers, pages, parts of a buffer; not a database's contexts,
+    # which take minutes to reach.
     miri -p braid-io -p braid-log -p braid-store --lib -- \
         shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
 }
@@ -56,7 +57,8 @@ miri_all() {
 }
 
 asan() {
-    # A leak is an error, too. The C programs of `braid-c`'s tests are under it together with the library.
+    # A leak is an error as well. The C programs of `braid-c`'s tests run under it together with the
+    # library.
     export LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp:print_suppressions=0 ${LSAN_OPTIONS:-}"
     RUSTFLAGS="-Zsanitizer=address" BRAID_HISTORIES=${BRAID_HISTORIES:-20} \
         cargo "+$nightly" test --target-dir "$out/asan" --target "$target" "${crates[@]}" -p braid-c \
@@ -75,15 +77,15 @@ valgrind_ci() {
 }
 
 valgrind_all() {
-    # It runs one thread at a time, ten to fifty times slower: without what only counts to many, nor the
-    # coroutines of a simulation, whose stacks it takes for one.
+    # It runs one thread at a time, ten to fifty times slower. Skip tests whose point is the number
+    # of repetitions, and the coroutines of a simulation, whose stacks it mistakes for one stack.
     PROPTEST_CASES=${PROPTEST_CASES:-4} cargo test "${crates[@]}" --lib -- \
         --skip a_leaf_is_a_map --skip contended --skip quiesce_sees --skip under_a_simulation
     cargo test -p braid-io -p braid-log -p braiddb --test devices --test basic --test small
 }
 
 case "${1:-}" in
-    # Each is skipped by itself.
+    # A subshell, so that a missing tool skips only its own part.
     ci)
         (need_nightly; miri_ci)
         (need_valgrind; valgrind_ci)

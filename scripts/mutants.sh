@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs the suite against one deliberate bug after the other: a test of the tests. Exits 1 if a mutant survives.
-# One build holds all mutants (`braid_rt::mutant!`). Takes about ten minutes; not part of CI.
+# Runs the tests against one deliberate bug after another, to test the tests. Exits with 1 if a
+# mutant survives. One build contains all mutants (`braid_rt::mutant!`). Takes about half an hour;
+# not part of CI.
 #
 #     scripts/mutants.sh [MUTANT...]
 #
-# First simulated histories; then, for those that survive these, the simulator's other tests, which repeat what once
-# found a defect, the engine's tests, as many more histories as CI runs, and loom's tests, up to the first that fails.
-# BRAID_JOBS is the number of threads (one for each processor without it), BRAID_LIMIT how many seconds each of these
-# may take (900): what takes longer has not caught the mutant.
+# Simulated histories run first. Mutants that survive them run in the simulator's other tests, which
+# repeat histories that once found a defect, in the engine's tests, in as many further histories as
+# CI runs, and in loom's tests, up to the first failure. BRAID_JOBS is the number of threads (by
+# default one per processor), BRAID_LIMIT the time limit of each of these stages in seconds (by
+# default 900). Exceeding it does not count as catching the mutant.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +17,12 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/mutants" RUST_BACKTRACE=0
 export RUST_TEST_THREADS="${BRAID_JOBS:-$(nproc)}"
 mapfile -t mutants < <(grep -rhoP 'mutant!\("\K\w+' crates/*/src | sort -u)
 [ $# -gt 0 ] && mutants=("$@")
-# Most are caught by the first few; the others sooner by a test than by what is left of CI's.
+# The first histories catch most mutants; a test catches the others sooner than further histories.
 first=3000
 histories=14000
 limit=${BRAID_LIMIT:-900}
 
-# With what all its commands have in common, so that they share what is built.
+# Common flags of all commands, so that they share the build.
 cargo_() {
     RUSTFLAGS="--cfg braid_mutants" cargo "$@"
 }
@@ -37,13 +39,14 @@ directed() {
     cargo_ test --quiet -p braid-sim --tests -- --skip histories_of_every_protocol
 }
 tests() {
-    # Fewer crash histories than CI has, and not the models of the protocols, which have mutants of their own.
+    # Fewer crash histories than in CI, and without the models of the protocols, which have their
+    # own mutants.
     BRAID_HISTORIES=30 cargo_ test --quiet -p braid-io -p braid-log -p braid-store -p braiddb --tests -- --skip _is_caught \
         --skip serial_holds --skip aether_holds --skip epoch_holds --skip glsn_holds --skip gwsn_strict_holds \
         --skip gwsn_holds --skip gsn_holds
 }
 loom() {
-    # Bounded, or all orders of a mutant's steps may be too many.
+    # Bounded, because a mutant's steps may have too many orders.
     RUSTFLAGS="--cfg braid_mutants --cfg loom" LOOM_MAX_PREEMPTIONS=2 \
         cargo test --quiet --target-dir "$CARGO_TARGET_DIR/loom" --release \
         -p braid-log -p braid-store -p braiddb --lib loom
@@ -58,7 +61,7 @@ cargo_ test --quiet --no-run -p braid-sim --tests
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 
-# Says how a stage caught the mutant; fails if it did not.
+# Prints how a stage caught the mutant; fails if it did not.
 caught_by() {
     local stage="$1" code=0
     timeout "$limit" bash -c "$stage" >"$log" 2>&1 || code=$?

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Traces what Braid and its peers ask of the system in waited commits, see docs/peers.md:
+# Traces the system calls of waited commits on Braid and other engines, see docs/peers.md:
 #
 #     scripts/peer-syncs.sh [COMMITS [ENGINE...]]
 #
-# Needs strace, and the right to trace (root, or a system that lets one trace one's own children). Prints a row
-# for each engine: commits of one thread, one 100-byte record each; syncs; durable writes (O_DSYNC, RWF_DSYNC);
-# bytes given to write calls on files. Exits with 1 if an engine acknowledged more commits than it made syncs
-# or durable writes. DIR sets where the engines' directories are made, FEATURES the features of the build.
+# Needs strace, and the permission to trace (root, or a system that permits tracing one's own
+# children). Prints a row for each engine: commits of one thread, one 100-byte record each; syncs;
+# durable writes (O_DSYNC, RWF_DSYNC); bytes passed to write calls on files. Exits with 1 if an
+# engine acknowledged more commits than it made syncs or durable writes. DIR sets the directory of
+# the engines' files, FEATURES the features of the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,8 +25,8 @@ versions=$("$program" 2>/dev/null)
 engines=("$@")
 [ $# -gt 0 ] || mapfile -t engines < <(cut -f1 <<<"$versions" | sed 's/^braid$/braid\nbraid-file/')
 
-# Counts what lies between the two lines of the program. A file of strace -ff has the calls of one thread, each
-# on one line: time, call, with the path of each descriptor.
+# Counts the calls between the two lines of the program. A file of strace -ff contains the calls of
+# one thread, one per line: the time, the call, and the path of each descriptor.
 read -r -d '' count <<'AWK' || true
 function descriptor(text) {
     return match(text, /[0-9]+<[^>]*>/) ? substr(text, RSTART, RLENGTH) : ""
@@ -44,7 +45,7 @@ $2 ~ /^sync_file_range\(/ { calls["sync_file_range, which is no sync"]++ }
 $2 ~ /^io_uring_enter\(/ { calls["io_uring_enter"]++ }
 $2 ~ /^p?writev?(64|2)?\(/ {
     file = descriptor($2)
-    # Neither sockets nor the program's own lines.
+    # Skip sockets and the program's own lines.
     if (file !~ /<\// || file ~ /^[012]</) next
     bytes += $NF
     if (/RWF_DSYNC/) { durable++; calls["pwritev2 RWF_DSYNC"]++ }
@@ -70,7 +71,7 @@ for engine in "${engines[@]}"; do
         cat "$scratch/said" >&2
         exit 2
     }
-    # Twice: the first reading finds the times and the files opened for durable writes.
+    # Read twice: the first pass finds the times, and the files opened for durable writes.
     IFS=$'\t' read -r syncs durable bytes rings calls < <(awk "$count" "$scratch"/trace/t.* "$scratch"/trace/t.*)
     version=$(awk -F'\t' -v name="${engine%-file}" '$1 == name { print $2 }' <<<"$versions")
     awk -v engine="$engine" -v version="$version" -v syncs="$syncs" -v durable="$durable" -v bytes="$bytes" \
@@ -78,7 +79,7 @@ for engine in "${engines[@]}"; do
             printf "| %s | %s | %.2f | %.2f | %.0f | %s |\n",
                 engine, version, syncs / of, durable / of, bytes / of, calls
         }'
-    # What goes through a ring is not in the trace; braid-file is the same engine without one.
+    # Calls through io_uring are not in the trace; braid-file is the same engine without it.
     if [ $((syncs + durable)) -lt "$commits" ] && [ "$rings" -lt "$commits" ]; then
         echo "$engine acknowledged $commits commits with $syncs syncs and $durable durable writes" >&2
         status=1

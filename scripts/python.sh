@@ -3,11 +3,13 @@
 #
 #     scripts/python.sh [pytest arguments]
 #
-# The virtual environment and what is built are kept in the target directory. PYTHON=python3.12 takes another one.
+# Keeps the virtual environment and the build in the target directory. PYTHON=python3.12 selects
+# another interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What can't be run here is said, and is no failure: CI may have no Python, and no way to the tools.
+# A missing tool is reported and is not a failure, because CI may have no Python, or no access to
+# the tools.
 skip() {
     printf 'SKIPPED: %s\n' "$*"
     exit 0
@@ -19,7 +21,7 @@ supported='import sys; sys.exit(sys.version_info < (3, 10))'
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python
 venv=$target/venv
-# One of another version, or of a Python that is gone, is of no use.
+# A virtual environment of another version, or of a removed Python, cannot be used.
 version=$("$python" -c 'import sys; print(sys.version)')
 if [ "$("$venv/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null)" != "$version" ]; then
     rm -rf "$venv"
@@ -29,17 +31,18 @@ pip=("$venv/bin/pip" --disable-pip-version-check --quiet)
 "${pip[@]}" install --requirement python/tests/requirements.txt ||
     skip "pip can't install the tools of python/tests/requirements.txt"
 
-# In a directory of its own: with maturin's environment all that pyo3 is would be built anew each time.
+# Build in a separate directory: maturin's environment would make cargo rebuild pyo3 and its
+# dependents each time.
 export CARGO_TARGET_DIR=$target/clippy
 (cd python && cargo fmt --check && cargo clippy --locked --all-targets -- -D warnings)
 export CARGO_TARGET_DIR=$target
 
-# As a user does it, but for the profile.
+# As a user does, except for the profile.
 MATURIN_PEP517_ARGS="--profile dev" PATH=$venv/bin:$PATH \
     "${pip[@]}" install --no-build-isolation --no-deps --force-reinstall ./python
 
 cd python
 "$venv/bin/mypy" --config-file pyproject.toml lib/braid tests examples benchmarks
-# From elsewhere, so that it takes what is installed.
+# Run in another directory, so that the tests import the installed package.
 (cd "$target" && "$venv/bin/stubtest" braid)
 "$venv/bin/pytest" "$@"

@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ratios = Vec::new();
     for _ in 0..rounds {
         let alone = log()?;
-        let busy = beside(share, log)?;
-        println!("{alone:8.0} a second alone, {busy:8.0} beside copies");
+        let busy = with_copies(share, log)?;
+        println!("{alone:8.0} a second alone, {busy:8.0} with copies");
         ratios.push(busy / alone);
     }
     ratios.sort_unstable_by(f64::total_cmp);
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Calls `work` while each processor copies memory for a share of each period.
-fn beside<R>(share: f64, work: impl FnOnce() -> R) -> R {
+fn with_copies<R>(share: f64, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let processors = thread::available_parallelism().map_or(1, usize::from);

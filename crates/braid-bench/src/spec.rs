@@ -6,42 +6,43 @@ use crate::driver::Driver;
 use crate::zipf::Zipf;
 use crate::{BenchError, Workload, tpcc};
 
-/// The parameters of a load and a run.
+/// Parameters of a load and a run.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Which operations, on what data.
+    /// Workload: its operations and its data.
     pub workload: Workload,
-    /// Threads that issue transactions.
+    /// Number of threads that issue transactions.
     pub threads: usize,
-    /// Commits that each thread keeps outstanding; with 1 it waits for each.
+    /// Commits that each thread keeps in flight; with 1 it waits for each.
     pub in_flight: usize,
     /// Time that runs before anything is counted.
     pub warm_up: Duration,
-    /// Time that is measured.
+    /// Duration of the measurement.
     pub measure: Duration,
-    /// Records that are loaded.
+    /// Number of records to load.
     pub records: u64,
-    /// Bytes of each value.
+    /// Size of each value, in bytes.
     pub value_size: usize,
-    /// Warehouses of TPC-C, branches of TPC-B.
+    /// Number of warehouses of TPC-C, or of branches of TPC-B.
     pub scale: u32,
-    /// Whether TPC-C's clients work for all warehouses instead of each for its own.
+    /// Whether each client of TPC-C uses all warehouses instead of its own.
     pub roams: bool,
-    /// Accounts of the bank that take part in transfers; `None`: all.
+    /// Number of accounts of the bank that take part in transfers; `None` for all.
     pub hot: Option<u64>,
-    /// Records of a scan of [`Workload::Scan`].
+    /// Number of records of a scan of [`Workload::Scan`].
     pub scan_length: u64,
     /// Skew of the Zipfian draws of YCSB and the bank, strictly between 0 and 1.
     pub zipf: f64,
-    /// Seed of all draws; each thread derives its own.
+    /// Seed of all draws; each thread derives its own seed.
     pub seed: u64,
 }
 
 impl Spec {
-    /// The largest number of threads accepted.
+    /// Maximum number of threads.
     pub const MAX_THREADS: usize = 4_096;
 
-    /// One waiting thread, one second of warm-up, ten seconds measured, the workload's own data.
+    /// Returns the defaults: one waiting thread, one second of warm-up, ten seconds measured, the
+    /// workload's default data.
     #[must_use]
     pub fn new(workload: Workload) -> Self {
         Spec {
@@ -61,7 +62,7 @@ impl Spec {
         }
     }
 
-    /// Bytes of all loaded keys and values.
+    /// Returns the size of all loaded keys and values, in bytes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let scale = u64::from(self.scale);
@@ -77,28 +78,31 @@ impl Spec {
         records.saturating_mul(self.value_size as u64 + 8)
     }
 
-    /// About what one writing transaction puts into a log: the record size of a bare log beside it.
+    /// Returns the approximate log size of a writing transaction: the record size of a bare log to
+    /// compare with.
     #[must_use]
     pub fn log_record_bytes(&self) -> usize {
-        // Key, lengths and the transaction's own header.
+        // Key, lengths, and the header of the transaction.
         self.workload
             .writes()
             .saturating_mul(self.value_size.saturating_add(20))
     }
 
-    /// The workload with these parameters, ready to be loaded and run.
+    /// Returns the driver with these parameters, ready to be loaded and run.
     ///
     /// # Errors
-    /// [`BenchError::Option`] names the first parameter that makes no sense.
+    ///
+    /// [`BenchError::Option`] names the first invalid parameter.
     pub fn driver(&self) -> Result<Box<dyn Driver>, BenchError> {
         self.check()?;
         Ok(self.workload.driver(self))
     }
 
-    /// Whether the numbers make sense.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// [`BenchError::Option`] names the first that does not.
+    ///
+    /// [`BenchError::Option`] names the first invalid one.
     pub fn check(&self) -> Result<(), BenchError> {
         let range = |option, given: usize, from: usize, to: usize| {
             if (from..=to).contains(&given) {
@@ -113,7 +117,7 @@ impl Spec {
         };
         range("threads", self.threads, 1, Self::MAX_THREADS)?;
         range("in-flight", self.in_flight, 1, 1 << 20)?;
-        // Eight bytes of each value are a counter, so that no two writes are alike.
+        // Eight bytes of each value are a counter, so that all writes differ.
         range("value-size", self.value_size, 8, 16 << 20)?;
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         range("records", records, 1, 1 << 40)?;

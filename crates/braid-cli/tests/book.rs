@@ -1,12 +1,12 @@
-//! The book holds together: its links lead somewhere, among the sources and in the HTML that mdBook makes of
-//! `docs`, and its contents list every page. (That its Rust examples compile is a matter of doctests, see
+//! The book is consistent: its links have targets, among the sources and in the HTML that mdBook
+//! makes of `docs`, and its contents list every page. (Doctests compile its Rust examples, see
 //! `braiddb/src/lib.rs`.)
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pages beside those under `docs`.
+/// Pages outside of `docs`.
 const FRONT_PAGES: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 
 const BOOK: &str = "docs/";
@@ -16,7 +16,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The Markdown files in a folder and those below it, by their paths from the root.
+/// Returns the Markdown files in a folder and below it, by their paths from the root.
 fn pages_under(folder: &str) -> Vec<String> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(root().join(folder)).unwrap() {
@@ -36,7 +36,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The lines outside of fenced code.
+/// Returns the lines outside of fenced code.
 fn prose(text: &str) -> Vec<&str> {
     let fence_of = |line: &str| {
         let mark = line.chars().next().filter(|c| matches!(c, '`' | '~'))?;
@@ -62,7 +62,7 @@ fn prose(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A line without what stands between backticks.
+/// Returns a line without inline code.
 fn without_code(line: &str) -> String {
     let mut rest = line;
     let mut kept = String::new();
@@ -79,7 +79,7 @@ fn without_code(line: &str) -> String {
     kept + rest
 }
 
-/// Where the links and images of a page lead, as they are written there.
+/// Returns the targets of a page's links and images, as written.
 fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose(text) {
@@ -88,7 +88,7 @@ fn links(text: &str) -> Vec<String> {
             let target = behind.split([')', ' ']).next().unwrap_or_default();
             links.push(target.to_owned());
         }
-        // `[name]: target`, which other links of the page refer to.
+        // `[name]: target`, a definition that other links of the page refer to.
         if line.starts_with('[')
             && let Some((_, target)) = line.split_once("]: ")
         {
@@ -99,7 +99,7 @@ fn links(text: &str) -> Vec<String> {
     links
 }
 
-/// The anchors that GitHub (and mdBook) give to the headings of a page.
+/// Returns the anchors that GitHub (and mdBook) give to the headings of a page.
 fn anchors(text: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut anchors = Vec::new();
@@ -122,7 +122,8 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Lower case, spaces as hyphens, no other punctuation; of a link in it only the text.
+/// Converts a heading to an anchor: lower case, spaces as hyphens, no other punctuation; of a link
+/// only the text.
 fn anchor(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading.trim();
@@ -140,7 +141,8 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// The path from the root of what a page refers to by a relative path; `None` if it leads out of the project.
+/// Resolves a relative path in a page to a path from the root; `None` if it leads out of the
+/// project.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -156,13 +158,14 @@ fn resolve(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Whether a page of the book has in HTML what it refers to: mdBook makes a page of each Markdown file under `docs`
-/// but the contents, and copies other files, but nothing from outside and no list of a folder.
+/// Returns whether a target exists in the HTML: mdBook makes a page of each Markdown file under
+/// `docs` except the contents, and copies other files, but nothing from outside and no directory
+/// listing.
 fn is_in_html(path: &str, is_file: bool) -> bool {
     path.starts_with(BOOK) && path != CONTENTS && is_file
 }
 
-/// What is wrong with the links of a page. `exists`, `is_file` and `read` take paths from the root.
+/// Returns the broken links of a page. `exists`, `is_file` and `read` take paths from the root.
 fn broken(
     page: &str,
     text: &str,
@@ -230,7 +233,7 @@ fn the_contents_list_every_page_once() {
     assert_eq!(listed, pages, "left: in {CONTENTS}; right: the pages");
 }
 
-/// The paths of sources that a page names as code: words in backticks that begin with `crates/`.
+/// Returns the paths of sources that a page names: inline code that begins with `crates/`.
 fn named_sources(text: &str) -> Vec<String> {
     let spans = prose(text)
         .into_iter()
@@ -303,7 +306,7 @@ fn a_broken_link_is_noticed() {
         "[a](../../../../two.md)",
         "[a](/docs/two.md)",
         "[a]: three.md",
-        // There, but not in the HTML.
+        // The file exists, but not in the HTML.
         "[a](../../src/a.rs)",
         "[a](../../README.md)",
         "[a](../SUMMARY.md)",
@@ -317,7 +320,7 @@ fn a_broken_link_is_noticed() {
     assert_eq!(front("[a](src/b.rs)").len(), 1);
 }
 
-/// Names that decision 0025 replaced. Those that are also English words are named by their items.
+/// Names that decision 0025 replaced. Names that are also English words are listed by their items.
 const OLD_NAMES: &[&str] = &[
     "Bell",
     "BRAID_UNTIL_NUMBER",
@@ -366,7 +369,7 @@ const OLD_NAMES: &[&str] = &[
     "write_locks",
 ];
 
-/// The files below a folder that have names and prose: sources, pages and scripts.
+/// Returns the files below a folder that contain names and prose: sources, pages and scripts.
 fn texts_under(folder: &str) -> Vec<String> {
     const KINDS: [&str; 9] = ["rs", "md", "sh", "h", "c", "py", "pyi", "toml", "svg"];
     let mut texts = Vec::new();
@@ -386,7 +389,7 @@ fn texts_under(folder: &str) -> Vec<String> {
     texts
 }
 
-/// The identifiers of a text.
+/// Returns the identifiers of a text.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
 }

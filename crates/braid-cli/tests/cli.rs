@@ -1,4 +1,4 @@
-//! The `braid` binary as its users meet it.
+//! The `braid` binary, as users run it.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `braid bench compare`, run as a user would.
+//! `braid bench compare`, as users run it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +51,8 @@ fn a_small_comparison_from_one_end_to_the_other() {
         "{said}"
     );
 
-    // 2 repeats, 2 numbers of threads, 2 of commits in flight; the bare log only beside what writes.
+    // 2 repeats, 2 numbers of threads, 2 of commits in flight; the bare log only for workloads that
+    // write.
     let mut rows = csv_rows(&place("measurements.csv"));
     let count = |engine: &str, workload: &str| {
         let of = |row: &&BTreeMap<String, String>| {
@@ -68,7 +69,7 @@ fn a_small_comparison_from_one_end_to_the_other() {
         .map(|r| r["sequence"].parse::<usize>().unwrap())
         .collect();
     assert_eq!(order, (0..rows.len()).collect::<Vec<_>>());
-    // The second repeat begins with the other one.
+    // The second repeat begins with the other engine.
     let turns: Vec<_> = rows
         .chunks(4)
         .take(4)
@@ -94,7 +95,7 @@ fn a_small_comparison_from_one_end_to_the_other() {
         );
     }
 
-    // The report's headline is what the rows say.
+    // The report's headline agrees with the rows.
     let page = fs::read_to_string(place("report.html")).unwrap();
     let mut rates: Vec<f64> = rows
         .iter_mut()
@@ -140,7 +141,7 @@ fn a_small_comparison_from_one_end_to_the_other() {
         );
     }
 
-    // Nothing is overwritten, but drawn again where that is asked for.
+    // Results are not overwritten, but can be redrawn.
     let output = run(small);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -200,7 +201,7 @@ fn loads_are_compared_from_empty_databases() {
     }
 }
 
-/// The lines of a file without quotes, by the names in its first.
+/// Returns the rows of a file without quotes, by the names in its first line.
 fn csv_rows(path: &Path) -> Vec<BTreeMap<String, String>> {
     let table = fs::read_to_string(path).unwrap();
     let mut lines = table.lines().map(|line| line.split(',').map(str::to_owned));

@@ -1,5 +1,5 @@
-//! Messages read well: every error of the workspace and every help text keeps the rules for them, checked in the
-//! sources and in what the binary prints.
+//! Messages read well: every error of the workspace and every help text follows the rules, which
+//! are checked in the sources and in the output of the binary.
 
 mod common;
 
@@ -24,7 +24,7 @@ const PRIVATE_WORDS: [&str; 12] = [
     "whereof",
 ];
 
-/// What precedes a string literal that no user meets.
+/// Code before string literals that no user sees.
 const INTERNAL: [&str; 9] = [
     "coverage_point(",
     "reach_if(",
@@ -37,7 +37,7 @@ const INTERNAL: [&str; 9] = [
     "feature =",
 ];
 
-/// Sources whose messages users meet; the simulator's are for the people who develop it.
+/// Sources whose messages users see; those of the simulator are for developers.
 const SOURCES: [&str; 10] = [
     "crates/braiddb/src",
     "crates/braiddb-derive/src",
@@ -71,14 +71,14 @@ fn is_test(path: &Path) -> bool {
     name == "tests" || name.ends_with("_tests") || name == "fuzzing"
 }
 
-/// A string literal, and the code before it in its source.
+/// A string literal, and the code before it.
 struct Literal {
     before: String,
     text: String,
 }
 
 impl Literal {
-    /// Whether it belongs to an attribute of `thiserror`.
+    /// Returns whether it belongs to an attribute of `thiserror`.
     fn is_error(&self) -> bool {
         self.before.ends_with("#[error(")
     }
@@ -88,8 +88,8 @@ impl Literal {
     }
 }
 
-/// The string literals of a source before its tests. Knows comments, escapes and characters, as far as the sources
-/// of this workspace use them.
+/// Returns the string literals of a source before its tests. Handles comments, escapes and
+/// characters, as far as the sources of this workspace use them.
 fn literals(source: &str) -> Vec<Literal> {
     let end = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test"]
         .iter()

@@ -1,5 +1,5 @@
-//! What package registries and users of the built programs see of each crate: where it comes from, its licences, and
-//! example programs that do not overwrite each other; the manual pages and completions of the command line.
+//! Properties of the packages for registries and users: origin, licences, example programs that do
+//! not overwrite each other; manual pages and completions of the command line.
 
 use std::collections::BTreeMap;
 use std::fs;

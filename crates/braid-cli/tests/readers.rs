@@ -1,4 +1,4 @@
-//! The commands that only read, next to a process that has the database open for writing: this one.
+//! Read-only commands next to a process that has the database open for writing: this one.
 
 #![cfg(target_os = "linux")]
 
@@ -64,7 +64,8 @@ fn commands_that_read_work_next_to_a_writer() {
     db.close().unwrap();
 }
 
-/// The writer alone acknowledges; the command prints from there, and says what to do instead of acknowledging.
+/// Only the writer acknowledges; the command prints the changes after the acknowledged position,
+/// and says what to do instead of acknowledging.
 #[test]
 fn a_feed_is_read_next_to_a_writer() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use common::{braid, expect_code, stderr, stdout};
 type Plan = BTreeMap<String, (&'static str, &'static str, BTreeMap<Vec<u8>, Vec<u8>>)>;
 type Tables = Vec<(String, String, String, Vec<(Bytes, Bytes)>)>;
 
-/// Everything that a database holds: names, types, encoded entries.
+/// Returns the contents of a database: names, types, encoded entries.
 fn contents(dir: &Path) -> Tables {
     let db = Database::open(dir).unwrap();
     let snapshot = db.snapshot();
@@ -107,7 +107,7 @@ fn what_is_exported_is_imported() {
         );
         assert_eq!(contents(&to), expected);
         assert_eq!(options(&Database::open(&to).unwrap()), expected_options);
-        // A table that holds what is no valid encoding is refused by CSV.
+        // CSV refuses a table with bytes that are not a valid encoding.
         for (name, ..) in &expected {
             let file = place.path().join("one.csv");
             let csv = ["--format", "csv"];
@@ -146,7 +146,7 @@ fn keys(place: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// Six entries, of which the line given is bad.
+/// Returns six entries, of which the given line is malformed.
 fn lines(bad: &str) -> String {
     let mut out =
         String::from("{\"table\":\"t\",\"key_type\":\"u64\",\"value_type\":\"string\"}\n");
@@ -235,7 +235,7 @@ fn csv_from_elsewhere_is_given_its_types() {
         "{}",
         stderr(&output)
     );
-    // The line is that of the file, not the record's number.
+    // The line number in the file, not the number of the record.
     let (_place, output) = import("key,value\n7,\"a\nb\"\nx,z\n", &types);
     expect_code(&output, 1);
     assert!(

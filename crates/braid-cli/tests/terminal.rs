@@ -1,4 +1,4 @@
-//! `braid shell` as a person meets it: at a terminal, with its line editor.
+//! `braid shell` at a terminal, with its line editor.
 
 #![cfg(target_os = "linux")]
 
@@ -8,14 +8,14 @@ use std::process::Command;
 
 use rexpect::session::{PtySession, spawn_command};
 
-/// What a session may take, in milliseconds, before it counts as stuck.
+/// Maximum duration of a session in milliseconds, after which it counts as stuck.
 const PATIENCE: u64 = 60_000;
 
 const PROMPT: &str = "braid> ";
 const IN_TRANSACTION: &str = "braid (transaction)> ";
 const UP: &str = "\x1b[A";
 const ENTER: &str = "\r";
-/// Ends a line that is empty, and with it the session.
+/// Ends an empty line, and with it the session.
 const END: char = 'd';
 
 /// A shell over the database `db` of a place that is also the person's home.
@@ -42,7 +42,7 @@ impl Shell {
         shell
     }
 
-    /// What comes before `text`, which must come.
+    /// Waits for `text`; returns the output before it.
     #[track_caller]
     fn expect(&mut self, text: &str) -> String {
         match self.terminal.exp_string(text) {
@@ -56,7 +56,7 @@ impl Shell {
         self.terminal.flush().unwrap();
     }
 
-    /// Enters a line; returns what is shown up to the prompt behind it, the echo first.
+    /// Enters a line; returns the output up to the next prompt, beginning with the echo.
     #[track_caller]
     fn enter(&mut self, line: &str, prompt: &str) -> String {
         self.keys(line);
@@ -64,7 +64,7 @@ impl Shell {
         self.expect(prompt)
     }
 
-    /// Ends the session from the keyboard; returns its last words and its exit code.
+    /// Ends the session from the keyboard; returns its remaining output and its exit code.
     fn end(mut self) -> (String, String) {
         self.terminal.send_control(END).unwrap();
         let last = self.expect("exit code ");
@@ -143,7 +143,7 @@ fn an_interrupt_drops_the_line_and_nothing_else() {
     assert!(!shown.contains("no command"), "{shown:?}");
     let shown = shell.enter("get ages ada", PROMPT);
     assert!(shown.contains("36"), "{shown:?}");
-    // It was never entered, so it is not remembered either.
+    // The line was never entered, so it is not in the history.
     shell.keys(&UP.repeat(3));
     shell.expect("put ages ada 36");
     shell.terminal.send_control('c').unwrap();

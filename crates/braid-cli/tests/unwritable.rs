@@ -1,6 +1,6 @@
-//! The commands that only read, where nothing can be written: on a full file system and on one that is mounted
-//! read-only, of a database that was closed and of one whose process was killed. Needs the right to mount; says so and
-//! passes without.
+//! Read-only commands where nothing can be written: on a full file system and on one that is
+//! mounted read-only, with a database that was closed and one whose process was killed. Needs
+//! permission to mount; otherwise the test says so and passes.
 
 #![cfg(target_os = "linux")]
 
@@ -20,7 +20,8 @@ use mounts::{Ballast, Mount};
 
 const ROWS: u64 = 50;
 
-/// A database that was closed, and its files as they were before: those that a killed process leaves.
+/// Creates a database that was closed, and a copy of its files from before: those that a killed
+/// process leaves.
 fn databases(dir: &Path) {
     let path = dir.join("closed");
     let db = Database::builder()
@@ -109,7 +110,7 @@ fn all_that_only_reads_works_where_nothing_can_be_written() {
     remount(place, "rw");
 }
 
-/// A command that only reads leaves the directory as it is, however often it runs.
+/// A read-only command leaves the directory unchanged, however often it runs.
 #[test]
 fn a_database_does_not_grow_by_being_looked_at() {
     let dir = tempfile::tempdir().unwrap();

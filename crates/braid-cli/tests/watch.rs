@@ -1,4 +1,4 @@
-//! `braid stat` for machines and for those who watch.
+//! `braid stat` for programs and for monitoring.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};

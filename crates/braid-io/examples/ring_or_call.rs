@@ -1,4 +1,5 @@
-//! Which is cheaper, io_uring or the plain system call? The figures behind the choices of `uring.rs`.
+//! Compares the cost of io_uring and of plain system calls. The figures justify the choices in
+//! `uring.rs`.
 //!
 //! `cargo run --profile fat -p braid-io --example ring_or_call -- DIRECTORY [SECONDS_EACH]`
 
@@ -18,7 +19,8 @@ mod linux {
     const BLOCKS: u64 = 16 * 1024;
     const DEPTH: usize = 64;
 
-    /// Repeats `operation`, which counts as `ops`, for a while; prints the rate, latency and cost.
+    /// Repeats `operation`, which counts as `ops` operations, for a while; prints the rate, latency
+    /// and cost.
     fn time(name: &str, each: Duration, ops: usize, mut operation: impl FnMut(u64)) {
         let mut nanos = Vec::with_capacity(1 << 20);
         let cpu = cpu_time();
@@ -48,13 +50,13 @@ mod linux {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: the pointer is to a timespec of ours.
+        // SAFETY: the pointer is to a local timespec.
         let rc = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
         assert_eq!(rc, 0);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
-    /// Submits, waits for all, and panics if any is short.
+    /// Submits, waits for all operations, and panics if any is short.
     fn submit(ring: &mut IoUring, entries: &[io_uring::squeue::Entry], bytes: usize) {
         // SAFETY: the callers' buffers live until the completions are reaped below.
         unsafe {
@@ -113,7 +115,7 @@ mod linux {
         };
         // SAFETY: the memory lives until the ring is dropped, at the end of this function.
         unsafe { ring.submitter().register_buffers(&[iovec])? };
-        // In range of the allocation, `i` is below DEPTH.
+        // Within the allocation, because `i` is below DEPTH.
         let slot = |i: usize| base.wrapping_add(i * BLOCK);
         let durable = rustix::io::ReadWriteFlags::DSYNC;
         let block = AlignedBuf::new(BLOCK);

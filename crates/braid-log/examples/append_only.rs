@@ -1,4 +1,4 @@
-//! Several threads append and wait; then the log is opened again and counted.
+//! Several threads append and wait; then the log is reopened and its events are counted.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Measures the log alone: `log_bench [MODE] [THREADS] [K] [SECONDS] [DIR]`.
 //!
-//! MODE is `block` (every commit waits), `async` (K tickets outstanding a thread) or `hot` (append
-//! only, never waits). Without DIR the device is memory. Environment: `STRANDS`, `LANES`, `INFLIGHT`,
-//! `BYTES` of payload; with `KEEP=1` nothing is released, and recovery is measured at the end.
+//! MODE is `block` (every commit waits), `async` (K tickets in flight per thread) or `hot` (append
+//! only, never waits). Without DIR, the device is in memory. Environment: `STRANDS`, `LANES`,
+//! `INFLIGHT`, and `BYTES` of payload. With `KEEP=1` nothing is released, and recovery is measured
+//! at the end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, MemoryDevice, OpenMode};
 use braid_log::{Log, LogOptions};
 
-/// A directory through direct, synchronous writes; just enough for a measurement.
+/// A directory with direct, synchronous writes; only what a measurement needs.
 #[derive(Debug)]
 struct Directory(PathBuf);
 
@@ -205,7 +206,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 })
             })
             .collect();
-        // Checkpoints that cover everything, so that segments are recycled.
+        // Checkpoints of everything, so that segments are recycled.
         while begun.elapsed() < Duration::from_secs_f64(seconds) {
             std::thread::sleep(Duration::from_millis(50));
             if !keep {

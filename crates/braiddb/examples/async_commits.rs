@@ -1,4 +1,4 @@
-//! Commits that are awaited: many tasks of one thread, each waiting for its own transaction to be durable.
+//! Awaited commits: many tasks of one thread, each waiting for its own transaction to be durable.
 //!
 //! ```sh
 //! cargo run -p braiddb --example async_commits
@@ -13,8 +13,8 @@ use futures_lite::future;
 
 const TASKS: u32 = 200;
 
-/// Everything up to the ticket runs on this thread at once, in memory: locking, writing, committing. Only
-/// the wait for the device is awaited, and all tasks share the device's flushes.
+/// Locking, writing and committing run on this thread at once, in memory. Only the wait for
+/// durability is awaited, and all tasks share the device's flushes.
 async fn register(db: &Database, users: &Table<u32, String>, id: u32) -> Result<Commit> {
     let mut tx = db.begin();
     tx.insert(users, &id, &format!("user {id}"))?;

@@ -1,4 +1,4 @@
-//! Several threads move money between the same accounts; none of it is lost or made.
+//! Several threads transfer money between the same accounts; the total stays the same.
 //!
 //! ```sh
 //! cargo run -p braiddb --example bank
@@ -11,15 +11,15 @@ const START: i64 = 100;
 const THREADS: u64 = 4;
 const TRANSFERS: u32 = 50;
 
-/// What a transfer came to.
+/// Outcome of a transfer.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,
     NotEnough,
 }
 
-/// Moves money, if there is enough. `get_for_update` lets those who want the same account queue, instead of
-/// running again.
+/// Transfers money, if there is enough. With `get_for_update`, transactions that need the same
+/// account queue instead of conflicting.
 fn transfer(
     tx: &mut Transaction,
     accounts: &Table<u32, i64>,
@@ -47,10 +47,10 @@ fn work(db: &Database, accounts: &Table<u32, i64>, seed: u64) -> Result<u32> {
     for _ in 0..TRANSFERS {
         let (from, to) = (rng.u32(..ACCOUNTS), rng.u32(..ACCOUNTS));
         let amount = rng.i64(1..150);
-        // Runs again after a conflict: two transfers in opposite directions, say.
+        // Retries after a conflict, for example of two transfers in opposite directions.
         let outcome = db.transact(|tx| transfer(tx, accounts, from, to, amount))?;
         done += u32::from(outcome == Outcome::Done);
-        // Whoever adds up, at any moment, finds every coin.
+        // The sum is correct at any moment.
         assert_eq!(total(db, accounts)?, i64::from(ACCOUNTS) * START);
     }
     Ok(done)

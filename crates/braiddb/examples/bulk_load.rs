@@ -1,13 +1,15 @@
-//! How fast a table is loaded, beside a plain sequential write of as many bytes to the same disk.
+//! Compares the speed of a bulk load with a plain sequential write of as many bytes to the same
+//! disk.
 //!
 //! ```sh
 //! cargo run --profile fat -p braiddb --example bulk_load -- [DIRECTORY [ENTRIES [VALUE_BYTES]]]
 //! ```
 //!
-//! By default 1,000,000 entries with values of 1,000 bytes, five times each, in turn; the medians count.
-//! The plain write goes past the system's cache, a megabyte at a time, four at once, and ends with a sync.
-//! The bytes of keys and values count, and beside them those of the data file: eight such entries do not quite
-//! fit a page, so seven of them take it.
+//! By default it loads 1,000,000 entries with values of 1,000 bytes and writes as many bytes, five
+//! times each, alternating, and prints the medians. The plain write bypasses the page cache, in
+//! writes of a megabyte, four at a time, and ends with a sync. The program prints the bytes of keys
+//! and values, and those of the data file: eight such entries do not quite fit in a page, so a page
+//! contains seven.
 
 use std::error::Error;
 use std::path::Path;
@@ -24,7 +26,7 @@ fn plain_write(directory: &Path, bytes: u64) -> Result<Duration, Box<dyn Error>>
     let device = braid_io::open_directory(directory, DeviceChoice::Auto)?;
     let file = device.open("plain", OpenMode::CreateNew)?;
     let mut buf = AlignedBuf::new(CHUNK);
-    // Not zeroes, which some devices treat better than data.
+    // Not zeroes, which some devices handle faster than data.
     let mut rng = fastrand::Rng::with_seed(1);
     rng.fill(&mut buf);
     let began = Instant::now();
@@ -43,7 +45,7 @@ fn plain_write(directory: &Path, bytes: u64) -> Result<Duration, Box<dyn Error>>
     Ok(took)
 }
 
-/// How long the load takes, and how many bytes the data file has then.
+/// Returns the duration of the load, and the size of the data file afterwards.
 fn load(directory: &Path, entries: u64, value: &[u8]) -> Result<(Duration, u64), Box<dyn Error>> {
     let db = Database::open(directory.join("db"))?;
     let began = Instant::now();

@@ -1,12 +1,12 @@
-//! A fixed number of each operation, for counting the instructions that one takes:
+//! Runs a fixed number of each operation, for counting its instructions:
 //!
 //! ```text
 //! scripts/instructions.sh show [PROTOCOL]
 //! ```
 //!
-//! runs it under callgrind, which counts only what happens within [`measured`] and writes a total each time
-//! that this returns; the lines printed here say what the totals are of, in the same order. One thread, one
-//! fixed seed, no threads of the database's own, a device in memory: so the counts repeat.
+//! runs it under callgrind, which counts only within [`measured`] and writes a total each time that
+//! function returns. The lines printed here name the totals, in the same order. The counts repeat
+//! exactly: one thread, a fixed seed, no background threads, a device in memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use braid::{Bytes, Database, MemoryDevice, Protocol, Readable, Table, Ticket};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const RECORDS: u64 = 65_536;
-/// Writes of a transaction where its beginning and end are not what is counted.
+/// Number of writes of a transaction whose beginning and end are not counted.
 const BATCH: u64 = 1_024;
 const IN_FLIGHT: usize = 1_000;
 const COMMITS: u64 = 20_000;
-/// As much log as all operations write.
+/// Amount of log that all operations write.
 const LOG_BYTES: u64 = 192 << 20;
 const VALUE: [u8; 100] = [7; 100];
 
@@ -30,7 +30,7 @@ fn main() -> Outcome {
         Some(name) => name.parse()?,
         None => Protocol::default(),
     };
-    // Log files are made before anything is counted.
+    // Create the log files before anything is counted.
     let (db, table) = open(&MemoryDevice::new(), protocol, LOG_BYTES)?;
     let mut rng = fastrand::Rng::with_seed(1);
 
@@ -95,28 +95,28 @@ fn main() -> Outcome {
     })?;
     db.close()?;
 
-    // A database whose process ended without a word: all it has is its log.
+    // The database of a process that was killed: it has only its log.
     let device = MemoryDevice::new();
     let (db, table) = open(&device, protocol, 0)?;
     in_flight(&db, &table, RECORDS, &mut rng)?;
     std::mem::forget(db);
     count("recovery", RECORDS, || {
         let (db, _) = open(&device, protocol, 0)?;
-        // With the creation of the table.
+        // Including the creation of the table.
         assert!(db.recovery().transactions > RECORDS);
         std::mem::forget(db);
         Ok(())
     })
 }
 
-/// Runs `operation` where callgrind counts and says how many operations it was.
+/// Runs `operation` while callgrind counts, and prints its number of operations.
 fn count(name: &str, operations: u64, mut operation: impl FnMut() -> Outcome) -> Outcome {
     measured(&mut operation)?;
     println!("{name} {operations}");
     Ok(())
 }
 
-/// What callgrind knows by this name.
+/// The function that callgrind selects by name.
 #[inline(never)]
 fn measured(operation: &mut dyn FnMut() -> Outcome) -> Outcome {
     black_box(operation)()
@@ -129,7 +129,7 @@ fn open(
 ) -> Result<(Database, Table<u64, Bytes>), braid::Error> {
     let db = Database::builder()
         .protocol(protocol)
-        // As many on every machine.
+        // The same number on every machine.
         .strands(2)
         .preallocated_log_bytes(log_bytes)
         .background_threads(false)
@@ -140,7 +140,7 @@ fn open(
     Ok((db, table))
 }
 
-/// [`RECORDS`] writes, many of them in each transaction.
+/// Makes [`RECORDS`] writes, many of them in each transaction.
 fn in_batches(
     db: &Database,
     mut write: impl FnMut(u64, &mut braid::Transaction) -> Outcome,
@@ -153,7 +153,7 @@ fn in_batches(
     Ok(())
 }
 
-/// Updates of one record each, many of them waiting for one flush.
+/// Updates one record per transaction, with many transactions waiting for one flush.
 fn in_flight(
     db: &Database,
     table: &Table<u64, Bytes>,

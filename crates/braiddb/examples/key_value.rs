@@ -1,4 +1,4 @@
-//! The basics: a table, writes, reads, ranges, and opening again.
+//! The basics: a table, writes, reads, ranges, and reopening.
 //!
 //! ```sh
 //! cargo run -p braiddb --example key_value
@@ -12,7 +12,7 @@ pub(crate) fn main() -> Result<()> {
     let db = Database::open(directory.path())?;
     let capitals: Table<String, String> = db.open_table("capitals")?;
 
-    // A transaction is there as a whole or not at all, and on the disk when `commit` returns.
+    // A transaction is atomic, and durable when `commit` returns.
     let mut tx = db.begin();
     tx.insert(&capitals, "France", "Paris")?;
     tx.insert(&capitals, "Finland", "Helsinki")?;
@@ -22,7 +22,7 @@ pub(crate) fn main() -> Result<()> {
     assert_eq!(db.get(&capitals, "Peru")?.as_deref(), Some("Lima"));
     assert_eq!(db.get(&capitals, "Atlantis")?, None);
 
-    // A snapshot stays as it is while others write.
+    // A snapshot does not change while others write.
     let snapshot = db.snapshot();
     db.transact(|tx| tx.remove(&capitals, "Peru"))?;
     for entry in snapshot.prefix(&capitals, "F")? {

@@ -1,4 +1,4 @@
-//! A durable queue that several consumers take jobs from, each job once.
+//! A durable queue with several consumers, each of which takes a job once.
 //!
 //! ```sh
 //! cargo run -p braiddb --example queue
@@ -12,10 +12,10 @@ use braid::{Database, Readable, Result, Table, Transaction};
 const JOBS: u32 = 100;
 const CONSUMERS: usize = 4;
 
-/// Jobs by ticket number, in the order in which they came.
+/// Jobs by ticket number, in the order of arrival.
 struct Queue {
     jobs: Table<u64, String>,
-    /// The next ticket number.
+    /// Next ticket number.
     next: Table<String, u64>,
 }
 
@@ -34,8 +34,8 @@ impl Queue {
         Ok(number)
     }
 
-    /// Takes the oldest job; `None` if there is none. Two consumers may have found the same one, but the
-    /// lock lets the second look only when the first has taken it.
+    /// Takes the oldest job; `None` if there is none. Two consumers may find the same job, but the
+    /// lock lets the second one read it only after the first one has taken it.
     fn pop(&self, tx: &mut Transaction, from: u64) -> Result<Option<(u64, String)>> {
         let oldest = tx.range(&self.jobs, from..)?.next().transpose()?;
         let Some((number, _)) = oldest else {
@@ -48,10 +48,10 @@ impl Queue {
 
 fn consume(db: &Database, queue: &Queue, produced: &AtomicU32) -> Result<Vec<(u64, String)>> {
     let mut done = Vec::new();
-    // Jobs below are gone: there is no need to pass over what is left of them.
+    // Jobs below are gone; starting here avoids scanning their removed entries.
     let mut from = 0;
     loop {
-        // Before looking: whoever then finds nothing has not missed anything.
+        // Read this before the queue: a consumer that then finds no job has not missed one.
         let all_there = produced.load(Ordering::Acquire) == JOBS;
         match db.transact(|tx| queue.pop(tx, from))? {
             Some((number, job)) => {

@@ -1,4 +1,5 @@
-//! Finding records by something else than their key: an index that is a table, kept by the same transactions.
+//! Finds records by something other than their key: an index is a table that the same transactions
+//! maintain.
 //!
 //! ```sh
 //! cargo run -p braiddb --example secondary_index
@@ -9,11 +10,11 @@ use braid::{Database, Readable, Result, Table, Transaction};
 /// People by number, and their numbers by city.
 struct People {
     by_id: Table<u64, String>,
-    /// All numbers of one city lie together, in order. There is nothing to say of them.
+    /// All numbers of a city are adjacent and ordered. The value is empty.
     by_city: Table<(String, u64), ()>,
 }
 
-/// "name, city", as they are stored.
+/// Returns the city of a stored "name, city".
 fn city_of(person: &str) -> &str {
     person.split_once(", ").map_or("", |(_, city)| city)
 }
@@ -26,7 +27,7 @@ impl People {
         })
     }
 
-    /// Writes a person, and what the index says of them, or nothing of both.
+    /// Writes a person and the index entry, both or neither.
     fn put(&self, tx: &mut Transaction, id: u64, name: &str, city: &str) -> Result<()> {
         let person = format!("{name}, {city}");
         if let Some(before) = tx.replace(&self.by_id, &id, &person)? {
@@ -43,7 +44,7 @@ impl People {
         Ok(true)
     }
 
-    /// Works in a transaction and in a snapshot alike.
+    /// Works with a transaction and with a snapshot.
     fn of_city(&self, reader: &impl Readable, city: &str) -> Result<Vec<String>> {
         let mut people = Vec::new();
         for entry in reader.prefix(&self.by_city, &(city,))? {

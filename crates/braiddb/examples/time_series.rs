@@ -1,5 +1,5 @@
-//! Measurements by sensor and time: loaded in bulk, appended to, read by range, compressed, and gone after a
-//! while.
+//! Measurements by sensor and time: loaded in bulk, appended, read by range, compressed, and
+//! expired.
 //!
 //! ```sh
 //! cargo run -p braiddb --example time_series
@@ -14,10 +14,10 @@ use braid::{Compression, Database, Readable, Result, Table, TableOptions};
 const HOUR: u64 = 3_600;
 const DAY: u64 = 24 * HOUR;
 
-/// By sensor, and each sensor's by time, in seconds.
+/// Key: sensor, then time in seconds.
 type Series = Table<(u32, u64), String>;
 
-/// How many measurements a sensor has in a stretch of time, and the newest.
+/// Returns the number of a sensor's measurements in a period, and the newest one.
 fn look(
     reader: &impl Readable,
     series: &Series,
@@ -35,7 +35,7 @@ fn look(
 // Not private, so that a test can run it.
 pub(crate) fn main() -> Result<()> {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    // A clock of our own, since nobody wants to wait for a week.
+    // A simulated clock, so that the example does not take a week.
     let now = Arc::new(AtomicU64::new(1_000 * DAY));
     let clock = now.clone();
     let db = Database::builder()
@@ -47,7 +47,7 @@ pub(crate) fn main() -> Result<()> {
         compression: Compression::Lz4,
         time_to_live: Some(Duration::from_secs(7 * DAY)),
     };
-    // A day's measurements that are there already, in order, past the log.
+    // Existing measurements of a day, loaded in order without the log.
     let began = now.load(Ordering::Relaxed);
     let mut loader = db.bulk_load_with::<(u32, u64), String>("series", options)?;
     for sensor in 0..20 {
@@ -65,7 +65,7 @@ pub(crate) fn main() -> Result<()> {
         db.snapshot().iter(&series)?.count()
     );
 
-    // Three days later, one more of each sensor.
+    // Three days later, one more measurement of each sensor.
     now.fetch_add(3 * DAY, Ordering::Relaxed);
     db.transact(|tx| {
         (0..20).try_for_each(|sensor| {
@@ -75,7 +75,7 @@ pub(crate) fn main() -> Result<()> {
     let (count, newest) = look(&db.snapshot(), &series, 7, began + 12 * HOUR)?;
     assert_eq!((count, &newest[..]), (73, "{\"celsius\": 21}"));
 
-    // And when the first ones' week is over:
+    // After a week, the first measurements have expired.
     now.fetch_add(5 * DAY, Ordering::Relaxed);
     assert_eq!(look(&db.snapshot(), &series, 7, 0)?.0, 1);
     let removed = db.remove_expired()?;

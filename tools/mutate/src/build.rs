@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::points::{Point, Rewritten, rewrite};
 use crate::{Places, chosen};
 
-/// Mutated without an argument: the commit, its locks and versions, recovery, the log's protocols, flushes and
-/// scans, and the checkpoint.
+/// Files that are mutated by default: the commit, its locks and versions, recovery, the log's
+/// protocols, flushes and scans, and the checkpoint.
 pub const CORE: &[&str] = &[
     "crates/braiddb/src/txn/commit.rs",
     "crates/braiddb/src/locks/table.rs",
@@ -45,7 +45,7 @@ pub const CORE: &[&str] = &[
     "crates/braid-store/src/checkpoint.rs",
 ];
 
-/// Gets another module.
+/// Gets an additional module.
 const RT: &str = "crates/braid-rt/src/lib.rs";
 
 const RUNNER: &[&str] = &[
@@ -77,8 +77,8 @@ fn cargo(places: &Places) -> Command {
     cargo
 }
 
-/// Copies tracked and new files but those that are `rewritten`; leaves those alone that did not change, so that
-/// cargo builds less.
+/// Copies tracked and new files, except those that are `rewritten`, and leaves unchanged files
+/// alone, so that cargo rebuilds less.
 fn copy(places: &Places, rewritten: &[String]) {
     let listed = Command::new("git")
         .current_dir(&places.workspace)
@@ -182,7 +182,7 @@ fn check(places: &Places, sources: &[Source]) -> BTreeSet<usize> {
     wrong
 }
 
-/// The innermost point around a place of the rewritten text.
+/// Returns the innermost point around a position of the rewritten text.
 fn at_fault(sources: &[Source], span: &Value) -> Option<usize> {
     let file = span["file_name"].as_str()?;
     let source = sources.iter().find(|source| source.name == file)?;
@@ -204,7 +204,8 @@ fn at_fault(sources: &[Source], span: &Value) -> Option<usize> {
         .map(|(id, ..)| *id)
 }
 
-/// The deletions between an error's places, of drops if there are any: a guard lives longer without its drop.
+/// Returns the deletions between an error's positions, of drops if there are any: a guard lives
+/// longer without its drop.
 fn deletions_around(sources: &[Source], spans: &Value) -> Vec<usize> {
     let spans: Vec<&Value> = spans.as_array().into_iter().flatten().collect();
     let file = spans.first().and_then(|span| span["file_name"].as_str());
@@ -279,7 +280,7 @@ pub fn build(places: &Places, arguments: &[String]) {
             )
         })
         .collect();
-    // Results of other points are worth nothing.
+    // Results of other points have no meaning.
     if fs::read_to_string(places.file("points.tsv")).ok().as_ref() != Some(&points) {
         let _ = fs::remove_file(places.file("results.tsv"));
     }

@@ -1,4 +1,5 @@
-//! Mutants of the build: the tool adds this module to its copy of `braid-rt`. `COUNT` stands at its end.
+//! Mutants of the build: the tool adds this module to its copy of `braid-rt`, with `COUNT` at its
+//! end.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -10,31 +11,32 @@ pub fn choose(id: usize) {
     CHOSEN.store(id, Ordering::Relaxed);
 }
 
-/// The mutants that would have made a difference since the last call, as far as one step tells.
+/// Returns the mutants that would have made a difference since the last call, as far as a single
+/// step shows.
 pub fn take_hits() -> Vec<usize> {
     (0..COUNT).filter(|&id| HITS[id].swap(0, Ordering::Relaxed) != 0).collect()
 }
 
-/// Whether the mutant is chosen.
+/// Returns whether the mutant is chosen.
 #[inline]
 pub fn is(id: usize) -> bool {
     HITS[id].store(1, Ordering::Relaxed);
     CHOSEN.load(Ordering::Relaxed) == id
 }
 
-/// One of two values; they differ where the mutant makes a difference.
+/// Returns one of two values; they differ where the mutant makes a difference.
 #[inline]
 pub fn pick(id: usize, original: bool, mutated: bool) -> bool {
     if original == mutated { original } else { original ^ is(id) }
 }
 
-/// A condition, false with the mutant `id`, true with the next one.
+/// Returns a condition: false with the mutant `id`, true with the next one.
 #[inline]
 pub fn cond(id: usize, original: bool) -> bool {
     if original { !is(id) } else { is(id + 1) }
 }
 
-/// A condition, false with the mutant.
+/// Returns a condition: false with the mutant.
 #[inline]
 pub fn only_if(id: usize, original: bool) -> bool {
     original && !is(id)
@@ -60,7 +62,7 @@ extern "C" fn end() {
     }
 }
 
-// SAFETY: `begin` needs nothing of what is set up later.
+// SAFETY: `begin` uses nothing that is initialized later.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;

@@ -1,8 +1,8 @@
 //! Mutation testing of the engine with mutant schemata (Untch, Offutt, Harrold, ISSTA 1993).
 //!
-//! A copy of the workspace holds every mutant at once: each mutation point has both variants, and a number chosen at
-//! run time decides which one is executed. So there is one build, not one per mutant. `docs/testing.md` describes
-//! the stages.
+//! A copy of the workspace contains every mutant: each mutation point has both variants, and a
+//! number chosen at run time decides which one is executed. So there is one build, not one per
+//! mutant. `docs/testing.md` describes the stages.
 
 mod build;
 mod chosen {
@@ -32,11 +32,11 @@ options: --jobs N        run N mutants at a time (1)
          --no-tests      run no test binaries
          --again         run also the mutants that survived before";
 
-/// Where everything is.
+/// Directories of the tool.
 pub struct Places {
     /// The workspace that is copied.
     pub workspace: PathBuf,
-    /// What the tool makes.
+    /// Output of the tool.
     pub output: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Mutation points of a source file, and the text that holds both variants of each.
+//! Mutation points of a source file, and the text with both variants of each.
 
 use proc_macro2::Span;
 use quote::ToTokens;
@@ -23,7 +23,7 @@ const UNCHECKED: &[&str] = &[
 pub struct Point {
     pub id: usize,
     pub line: usize,
-    /// The function it is in.
+    /// Function that contains the point.
     pub function: String,
     pub what: String,
 }
@@ -31,7 +31,7 @@ pub struct Point {
 #[derive(Debug)]
 struct Edit {
     at: usize,
-    /// Bytes of the source that the text replaces.
+    /// Number of bytes of the source that the text replaces.
     removes: usize,
     opens: bool,
     /// Position in a pre-order walk: an outer expression opens first and closes last.
@@ -52,9 +52,9 @@ pub struct Walk<'a> {
     order: usize,
     disabled: &'a dyn Fn(usize) -> bool,
     edits: Vec<Edit>,
-    /// The type whose `impl` is around, with `::` behind it.
+    /// Type of the surrounding `impl`, followed by `::`.
     of: String,
-    /// The function around.
+    /// Surrounding function.
     function: String,
     pub points: Vec<Point>,
 }
@@ -110,7 +110,7 @@ fn tokens(of: &impl ToTokens) -> String {
     of.to_token_stream().to_string()
 }
 
-/// Whether this is one of the named mutants, or asks for one.
+/// Returns whether this is one of the named mutants, or tests for one.
 fn is_named_mutant(expr: &Expr) -> bool {
     match expr {
         Expr::Macro(called) => tokens(&called.mac.path).contains("mutant"),
@@ -141,7 +141,8 @@ impl Walk<'_> {
         (range.start, range.end)
     }
 
-    /// Numbers `whats.len()` mutants of one place; returns the first number, unless the place is disabled.
+    /// Numbers `whats.len()` mutants of one place; returns the first number, unless the place is
+    /// disabled.
     fn place(&mut self, span: Span, whats: &[String]) -> Option<usize> {
         let id = self.next;
         self.next += whats.len();
@@ -194,7 +195,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A condition that is always true, or always false.
+    /// Mutates a condition to always true, or always false.
     fn condition(&mut self, cond: &Expr, may_be_true: bool) {
         if is_named_mutant(cond) || matches!(cond, Expr::Lit(_)) {
             return;
@@ -299,7 +300,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A function that returns at once.
+    /// Mutates a function to return at once.
     fn body(&mut self, name: &str, output: &ReturnType, block: &Block) {
         self.function = format!("{}{name}", self.of);
         let values: &[&str] = match output {
@@ -314,7 +315,7 @@ impl Walk<'_> {
                 _ => return,
             },
         };
-        // What the function returns anyway is no mutant.
+        // A body that returns the function's own value is not a mutant.
         let own = tokens(block).replace(' ', "");
         let is_own = |value: &&&str| own == format!("{{{value}}}");
         if block.stmts.is_empty() || values.iter().any(|value| is_own(&value)) && values.len() == 1
@@ -357,7 +358,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         let of = item.trait_.as_ref().map(|(_, path, _)| tokens(path));
-        // What is shown, and derived comparisons.
+        // Skip formatting and derived comparisons.
         if !is_of_tests(&item.attrs)
             && !of.is_some_and(|of| of.contains("Debug") || of.contains("Display"))
         {
@@ -395,7 +396,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_expr_if(&mut self, expr: &'ast syn::ExprIf) {
         if is_named_mutant(&expr.cond) {
-            // The part that a build without named mutants has.
+            // The part that a build without named mutants contains.
             if matches!(&*expr.cond, Expr::Unary(_)) {
                 self.visit_block(&expr.then_branch);
             }
@@ -515,7 +516,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         {
             self.delete(stmt.span(), "without");
         }
-        // Attributes of statements are of lints and of loom.
+        // Attributes of statements are for lints and loom.
         visit::visit_stmt(self, stmt);
     }
 

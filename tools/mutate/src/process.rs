@@ -1,4 +1,4 @@
-//! Processes with bounds that a busy machine does not move.
+//! Processes with limits that do not depend on the load of the machine.
 
 use std::fs;
 use std::io::Read;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Either ends a process that has used up its processor time.
+/// Signal that ends a process that has used up its processor time.
 const SIGXCPU: i32 = 24;
 const SIGKILL: i32 = 9;
-/// Clock ticks a second in `/proc`.
+/// Clock ticks per second in `/proc`.
 const TICKS: u64 = 100;
 
 pub enum Ended {
@@ -35,8 +35,8 @@ pub fn bounded(program: &Path, gibibytes: u64, seconds: u64) -> Command {
     command
 }
 
-/// What the processes of a group do now: whether one of their threads runs, could run, or waits for a device; and their
-/// processor time.
+/// Returns whether a thread of the group runs, could run, or waits for a device; and the processor
+/// time of its processes.
 fn look_at(group: u32) -> (bool, Duration) {
     let mut busy = false;
     let mut ticks = 0;
@@ -58,15 +58,15 @@ fn look_at(group: u32) -> (bool, Duration) {
     (busy, Duration::from_millis(ticks * 1000 / TICKS))
 }
 
-/// The fields of a `stat` file from the third on, the state.
+/// Returns the fields of a `stat` file from the third on, the state.
 fn stat(path: &Path) -> Option<Vec<String>> {
     let text = fs::read_to_string(path).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Waits for the end of a process, whose group is its own, and returns its processor time. Ends the group if no thread
-/// of it could run for `idle`, taken together.
+/// Waits for the end of a process, which has its own group, and returns its processor time. Ends
+/// the group if no thread of it could run for `idle` in total.
 pub fn finish(mut child: Child, idle: Duration) -> (Ended, Duration) {
     let mut idled = Duration::ZERO;
     let mut used = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Runs mutants: simulated histories that a mutant makes a difference to, then the tests that reach it.
+//! Runs mutants: in simulated histories that a mutant affects, then in the tests that reach it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -11,16 +11,16 @@ use crate::Places;
 use crate::process::{Ended, bounded, finish};
 use crate::tests::{SLOW, Tests};
 
-/// Seeds in which the reach of each mutant is looked for, without `--scan`.
+/// Number of seeds in which the reach of each mutant is determined, without `--scan`.
 const SCANNED: u64 = 3000;
-/// Of the histories that a mutant makes a difference to, so many are tried, without `--histories`.
+/// Number of affected histories that are tried, without `--histories`.
 const TRIED: usize = 300;
-/// The same for a first look at all mutants.
+/// The same for a first pass over all mutants.
 const QUICK_SCANNED: u64 = 100;
 const QUICK_TRIED: usize = 20;
 /// Processor time of the tests that a mutant runs in, without `--budget`.
 const BUDGET: Duration = Duration::from_secs(60);
-/// Time in which no thread of the histories' process can run: they never wait for anything.
+/// Maximum time in which no thread of the histories' process can run: they never wait.
 const HISTORIES_IDLE: Duration = Duration::from_secs(20);
 
 fn runner(places: &Places, seconds: u64) -> Command {
@@ -29,7 +29,7 @@ fn runner(places: &Places, seconds: u64) -> Command {
 }
 
 fn try_histories(places: &Places, id: usize, seeds: &[u64]) -> Ended {
-    // Many times what a history takes.
+    // Many times the duration of a history.
     let seconds = 3 + seeds.len() as u64 / 20;
     let mut child = runner(places, seconds)
         .args(["try", &id.to_string()])
@@ -47,7 +47,7 @@ fn try_histories(places: &Places, id: usize, seeds: &[u64]) -> Ended {
     finish(child, HISTORIES_IDLE).0
 }
 
-/// For each mutant the seeds that it makes a difference to.
+/// Returns for each mutant the seeds whose history it affects.
 fn reach(places: &Places, scanned: u64) -> BTreeMap<usize, Vec<u64>> {
     let path = places.file(&format!("reach-{scanned}.txt"));
     let runner_time = fs::metadata(places.file("build/debug/examples/mutation_runner"))
@@ -213,7 +213,7 @@ pub fn run(places: &Places, arguments: &[String]) {
     let known = results(places);
     if ids.is_empty() {
         ids = named.iter().map(|(id, _)| *id).collect();
-        // In an order of chance, so that what time allows is a sample.
+        // In random order, so that the part that time allows is a sample.
         let mut state = options.seed;
         for i in (1..ids.len()).rev() {
             ids.swap(i, (random(&mut state) % (i as u64 + 1)) as usize);

@@ -1,7 +1,7 @@
-//! Simulated histories of a mutant: the tool adds this program to its copy of `braid-sim`.
+//! Runs simulated histories of a mutant: the tool adds this program to its copy of `braid-sim`.
 //!
-//! `hits FROM TO MOST` prints for each mutant the first seeds whose history it makes a difference to;
-//! `try ID` reads seeds and prints the first that notices the mutant.
+//! `hits FROM TO MOST` prints for each mutant the first seeds whose history it affects; `try ID`
+//! reads seeds and prints the first one that detects the mutant.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,12 +1,12 @@
-//! Which survivors are explained: `survivors.txt` says why nothing can or need catch them.
+//! Explained survivors: `survivors.txt` says why no test can or needs to catch them.
 
 use std::collections::BTreeMap;
 
 use crate::Places;
 use crate::run::{points, results};
 
-/// A line of `survivors.txt`: `FILE | FUNCTION | CHANGE`, under the reason that stands before it. Each part may
-/// end with `*`, which stands for any rest.
+/// A line of `survivors.txt`: `FILE | FUNCTION | CHANGE`, below its reason. Each part may end with
+/// `*`, which stands for any text.
 struct Explained {
     line: usize,
     parts: [String; 3],
@@ -51,7 +51,7 @@ fn parts(point: &str) -> Option<[&str; 3]> {
     Some([place.split(':').next()?, function, change])
 }
 
-/// Lists what no run caught and `survivors.txt` does not explain, or all of it.
+/// Lists survivors that `survivors.txt` does not explain, or all of them.
 pub fn survivors(places: &Places, arguments: &[String]) {
     let all = arguments.iter().any(|argument| argument == "--all");
     let text = include_str!("../survivors.txt");

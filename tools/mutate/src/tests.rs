@@ -1,4 +1,4 @@
-//! The tests of the copy: which mutants each one reaches, and how long it takes.
+//! Tests of the copy: the mutants that each one reaches, and its duration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -12,9 +12,9 @@ use crate::process::{Ended, bounded, finish};
 
 /// Tests that take more seconds of processor time without a mutant are left out.
 pub const SLOW: u64 = 20;
-/// Time in which no thread of a test can run.
+/// Maximum time in which no thread of a test can run.
 const IDLE: Duration = Duration::from_secs(30);
-/// Repetitions of what the simulator does, slow ones, and the models, which have mutants of their own.
+/// Tests that repeat the simulator, slow ones, and the models, which have their own mutants.
 const SKIPPED: &[&str] = &["histories_of_every_protocol", "_is_caught", "_holds"];
 
 /// A test without a mutant.
@@ -47,7 +47,7 @@ impl TestBinary {
         command
     }
 
-    /// Runs tests by name. Says which ones failed.
+    /// Runs tests by name; returns the failed ones.
     fn run(
         &self,
         places: &Places,
@@ -89,7 +89,7 @@ impl TestBinary {
     pub fn try_mutant(&self, places: &Places, id: usize, names: &[&str]) -> Ended {
         let is_one = |test: &&Test| names.contains(&&test.name[..]);
         let took: Duration = self.tests.iter().filter(is_one).map(|test| test.took).sum();
-        // Many times what they take without it.
+        // Many times their duration without it.
         let seconds = 2 + 10 * took.as_millis().div_ceil(1000) as u64;
         self.run(places, names, ("BRAID_MUTATION", &id.to_string()), seconds)
             .0
@@ -99,7 +99,7 @@ impl TestBinary {
         places.file(&format!("tests-{}.txt", self.name.replace('/', "-")))
     }
 
-    /// The names of its tests.
+    /// Returns the names of its tests.
     fn list(&self) -> Vec<String> {
         let output = self
             .command(60)
@@ -114,7 +114,7 @@ impl TestBinary {
             .collect()
     }
 
-    /// What is known of its tests from an earlier run of the same binary.
+    /// Returns what an earlier run of the same binary recorded about its tests.
     fn known(&self, places: &Places, slow: u64) -> Option<Vec<Test>> {
         let text = fs::read_to_string(self.file(places)).ok()?;
         let (head, tests) = text.split_once('\n')?;
@@ -162,7 +162,8 @@ impl TestBinary {
 }
 
 impl Tests {
-    /// The tests of all binaries of the build that take no more than `slow` seconds; each is run once without a mutant unless that was done before.
+    /// Returns the tests of all binaries of the build that take at most `slow` seconds; runs each
+    /// once without a mutant, unless that was done before.
     pub fn find(places: &Places, jobs: u64, slow: u64) -> Self {
         let listed = fs::read_to_string(places.file("tests.tsv")).unwrap_or_default();
         let binary = |line: &str| {
@@ -201,7 +202,8 @@ impl Tests {
         self.0.iter().map(|binary| binary.tests.len()).sum()
     }
 
-    /// The tests that reach a mutant, the quickest first, as many as the budget of processor time allows; by binary.
+    /// Returns the tests that reach a mutant, the fastest first, as many as the budget of processor
+    /// time allows; by binary.
     pub fn reaching(&self, id: usize, budget: Duration) -> Vec<(&TestBinary, Vec<&str>)> {
         let mut reaching: Vec<_> = self
             .0

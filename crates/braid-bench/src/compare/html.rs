@@ -70,7 +70,7 @@ fn figure(chart: &Chart) -> std::io::Result<Markup> {
 /// The summary in two sentences, and how to read it.
 fn opening(run: &Run, summary: &Summary) -> Markup {
     let own: Vec<_> = summary.points().filter(|p| p.engine == BRAID).collect();
-    let beside: Vec<_> = own
+    let compared: Vec<_> = own
         .into_iter()
         .filter(|p| summary.best_peer(p, Metric::Throughput).is_some())
         .collect();
@@ -81,7 +81,7 @@ fn opening(run: &Run, summary: &Summary) -> Markup {
             own.zip(best)
                 .is_some_and(|(own, (_, best))| metric.advantage(own.median, best.median) >= 1.0)
         };
-        beside.iter().filter(is_ahead).count()
+        compared.iter().filter(is_ahead).count()
     };
     let peers = run.engines.iter().filter(|e| e.name != BRAID).count();
     let busy = run
@@ -93,11 +93,11 @@ fn opening(run: &Run, summary: &Summary) -> Markup {
     html! {
         h1 { "Braid and its peers" }
         p.soft { (run.began) " · " (run.machine.processor) " · " (run.machine.topology) " · " (run.build) }
-        @if beside.is_empty() {
+        @if compared.is_empty() {
             p.lead { "No peer was measured with Braid." }
         } @else {
             p.lead {
-                "At " (beside.len()) " combinations of workload and load, compared with " (peers) " other engines, "
+                "At " (compared.len()) " combinations of workload and load, compared with " (peers) " other engines, "
                 "Braid has the highest median throughput in " strong { (ahead(Metric::Throughput)) }
                 " and the lowest 99th percentile of latency in " strong { (ahead(Metric::P99)) } ". "
                 "Every commit of every engine is durable when it is counted."

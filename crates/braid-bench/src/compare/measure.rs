@@ -276,7 +276,7 @@ impl Comparison<'_> {
         if workload.is_finite() || workload.only_inserts() {
             return entrant.loads.iter().try_for_each(|&load| {
                 remove(&dir)?;
-                self.visit_anew(workload, peer, &dir, load, repeat)
+                self.visit_with_new_data(workload, peer, &dir, load, repeat)
             });
         }
         let engine = self.open(peer, &dir, workload, entrant.driver.as_ref())?;
@@ -295,7 +295,7 @@ impl Comparison<'_> {
     }
 
     /// Measures a workload that adds data: each load starts with a new database.
-    fn visit_anew(
+    fn visit_with_new_data(
         &mut self,
         workload: Workload,
         peer: &PeerInfo,
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_begins_anew_for_each_measurement() {
+    fn each_measurement_of_a_growing_workload_starts_with_a_new_database() {
         let dir = tempfile::tempdir().unwrap();
         let spec = small(dir.path(), &[Workload::YcsbInsert, Workload::U1]);
         let mut loaded = Vec::new();

@@ -1,11 +1,11 @@
-//! Running the binary.
+//! Runs the binary.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs `braid` with these arguments in a fresh directory and collects what it says.
+/// Runs `braid` with these arguments in a new directory, and collects its output.
 pub(crate) fn braid_in(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(args)
