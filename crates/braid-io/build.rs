@@ -1,8 +1,8 @@
-//! Says `cfg(uring)` where there is io_uring.
+//! Sets `cfg(uring)` on systems with io_uring.
 
 use std::env;
 
-/// The processors that the crate `io-uring` knows; Cargo.toml has them, too.
+/// Processors that the crate `io-uring` supports; Cargo.toml lists them, too.
 const PROCESSORS: [&str; 5] = ["x86_64", "aarch64", "riscv64", "loongarch64", "powerpc64"];
 
 fn main() {

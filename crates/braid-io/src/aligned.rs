@@ -17,18 +17,20 @@ impl AlignedBuf {
     /// The alignment used by [`AlignedBuf::new`]: enough for direct I/O on every common medium.
     pub const DEFAULT_ALIGN: usize = 4096;
 
-    /// A zeroed buffer of `len` bytes aligned to [`AlignedBuf::DEFAULT_ALIGN`].
+    /// Allocates a zeroed buffer of `len` bytes, aligned to [`AlignedBuf::DEFAULT_ALIGN`].
     ///
     /// # Panics
-    /// If `len` is zero or the address space can't hold it.
+    ///
+    /// If `len` is zero or exceeds the address space.
     pub fn new(len: usize) -> Self {
         Self::with_align(len, Self::DEFAULT_ALIGN)
     }
 
-    /// A zeroed buffer of `len` bytes aligned to `align`.
+    /// Allocates a zeroed buffer of `len` bytes, aligned to `align`.
     ///
     /// # Panics
-    /// If `len` is zero, `align` is no power of two, or the address space can't hold it.
+    ///
+    /// If `len` is zero or exceeds the address space, or if `align` is not a power of two.
     pub fn with_align(len: usize, align: usize) -> Self {
         assert!(len > 0, "an aligned buffer holds at least one byte");
         let layout = Layout::from_size_align(len, align).expect("a valid size and alignment");
@@ -40,8 +42,8 @@ impl AlignedBuf {
         Self { ptr, layout }
     }
 
-    /// The address of the first byte, for writing parts of the buffer from several threads. The usual rules
-    /// are the caller's to keep: nobody else looks at the same bytes meanwhile.
+    /// Returns the address of the first byte, for writing parts of the buffer from several threads.
+    /// The caller must ensure that no other thread accesses the same bytes meanwhile.
     pub fn as_non_null(&self) -> NonNull<u8> {
         self.ptr
     }
@@ -81,5 +83,5 @@ impl fmt::Debug for AlignedBuf {
 
 // SAFETY: the buffer owns its memory like a `Box<[u8]>`; access follows the borrow rules.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: as above; `&AlignedBuf` only gives `&[u8]`, and an address.
+// SAFETY: as above; `&AlignedBuf` only gives access to `&[u8]` and an address.
 unsafe impl Sync for AlignedBuf {}

@@ -1,4 +1,4 @@
-//! A device whose panics are errors.
+//! A device that converts panics to errors.
 
 use std::io;
 use std::ops::Range;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
-/// A device from outside. If it panics, the operation fails with an error that says so: the engine knows what a failed
-/// operation leaves in doubt, and a panic would unwind through whatever the engine holds.
+/// Wraps a device that a program supplies. If the device panics, the operation fails with an error
+/// that says so. The engine handles the uncertain state after a failed operation, but a panic would
+/// unwind through all of its state.
 #[derive(Debug)]
 pub struct CatchingDevice(Arc<dyn Device>);
 
 impl CatchingDevice {
-    /// Stands in front of `device`.
+    /// Wraps `device`.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self(device)
     }

@@ -1,7 +1,7 @@
-//! The one seam between Braid and a medium: a [`Device`] holds named [`File`]s.
+//! The interface between Braid and a medium: a [`Device`] contains named [`File`]s.
 //!
-//! The log and the store speak only to these traits, so a disk through io_uring, a disk through
-//! plain system calls, memory and the fault-injecting simulator are interchangeable.
+//! The log and the store use only these traits, so io_uring, plain system calls, memory and the
+//! fault-injecting simulator are interchangeable.
 //!
 //! # What a medium promises
 //!
@@ -54,7 +54,7 @@ pub enum OpenMode {
     CreateNew,
 }
 
-/// A named file of a device and its size in bytes, as listed by [`Device::list`].
+/// A named file of a device and its length in bytes, as listed by [`Device::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The file's name, relative to the device.
@@ -66,7 +66,7 @@ pub struct Entry {
 /// One positioned read of a batch.
 #[derive(Debug)]
 pub struct ReadOp<'a> {
-    /// Where the bytes go; read in full.
+    /// Destination of the bytes; read in full.
     pub buf: &'a mut [u8],
     /// Byte offset in the file.
     pub offset: u64,
@@ -126,10 +126,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The medium's error; see invariant I8.
     fn sync_directory(&self) -> io::Result<()>;
 
-    /// Opens the table in which readers and the writer of a database on this device meet; `create` makes it
-    /// if it is missing. `None` if it is missing, or the device has no place for it.
+    /// Opens the table that connects readers and the writer of a database on this device. If it is
+    /// missing, creates it if `create` is set. Returns `None` if it is missing, or if the device
+    /// does not support it.
     ///
     /// # Errors
+    ///
+    /// The medium's error.
     /// The medium's error.
     fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
         let _ = create;
@@ -137,10 +140,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 }
 
-/// The end of a read or write.
+/// Returns the end of a read or write.
 ///
 /// # Errors
-/// `InvalidInput` beyond 2^63, as the system's calls answer.
+///
+/// `InvalidInput` beyond 2^63, as the system calls return.
 pub(crate) fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64);
     end.filter(|end| i64::try_from(*end).is_ok())
@@ -156,48 +160,54 @@ pub(crate) fn end_of(offset: u64, len: usize) -> io::Result<u64> {
 /// `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A read or write that
 /// ends beyond 2^63 bytes fails, with `InvalidInput` on most devices. A full medium is [`io::ErrorKind::StorageFull`].
 pub trait File: Send + Sync + fmt::Debug {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     ///
     /// # Errors
+    ///
     /// The medium's error.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether the file has no bytes.
+    /// Returns whether the file is empty.
     ///
     /// # Errors
+    ///
     /// The medium's error.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts or extends the file. New bytes read as zero. Durable after [`File::sync`].
+    /// Truncates or extends the file. New bytes read as zero. Durable after [`File::sync`].
     ///
     /// # Errors
+    ///
     /// `StorageFull` or the medium's error.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Extends the file to `len` bytes if it is shorter, with space set aside for them where the medium can do
-    /// that quickly, so that writes inside do not queue for the file's length. New bytes read as zero. Only a hint:
-    /// where the medium cannot, this does nothing.
+    /// Extends the file to `len` bytes if it is shorter, and allocates the space if the medium can
+    /// do that quickly, so that writes inside do not wait for changes of the length. New bytes read
+    /// as zero. This is a hint: if the medium does not support it, it has no effect.
     ///
     /// # Errors
-    /// `StorageFull` or the medium's error; a part of the space may be there then.
+    ///
+    /// `StorageFull` or the medium's error; a part of the space may then be allocated.
     fn reserve(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Ok(())
     }
 
-    /// Writes real zeroes over `range`, extending the file if needed, so that later writes inside it
-    /// touch no file-system metadata. Durable after [`File::sync`].
+    /// Writes zeroes over `range`, extending the file if needed, so that later writes inside it
+    /// change no file-system metadata. Durable after [`File::sync`].
     ///
     /// # Errors
+    ///
     /// `StorageFull` or the medium's error.
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()>;
 
-    /// Gives the space of `range` back to the medium where it can; the range reads as zero. The
-    /// length stays. Where the medium cannot, this does nothing.
+    /// Returns the space of `range` to the medium, if the medium supports it; the range reads as
+    /// zero. The length does not change. Otherwise this has no effect.
     ///
     /// # Errors
+    ///
     /// The medium's error.
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()>;
 
@@ -227,19 +237,22 @@ pub trait File: Send + Sync + fmt::Debug {
     /// The medium's error; see invariant I8.
     fn sync(&self) -> io::Result<()>;
 
-    /// Performs all reads, as many at once as the medium likes; returns when all are done.
+    /// Performs all reads, concurrently as far as the medium supports it; returns when all are
+    /// done.
     ///
     /// # Errors
-    /// The first error; other buffers then hold unspecified bytes.
+    ///
+    /// The first error; other buffers then have unspecified contents.
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
         ops.iter_mut()
             .try_for_each(|op| self.read_at(op.buf, op.offset))
     }
 
-    /// Performs all writes in any order, as many at once as the medium likes; returns when all are
-    /// done. Volatile until [`File::sync`].
+    /// Performs all writes in any order, concurrently as far as the medium supports it; returns
+    /// when all are done. Volatile until [`File::sync`].
     ///
     /// # Errors
+    ///
     /// The first error; which writes took place is then unknown.
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
         ops.iter()

@@ -1,8 +1,8 @@
-//! A directory of the file system, and what is done with its names.
+//! A directory of the file system, and operations on its names.
 //!
-//! On Unix, names are looked up in the directory that was opened, whatever becomes of its path, and no symbolic link is
-//! followed. Files are created with the permissions that are asked for, and only where nothing has their name. Every
-//! error says what was to be done, and with which file.
+//! On Unix, names are looked up in the opened directory, even if its path changes, and symbolic
+//! links are not followed. Files are created with the requested permissions, and only if their name
+//! is not taken. Every error names the operation and the file.
 
 use std::fmt;
 use std::fs;
@@ -11,15 +11,16 @@ use std::path::{Path, PathBuf};
 
 use crate::Entry;
 
-/// The permissions of files that are created, unless others are asked for: their owner may read and write them.
+/// Default permissions of created files: only their owner may read and write them.
 pub const DEFAULT_FILE_MODE: u32 = 0o600;
 
-/// The permissions of a directory whose files have the permissions `mode`: who may read the files may look them up.
+/// Returns the permissions of a directory whose files have the permissions `mode`: everybody who
+/// may read the files may search it.
 pub(crate) fn directory_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
 
-/// An error of the system, with what was to be done and the file.
+/// An error of the system, with the operation and the file.
 #[derive(Debug)]
 struct Named {
     what: &'static str,
@@ -40,17 +41,18 @@ impl std::error::Error for Named {
     }
 }
 
-/// Says in an error what was to be done, and with which file; its kind stays.
+/// Adds the operation and the file to an error; its kind stays the same.
 pub(crate) fn named(what: &'static str, path: &Path, error: io::Error) -> io::Error {
     let (kind, path) = (error.kind(), path.to_owned());
     io::Error::new(kind, Named { what, path, error })
 }
 
-/// Creates a file with these permissions, as in `chmod(2)`, for writing. Whatever has its name is removed before: a
-/// symbolic link is not followed.
+/// Creates a file with these permissions, as in `chmod(2)`, for writing. First removes an existing
+/// file of this name, without following a symbolic link.
 ///
 /// # Errors
-/// The system's.
+///
+/// The system's error.
 pub fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
     let not_a_file = || io::Error::from(io::ErrorKind::InvalidInput);
     let name = path.file_name().and_then(|name| name.to_str());
@@ -69,7 +71,7 @@ pub fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
     }
 }
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
@@ -78,7 +80,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The path of a file in it.
+    /// Returns the path of a file in the directory.
     pub(crate) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -152,7 +154,7 @@ mod system {
             let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
             let flags = OFlags::RDWR | new | OFlags::CLOEXEC | direct_flag(direct);
             let name = Self::checked(name)?;
-            // For its owner first, then for whom it is meant, whatever the umask says.
+            // First only for the owner, then with the final permissions, independent of the umask.
             let owner = Mode::from_raw_mode(DEFAULT_FILE_MODE as RawMode);
             let created = rustix::fs::openat(&self.handle, name, flags, owner).and_then(|file| {
                 if mode != DEFAULT_FILE_MODE {
@@ -185,7 +187,7 @@ mod system {
                 };
                 let found = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW);
                 let found = match found {
-                    // Removed meanwhile.
+                    // Removed meanwhile by another process.
                     Err(rustix::io::Errno::NOENT) => continue,
                     found => found.map_err(|error| self.named("inspect", name, error))?,
                 };
@@ -267,7 +269,7 @@ mod system {
             Ok(entries)
         }
 
-        /// Names are durable by the journal of the file system, which no call waits for here.
+        /// The journal of the file system makes names durable; no call waits for it here.
         pub(crate) fn sync(&self) -> io::Result<()> {
             let is_directory = fs::metadata(&self.path).map(|found| found.is_dir());
             match is_directory.map_err(|error| named("inspect", &self.path, error))? {

@@ -1,10 +1,11 @@
 //! The gate between a database and its devices (invariant I9).
 //!
-//! Every operation on a file of an open database passes the database's [`Gate`]. Closing shuts the gate, waits for
-//! the operations that are inside, and only then releases the lock on the directory. So nothing of a closed database
-//! reads or writes a file that another opener may own by then, whatever handles, threads and callbacks still exist.
+//! Every operation on a file of an open database passes the database's [`Gate`]. Closing the
+//! database shuts the gate, waits for the operations inside, and only then releases the lock on the
+//! directory. So no operation of a closed database reads or writes a file that another opener may
+//! own by then, whatever handles, threads and callbacks still exist.
 //!
-//! The gate also belongs to one process: in a child made by `fork` it refuses everything.
+//! The gate also belongs to one process: in a child made by `fork` it refuses every operation.
 
 use std::any::Any;
 use std::fmt;
@@ -17,7 +18,7 @@ use braid_rt::{Mutex, Process, thread};
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
-/// Counters over which the threads inside are spread.
+/// Number of counters over which the threads inside are distributed.
 const SHARDS: usize = 16;
 
 /// Why a [`Gate`] refused an operation: the inner error of an [`io::Error`].
@@ -34,7 +35,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// The refusal behind an error, if it is one.
+    /// Returns the refusal in an error, if there is one.
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }
@@ -46,37 +47,38 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// What a gate keeps until it is shut, such as a [`DirectoryLock`](crate::DirectoryLock).
+/// A value that a gate keeps until it is shut, such as a [`DirectoryLock`](crate::DirectoryLock).
 pub type Held = Box<dyn Any + Send + Sync>;
 
-/// Lets operations of one open database pass, until it is shut. Clones are the same gate. See the module's text.
+/// Admits operations of one open database until it is shut. Clones are the same gate. See the
+/// module's documentation.
 #[derive(Clone)]
 pub struct Gate(Arc<GateState>);
 
-/// Threads inside, of those that share a counter. Alone in its cache lines.
+/// Number of threads inside, of those that share this counter; in a cache line of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(AtomicU32);
 
 struct GateState {
-    /// The number of the process in which the gate is open; that of no process once the gate is shut.
+    /// Number of the process in which the gate is open; once the gate is shut, that of no process.
     open_in: AtomicU64,
     process: Process,
     inside: [Shard; SHARDS],
     /// Dropped when the gate is shut and empty, or with the last device and file behind it.
     held: Mutex<Option<Held>>,
-    /// Whether `held` was given up, for the assertion of I9.
+    /// Whether `held` was released, for the assertion of I9.
     released: AtomicBool,
 }
 
-/// An operation that has passed the gate and is not over.
+/// An operation inside the gate.
 struct Inside<'a> {
     gate: &'a GateState,
     shard: &'a AtomicU32,
 }
 
 impl Gate {
-    /// An open gate that keeps `held` until it is shut.
+    /// Creates an open gate that keeps `held` until it is shut.
     pub fn new(held: Option<Held>) -> Self {
         let process = Process::current();
         Self(Arc::new(GateState {
@@ -88,7 +90,7 @@ impl Gate {
         }))
     }
 
-    /// `device` behind this gate.
+    /// Returns `device` behind this gate.
     pub fn device(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(GatedDevice {
             inner: device,
@@ -96,13 +98,15 @@ impl Gate {
         })
     }
 
-    /// Runs an operation inside of the gate.
+    /// Runs an operation inside the gate.
     ///
     /// # Errors
-    /// [`Refused`], or that of the operation.
+    ///
+    /// [`Refused`], or the operation's error.
     ///
     /// # Panics
-    /// If the lock was released meanwhile, which would break I9.
+    ///
+    /// If the lock was released meanwhile, which would violate I9.
     pub fn pass<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _inside = self.0.enter()?;
         let outcome = operation();
@@ -113,9 +117,9 @@ impl Gate {
         outcome
     }
 
-    /// Refuses all further operations, waits for those inside, and releases what the gate holds. `last` runs in
-    /// between, when nothing is inside. Does nothing in a child made by `fork`: what is inside and what is held are the
-    /// parent's.
+    /// Refuses all further operations, waits for those inside, and releases what the gate holds. In
+    /// between, it runs `last`, while no operation is inside. Has no effect in a child made by
+    /// `fork`, because the operations and the held value belong to the parent.
     pub fn shut(&self, last: impl FnOnce()) {
         let gate = &*self.0;
         if !gate.process.is_current() {
@@ -127,7 +131,8 @@ impl Gate {
         }
         let stays_open = braid_rt::mutant!("leave_the_gate_open");
         if !stays_open {
-            // SeqCst: pairs with `enter`. Either the operation sees the gate shut, or `wait_for_those_inside` sees it.
+            // SeqCst: pairs with `enter`. Either the operation sees the gate shut, or
+            // `wait_for_those_inside` sees the operation.
             let shut = Process::none().number();
             gate.open_in.store(shut, Ordering::SeqCst);
         }
@@ -142,7 +147,7 @@ impl Gate {
 impl GateState {
     fn enter(&self) -> io::Result<Inside<'_>> {
         let shard = &self.inside[thread::index() % SHARDS].0;
-        // SeqCst: before the look at the gate, pairs with `shut`.
+        // SeqCst: before the check of the gate, pairs with `shut`.
         shard.fetch_add(1, Ordering::SeqCst);
         let inside = Inside { gate: self, shard };
         if self.is_open() {
@@ -186,7 +191,8 @@ impl GateState {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // SeqCst: before the look at the gate. Either we see it shut, or the one who shuts it sees the count.
+        // SeqCst: before the check of the gate. Either this thread sees it shut, or the thread that
+        // shuts it sees the count.
         if self.shard.fetch_sub(1, Ordering::SeqCst) == 1 && !self.gate.is_open() {
             braid_rt::wake_all(self.shard);
         }
@@ -306,7 +312,7 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
 
-    /// Says when it is dropped.
+    /// Records that it was dropped.
     struct Reported(Arc<AtomicBool>);
 
     impl Drop for Reported {
@@ -339,7 +345,7 @@ mod tests {
         let mut was_held = false;
         gate.shut(|| was_held = !released.load(Ordering::SeqCst));
         assert!(was_held && released.load(Ordering::SeqCst));
-        // Again changes nothing.
+        // A second call has no effect.
         gate.shut(|| ());
         let mut read = device.allocate(4096);
         assert!(is_refused(device.open("x", OpenMode::Existing)));
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_inside_is_waited_for() {
+    fn shutting_waits_for_operations_inside() {
         let (gate, released) = gate();
         let (entered, inside) = mpsc::channel();
         let (go_on, wait) = mpsc::channel::<()>();
@@ -396,7 +402,7 @@ mod tests {
         inside.recv().unwrap();
         let shutting = gate.clone();
         let shut = std::thread::spawn(move || shutting.shut(|| ()));
-        // From now on it is shut, and still waits.
+        // From now on the gate is shut, and `shut` still waits.
         while !is_refused(gate.pass(|| Ok(()))) {
             std::thread::yield_now();
         }
@@ -407,7 +413,7 @@ mod tests {
         assert!(released.load(Ordering::SeqCst));
     }
 
-    /// As after an opening that failed half way.
+    /// As after an opening that failed halfway.
     #[test]
     fn a_gate_that_is_not_shut_holds_as_long_as_its_last_file() {
         let (gate, released) = gate();

@@ -1,4 +1,4 @@
-//! A device whose durable writes take longer.
+//! A device with slower durable writes.
 
 use std::io;
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use crate::{Device, File, Layer, LayeredDevice};
 
-/// Latencies from here on are slept; shorter ones are spun, since a sleep would take longer.
+/// Latencies from here on sleep; shorter ones spin, because a sleep would take longer.
 const SLEEP_FROM: Duration = Duration::from_micros(100);
 
-/// A device in front of another, in which a durable write or a sync takes at least a given time more: to
-/// see on a device in memory how a protocol fares on persistent memory or flash.
+/// Wraps a device and adds a minimum time to each durable write and sync, to measure in memory how
+/// a protocol performs on persistent memory or flash.
 ///
-/// Writes do not wait for each other: it is a device without a limit to its parallelism.
+/// Writes do not wait for each other: the device has unlimited parallelism.
 pub type LatencyDevice = LayeredDevice<Latency>;
 
-/// The time that each durable write and each sync of a file takes more.
+/// Additional time of each durable write and each sync of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency(Duration);
 
 impl LatencyDevice {
-    /// `inner` with `latency` added to each durable write and each sync of a file.
+    /// Wraps `inner`, and adds `latency` to each durable write and each sync of a file.
     pub fn new(inner: Arc<dyn Device>, latency: Duration) -> Self {
         Self::over(inner, Latency(latency))
     }

@@ -1,4 +1,4 @@
-//! Devices in front of others.
+//! Wrappers of devices.
 
 use std::fmt;
 use std::io;
@@ -7,26 +7,29 @@ use std::sync::Arc;
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
-/// What a [`LayeredDevice`] does around the steps that make data durable. What is not said is passed on.
+/// The behaviour of a [`LayeredDevice`] for the operations that make data durable. By default, they
+/// are passed on.
 pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
-    /// In place of the file's own [`File::write_durable_at`].
+    /// Replaces the file's own [`File::write_durable_at`].
     ///
     /// # Errors
-    /// As that.
+    ///
+    /// As that method.
     fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         file.write_durable_at(bufs, offset)
     }
 
-    /// In place of the file's own [`File::sync`].
+    /// Replaces the file's own [`File::sync`].
     ///
     /// # Errors
-    /// As that.
+    ///
+    /// As that method.
     fn sync(&self, file: &dyn File) -> io::Result<()> {
         file.sync()
     }
 }
 
-/// A device in front of another, to which it passes everything on by way of its layer.
+/// Wraps a device, and passes every operation on through its layer.
 #[derive(Clone, Debug)]
 pub struct LayeredDevice<L> {
     inner: Arc<dyn Device>,
@@ -34,12 +37,12 @@ pub struct LayeredDevice<L> {
 }
 
 impl<L: Layer> LayeredDevice<L> {
-    /// `layer` in front of `inner`.
+    /// Wraps `inner` with `layer`.
     pub fn over(inner: Arc<dyn Device>, layer: L) -> Self {
         Self { inner, layer }
     }
 
-    /// The layer.
+    /// Returns the layer.
     pub fn layer(&self) -> &L {
         &self.layer
     }

@@ -1,4 +1,4 @@
-//! A device in process memory, for tests and for measuring everything but the disk.
+//! A device in process memory, for tests and for measuring everything except the disk.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -97,14 +97,14 @@ impl Device for MemoryDevice {
     }
 }
 
-/// Sets a length; what is new is zero.
+/// Sets the length; new bytes are zero.
 fn resize(bytes: &mut Vec<u8>, len: usize) -> io::Result<()> {
     let more = len.saturating_sub(bytes.len());
     bytes
         .try_reserve(more)
         .map_err(|_| io::ErrorKind::OutOfMemory)?;
     if cfg!(miri) && bytes.len() < len {
-        // In one step: `Vec::resize` would be several for each byte, and most of a test's time.
+        // In one step: `Vec::resize` would take several steps per byte, and most of a test's time.
         bytes.extend_from_slice(&vec![0; len - bytes.len()]);
     } else {
         bytes.resize(len, 0);

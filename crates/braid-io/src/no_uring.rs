@@ -1,4 +1,4 @@
-//! In place of `uring` where there is no io_uring.
+//! Replaces `uring` on systems without io_uring.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Opening a directory as a device, once at a time.
+//! Opens a directory as a device, with a lock against other openers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum DeviceChoice {
     Uring,
     /// Positioned reads and writes; see [`FileDevice`].
     File,
-    /// Process memory: the directory stays empty, and the data are lost with the process.
+    /// Process memory: the directory stays empty, and the data is lost with the process.
     Memory,
 }
 
@@ -59,19 +59,21 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// The device over an existing directory. [`DeviceChoice::Auto`] takes io_uring where it is allowed, or
-/// else the file device, and says so once on standard error.
+/// Opens an existing directory. [`DeviceChoice::Auto`] uses io_uring where it is allowed. Otherwise
+/// it uses the file device, and says so once on standard error.
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory`, `Unsupported` if io_uring was asked for and is not allowed, or what the
-/// medium refuses.
+///
+/// `NotFound`, `NotADirectory`, `Unsupported` if io_uring was requested and is not allowed, or the
+/// medium's error.
 pub fn open_directory(directory: &Path, choice: DeviceChoice) -> io::Result<Arc<dyn Device>> {
     open_directory_with_mode(directory, choice, DEFAULT_FILE_MODE)
 }
 
-/// As [`open_directory`]; files that are created get these permissions, as in `chmod(2)`, where the system has such.
+/// As [`open_directory`]. On systems with permissions, created files get these, as in `chmod(2)`.
 ///
 /// # Errors
+///
 /// As [`open_directory`].
 pub fn open_directory_with_mode(
     directory: &Path,
@@ -93,28 +95,31 @@ pub fn open_directory_with_mode(
     }
 }
 
-/// A device over an existing directory in which nothing can be changed. The directory need not be writable.
+/// Opens an existing directory for reading only. The directory need not be writable.
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory`, or what the medium refuses.
+///
+/// `NotFound`, `NotADirectory`, or the medium's error.
 pub fn open_directory_read_only(directory: &Path) -> io::Result<Arc<dyn Device>> {
     Ok(Arc::new(FileDevice::read_only(directory)?))
 }
 
-/// Creates a directory, and those above it that are missing, all durably: what is made durable in a directory
-/// is lost with the directory's own name. If it exists, its name is made durable, since whoever created it
-/// may not have come so far.
+/// Creates a directory and its missing parents, all durably: durable contents of a directory are
+/// lost with the directory's own name. If the directory exists, its name is made durable, because
+/// its creator may have been interrupted before that.
 ///
 /// # Errors
-/// `NotADirectory`, `AlreadyExists` if it is a file, or what the medium refuses.
+///
+/// `NotADirectory`, `AlreadyExists` if it is a file, or the medium's error.
 pub fn create_directory(path: &Path) -> io::Result<()> {
     create_directory_with_mode(path, DEFAULT_FILE_MODE)
 }
 
-/// As [`create_directory`]; who may read a file with the permissions `mode` may look into the directories that are
-/// created.
+/// As [`create_directory`]; everybody who may read a file with the permissions `mode` may search
+/// the created directories.
 ///
 /// # Errors
+///
 /// As [`create_directory`].
 pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
     let above = match path.parent() {
@@ -123,7 +128,7 @@ pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
         Some(parent) => parent,
     };
     if !path.try_exists()? {
-        // The lowest one that exists, too: see above.
+        // Including the lowest one that exists: see above.
         create_directory_with_mode(above, mode)?;
         match make_directory(path, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
@@ -131,7 +136,7 @@ pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
         }
     }
     match fs::File::open(above).and_then(|directory| directory.sync_all()) {
-        // Who may not look into it can't do more.
+        // Without permission to open the directory, this is all that can be done.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(|error| named("sync", above, error)),
     }
@@ -141,7 +146,7 @@ pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
-    // For its owner first, then for whom it is meant, whatever the umask says.
+    // First only for the owner, then with the final permissions, independent of the umask.
     let owner = directory_mode(DEFAULT_FILE_MODE);
     fs::DirBuilder::new().mode(owner).create(path)?;
     match directory_mode(mode) {
@@ -156,7 +161,7 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Opens the lock file of a directory, which is created if it is missing.
+/// Opens the lock file of a directory, and creates it if it is missing.
 fn open_lock(path: &Path, mode: u32) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -172,7 +177,7 @@ fn open_lock(path: &Path, mode: u32) -> io::Result<fs::File> {
         .map_err(|error| named("open", path, error))
 }
 
-/// The process that holds the lock of a directory, where the system tells: Linux does.
+/// Returns the process that holds the lock of a directory, if the system reports it, as Linux does.
 pub fn lock_holder(directory: &Path) -> Option<u32> {
     #[cfg(target_os = "linux")]
     {
@@ -188,7 +193,8 @@ pub fn lock_holder(directory: &Path) -> Option<u32> {
     }
 }
 
-/// The only process that `/proc/locks` names for an inode: devices have other numbers there on some file systems.
+/// Returns the only process that `/proc/locks` names for an inode. Devices are ignored, because on
+/// some file systems they have other numbers there.
 #[cfg(target_os = "linux")]
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     let mut holders = locks.lines().filter_map(|line| {
@@ -206,29 +212,29 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
 /// Why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else, in this process or another, has it locked.
+    /// This process or another one has the directory locked.
     #[error("cannot lock the directory: another process or handle has it locked")]
     Held,
-    /// The lock file can't be made or locked.
+    /// The lock file cannot be created or locked.
     #[error("cannot lock the directory: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Directories that a process has locked, and how many share them (0: nobody): an advisory lock does not
-/// keep its own process out on every system.
+/// Directories that this process has locked, and how many openers share each (0: exclusive),
+/// because on some systems an advisory lock does not exclude other openers in the same process.
 struct HeldHere {
     process: Process,
     directories: Mutex<HashMap<PathBuf, usize>>,
 }
 
 impl HeldHere {
-    /// Those of this process. A child made by `fork` has none, and its parent's may be locked by a thread that the
-    /// child does not have, so it gets its own.
+    /// Returns the locked directories of this process. A child made by `fork` starts with none: a
+    /// thread that the child does not have may hold its parent's mutex.
     fn of_process() -> MutexGuard<'static, HashMap<PathBuf, usize>> {
         static CURRENT: AtomicPtr<HeldHere> = AtomicPtr::new(std::ptr::null_mut());
         let mut current = CURRENT.load(Ordering::Acquire);
         loop {
-            // SAFETY: it is null or was leaked below.
+            // SAFETY: the pointer is null or was leaked below.
             if let Some(held) = unsafe { current.as_ref() }
                 && held.process.is_current()
             {
@@ -239,7 +245,8 @@ impl HeldHere {
                 process: Process::current(),
                 directories: Mutex::default(),
             }));
-            // One for each process that opens a database: what a thread makes in vain stays, too.
+            // One for each process that opens a database. A thread that loses the race leaks its
+            // own.
             let (before, after) = (Ordering::AcqRel, Ordering::Acquire);
             current = match CURRENT.compare_exchange(current, own, before, after) {
                 Ok(_) => own,
@@ -249,32 +256,35 @@ impl HeldHere {
     }
 }
 
-/// A lock on a directory against other processes and other openers in this one. Released when dropped, and
-/// by the system when the process ends in any way.
+/// A lock on a directory against other processes and other openers in this one. Dropping it
+/// releases the lock; the system releases it when the process ends in any way.
 ///
-/// A child made by `fork` shares the open file, and so the lock: dropping its copy leaves the lock to the parent. If the
-/// parent ends without releasing it, the system keeps it until such a child has ended, too, or has called `exec`.
+/// A child made by `fork` shares the open file, and so the lock: dropping its copy leaves the lock
+/// to the parent. If the parent ends without releasing the lock, the system keeps it until such a
+/// child has ended or has called `exec`.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
-    /// None where there was nothing to lock.
+    /// `None` if there was no file to lock.
     file: Option<fs::File>,
     process: Process,
 }
 
 impl DirectoryLock {
-    /// Locks an existing directory, alone.
+    /// Locks an existing directory exclusively.
     ///
     /// # Errors
+    ///
     /// [`LockError`].
     pub fn acquire(directory: &Path) -> Result<Self, LockError> {
         Self::acquire_with_mode(directory, DEFAULT_FILE_MODE)
     }
 
-    /// As [`DirectoryLock::acquire`]; if the lock file is created, it gets these permissions, less those that the umask
-    /// takes away.
+    /// As [`DirectoryLock::acquire`]; if the lock file is created, it gets these permissions,
+    /// limited by the umask.
     ///
     /// # Errors
+    ///
     /// [`LockError`].
     pub fn acquire_with_mode(directory: &Path, mode: u32) -> Result<Self, LockError> {
         let path = directory.canonicalize()?;
@@ -292,10 +302,11 @@ impl DirectoryLock {
         })
     }
 
-    /// Locks an existing directory together with others that do the same, and writes nothing. Where there
-    /// is no lock file, which only a copied directory lacks, other processes are not kept out.
+    /// Locks an existing directory together with other shared locks, and writes nothing. If there
+    /// is no lock file, which only a copied directory lacks, other processes are not excluded.
     ///
     /// # Errors
+    ///
     /// [`LockError`].
     pub fn acquire_shared(directory: &Path) -> Result<Self, LockError> {
         let path = directory.canonicalize()?;
@@ -334,8 +345,9 @@ impl Drop for DirectoryLock {
             return;
         }
         let mut held = HeldHere::of_process();
-        // Closing the file would not do: a child process that is just being started has it open, too, and with it
-        // the lock. An error is the system's, which takes the lock back with the last of these files.
+        // Closing the file would not suffice: a child process that is being started has it open,
+        // too, and thereby the lock. An error is harmless, because the system releases the lock
+        // with the last of these files.
         let _ = self.file.as_ref().map(fs::File::unlock);
         if let Some(sharers) = held.get_mut(&self.path) {
             *sharers = sharers.saturating_sub(1);
@@ -369,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_given_back_is_free_whoever_has_its_file() {
+    fn a_released_lock_is_free_although_its_file_is_open() {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirectoryLock::acquire(dir.path()).unwrap();
         assert!(matches!(
@@ -390,14 +402,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirectoryLock::acquire(dir.path()).unwrap();
         let mut status = 0;
-        // SAFETY: the child drops its copy of the lock, which waits for nothing, and ends.
+        // SAFETY: the child drops its copy of the lock, which does not wait, and exits.
         match unsafe { libc::fork() } {
             0 => {
                 drop(lock);
                 // SAFETY: as above.
                 unsafe { libc::_exit(0) }
             }
-            // SAFETY: `status` is there, and the child is ours.
+            // SAFETY: `status` is a local variable, and the child was created here.
             child => assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child),
         }
         assert_eq!(status, 0);

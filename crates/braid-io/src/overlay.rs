@@ -1,7 +1,7 @@
-//! A device that shows another one and keeps all changes to itself, in memory.
+//! A device that shows another one, and keeps all changes in memory.
 //!
-//! To look at what must not be written: whoever uses it changes files as if they were its own, and the
-//! device below stays as it is. What is changed takes memory, block by block; zeroes take little.
+//! For reading files that must not be written: the caller changes files as usual, and the device
+//! below does not change. Changes take memory, block by block; zeroes take little.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,15 +13,15 @@ use braid_rt::{Mutex, RwLock, to_usize};
 use crate::device::end_of;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode};
 
-/// A [`Device`] in front of another, which it reads and never writes; see the module's text. Clones share
-/// the changes.
+/// A [`Device`] over another one, which it reads and never writes; see the module's documentation.
+/// Clones share the changes.
 #[derive(Clone, Debug)]
 pub struct OverlayDevice {
     base: Arc<dyn Device>,
     names: Arc<Mutex<Names>>,
 }
 
-/// The names, as they are now: files of the base under their names there, or files of its own.
+/// The current names: files of the base by their names there, or new files.
 #[derive(Debug)]
 struct Names {
     unopened: BTreeMap<String, Entry>,
@@ -29,10 +29,11 @@ struct Names {
 }
 
 impl OverlayDevice {
-    /// A view of `base` as it is now. Nobody else may change that meanwhile.
+    /// Creates a view of the current state of `base`, which must not change meanwhile.
     ///
     /// # Errors
-    /// What listing the base's files can fail with.
+    ///
+    /// Errors of listing the base's files.
     pub fn new(base: Arc<dyn Device>) -> io::Result<Self> {
         let entries = base.list()?.into_iter();
         let names = Names {
@@ -45,7 +46,7 @@ impl OverlayDevice {
         })
     }
 
-    /// The file of a name, opened below if need be.
+    /// Returns the file with a name, and opens it in the base if needed.
     fn file(&self, names: &mut Names, name: &str) -> io::Result<Arc<OverlayFile>> {
         if let Some(file) = names.files.get(name) {
             return Ok(file.clone());
@@ -145,9 +146,9 @@ impl Device for OverlayDevice {
 #[derive(Debug, Default)]
 struct Changes {
     len: u64,
-    /// What still shows of the file below.
+    /// Length of the base file that is still visible.
     base_len: u64,
-    /// Blocks by number; `None` is all zeroes.
+    /// Blocks by number; `None` is a block of zeroes.
     blocks: HashMap<u64, Option<Box<[u8]>>>,
 }
 
@@ -169,7 +170,7 @@ impl OverlayFile {
         }
     }
 
-    /// Reads what still shows of the file below, and no more: another process may cut off the rest.
+    /// Reads the visible part of the base file, and no more: another process may truncate the rest.
     fn read_below(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.base {
             Some(base) => base.read_at(buf, offset),
@@ -177,7 +178,7 @@ impl OverlayFile {
         }
     }
 
-    /// The numbers of the blocks in a range, whose ends are multiples of the block size.
+    /// Returns the numbers of the blocks in a range, whose ends are multiples of the block size.
     fn numbers(&self, range: Range<u64>) -> Range<u64> {
         range.start / self.block as u64..range.end / self.block as u64
     }
@@ -235,7 +236,7 @@ impl File for OverlayFile {
                 Some(Some(block)) => buf[place].copy_from_slice(block),
                 Some(None) => buf[place].fill(0),
                 None if place.start >= below => {}
-                // Together with those that follow.
+                // Read it together with the following blocks.
                 None => match &mut unchanged {
                     Some(run) if run.end == place.start => run.end = place.end,
                     run => {
@@ -294,7 +295,7 @@ mod tests {
         device.list().unwrap().into_iter().map(read).collect()
     }
 
-    /// A step on a device, the same for all with the same numbers.
+    /// Makes a random step on a device, the same for the same random numbers.
     fn step(device: &dyn Device, rng: &mut fastrand::Rng) {
         let (name, other) = ([rng.char('a'..'e').into(), rng.char('a'..'e').into()]).into();
         let (name, other): (String, String) = (name, other);
@@ -321,7 +322,7 @@ mod tests {
         }
     }
 
-    /// As a data file that another process writes is cut, where an older state has no block.
+    /// As when another process truncates a data file after the blocks of an older state.
     #[test]
     fn what_was_changed_needs_nothing_below() {
         let base = MemoryDevice::new();
@@ -343,7 +344,7 @@ mod tests {
         for seed in 0..if cfg!(miri) { 2 } else { 200 } {
             let mut rng = fastrand::Rng::with_seed(seed);
             let base = MemoryDevice::new();
-            // The same changes without anything below.
+            // The same changes without a base.
             let plain = MemoryDevice::new();
             for _ in 0..20 {
                 let mut same = rng.clone();

@@ -1,12 +1,13 @@
-//! Positioned reads and writes of files where the standard library has only the system's own: Windows.
+//! Positioned reads and writes of files on Windows, where the standard library offers only the
+//! system's own calls.
 
 use std::fs;
 use std::io;
 use std::os::windows::fs::FileExt;
 
-/// What `std::os::unix::fs::FileExt` offers.
+/// The interface of `std::os::unix::fs::FileExt`.
 ///
-/// Windows moves the file's cursor along, which is harmless: nothing in this crate uses the cursor.
+/// Windows moves the file's cursor, which is harmless: nothing in this crate uses the cursor.
 pub(crate) trait Positioned {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 

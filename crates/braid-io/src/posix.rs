@@ -19,36 +19,39 @@ use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 const BLOCK: usize = 4096;
 
-/// A [`Device`] over a directory: `pread`, `pwrite`, `fdatasync`, and direct I/O where the file system
-/// has it.
+/// A [`Device`] over a directory: `pread`, `pwrite`, `fdatasync`, and direct I/O if the file system
+/// supports it.
 ///
-/// A durable write is one `pwritev2` with `RWF_DSYNC` on Linux (one system call; the kernel makes it a
-/// forced unit access, or a write and a flush of the device), and a write and `fdatasync` elsewhere, also
-/// where a sandbox or an emulator does not have that call. On Windows, which has no call to make names durable,
-/// [`Device::sync_directory`] leaves that to the journal of the file system.
+/// On Linux, a durable write is one `pwritev2` with `RWF_DSYNC` (one system call; the kernel makes
+/// it a forced unit access, or a write and a flush of the device). Elsewhere, and where a sandbox
+/// or an emulator does not support that call, it is a write and an `fdatasync`. Windows has no call
+/// to make names durable, so there [`Device::sync_directory`] relies on the journal of the file
+/// system.
 ///
-/// Symbolic links in the directory are not followed. An error names the file and what was to be done with it.
+/// Symbolic links in the directory are not followed. An error names the file and the operation.
 #[derive(Debug)]
 pub struct FileDevice {
     directory: Directory,
     direct: bool,
     read_only: bool,
-    /// The permissions of files that are created.
+    /// Permissions of created files.
     mode: u32,
 }
 
 impl FileDevice {
-    /// A device over an existing directory.
+    /// Opens an existing directory.
     ///
     /// # Errors
+    ///
     /// `NotFound` or `NotADirectory`.
     pub fn new(directory: &Path) -> io::Result<Self> {
         Self::with_mode(directory, DEFAULT_FILE_MODE)
     }
 
-    /// As [`FileDevice::new`]; files that are created get these permissions, as in `chmod(2)`.
+    /// As [`FileDevice::new`]; created files get these permissions, as in `chmod(2)`.
     ///
     /// # Errors
+    ///
     /// `NotFound` or `NotADirectory`.
     pub fn with_mode(directory: &Path, mode: u32) -> io::Result<Self> {
         let directory = Directory::open(directory)?;
@@ -60,10 +63,11 @@ impl FileDevice {
         })
     }
 
-    /// A device over an existing directory in which nothing can be changed; it need not be writable. Reads
-    /// go through the system's page cache.
+    /// Opens an existing directory for reading only; it need not be writable. Reads use the
+    /// system's page cache.
     ///
     /// # Errors
+    ///
     /// `NotFound` or `NotADirectory`.
     pub fn read_only(directory: &Path) -> io::Result<Self> {
         Ok(Self {
@@ -74,7 +78,7 @@ impl FileDevice {
         })
     }
 
-    /// Whether files bypass the system's page cache.
+    /// Returns whether files bypass the system's page cache.
     #[cfg(uring)]
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
@@ -103,16 +107,16 @@ impl FileDevice {
     }
 }
 
-/// The file that a directory is probed with. One name for all: what a process leaves that ends in the midst
-/// of it, the next one takes away.
+/// File with which a directory is probed. All processes use the same name, so the next probe
+/// removes the file of a process that ended in the middle.
 const PROBE: &str = ".braid-probe";
 
-/// Whether files of the directory can be opened with and written by direct I/O: some file systems refuse
-/// the flag, others only the first write.
+/// Returns whether files of the directory can be opened with and written by direct I/O: some file
+/// systems refuse the flag, others only the first write.
 fn supports_direct_io(directory: &Directory) -> bool {
     let create = || directory.create_file(PROBE, DEFAULT_FILE_MODE, true);
     let probe = create().or_else(|error| match error.kind() {
-        // A link that somebody put there is removed, too, and not followed.
+        // This also removes a symbolic link, without following it.
         io::ErrorKind::AlreadyExists => directory.remove(PROBE).and_then(|()| create()),
         _ => Err(error),
     });
@@ -124,7 +128,7 @@ fn supports_direct_io(directory: &Directory) -> bool {
     supported
 }
 
-/// Whether a write lacked nothing but space.
+/// Returns whether a write failed only for lack of space.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -201,7 +205,7 @@ impl PosixFile {
         self.file.as_fd()
     }
 
-    /// Names the file in an error.
+    /// Adds the file to an error.
     pub(crate) fn named(&self, what: &'static str) -> impl FnOnce(io::Error) -> io::Error + '_ {
         move |error| named(what, &self.path, error)
     }
@@ -212,7 +216,7 @@ impl PosixFile {
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut done = 0;
         while done < total {
-            // What is left, from the buffer in which the last write stopped.
+            // The rest, from the buffer in which the last write stopped.
             let mut skip = done;
             let rest: Vec<io::IoSlice<'_>> = bufs
                 .iter()
@@ -242,10 +246,10 @@ fn write_vectored(
     durable: bool,
 ) -> io::Result<usize> {
     use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-    /// Whether the call was refused once; it would be each time.
+    /// Whether the call was refused once; it would be refused each time.
     static REFUSED: AtomicBool = AtomicBool::new(false);
 
-    // Relaxed: who does not see it yet asks once more.
+    // Relaxed: a thread that does not see it yet tries once more.
     if durable && !REFUSED.load(Ordering::Relaxed) {
         match pwritev2(file.as_fd(), bufs, offset, ReadWriteFlags::DSYNC) {
             Err(Errno::NOSYS | Errno::OPNOTSUPP) => REFUSED.store(true, Ordering::Relaxed),
@@ -276,7 +280,7 @@ fn write_vectored(
     offset: u64,
     durable: bool,
 ) -> io::Result<usize> {
-    // As much as one call takes: what is left is the caller's next round.
+    // As much as one call writes; the caller's next round writes the rest.
     file.write_all_at(&bufs[0], offset)?;
     if durable {
         file.sync_data()?;

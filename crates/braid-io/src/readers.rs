@@ -1,9 +1,10 @@
-//! The reader table: where readers in other processes meet the writer of a database.
+//! The reader table: it connects readers in other processes with the writer of a database.
 //!
-//! Readers pin checkpoints in it, and the writer announces up to which transaction the log is durable. A
-//! pin in a directory is a lock on one byte of a file, the checkpoint's number being the byte's offset. The
-//! kernel releases the lock when the reader ends in any way, so a pin never outlives its reader, nothing has
-//! to be cleaned up, and a reader writes nothing. See `docs/decisions/0022-readers-in-other-processes.md`.
+//! Readers pin checkpoints in it, and the writer announces the durable sequence number. A pin in a
+//! directory is a lock on one byte of a file, whose offset is the checkpoint's number. The kernel
+//! releases the lock when the reader ends in any way. So a pin never outlives its reader, no
+//! cleanup is needed, and a reader writes nothing. See
+//! `docs/decisions/0022-readers-in-other-processes.md`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,9 +23,9 @@ const CHECKPOINTS_MAX: u64 = 1 << 61;
 /// What a writer announces to readers in other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
-    /// Random number of the writer, which tells it from the writers before it.
+    /// Random number of the writer, which distinguishes it from earlier writers.
     pub writer: u64,
-    /// Process id of the writer.
+    /// Process ID of the writer.
     pub process: u32,
     /// Whether the writer has recovered the log. `durable` counts only after that.
     pub recovered: bool,
@@ -35,7 +36,7 @@ pub struct Announcement {
     pub durable: u64,
 }
 
-/// What a reader needs of a checkpoint.
+/// The part of a checkpoint that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReaderNeeds {
     /// Blocks of the data file.
@@ -47,7 +48,7 @@ pub enum ReaderNeeds {
 /// A guard in a [`ReaderTable`]: a reader's pin, or a writer's claim. Released when dropped.
 pub trait ReaderGuard: Send + Sync + fmt::Debug {}
 
-/// See the module's text.
+/// See the module's documentation.
 pub trait ReaderTable: Send + Sync + fmt::Debug {
     /// Registers the caller as the writer.
     ///
@@ -55,9 +56,10 @@ pub trait ReaderTable: Send + Sync + fmt::Debug {
     /// `WouldBlock` if there is one, or the medium's error.
     fn claim(&self) -> io::Result<Box<dyn ReaderGuard>>;
 
-    /// Whether a writer is registered.
+    /// Returns whether a writer is registered.
     ///
     /// # Errors
+    ///
     /// The medium's error.
     fn is_claimed(&self) -> io::Result<bool>;
 
@@ -67,22 +69,25 @@ pub trait ReaderTable: Send + Sync + fmt::Debug {
     /// The medium's error.
     fn announce(&self, announcement: &Announcement) -> io::Result<()>;
 
-    /// The last announcement, if there is one.
+    /// Returns the last announcement, if there is one.
     ///
     /// # Errors
+    ///
     /// `InvalidData` if it cannot be decoded, or the medium's error.
     fn announcement(&self) -> io::Result<Option<Announcement>>;
 
-    /// Pins a checkpoint. The writer honours the pin if the checkpoint is still the newest one after this
-    /// has returned.
+    /// Pins a checkpoint. The writer honours the pin if the checkpoint is still the newest one
+    /// after this method has returned.
     ///
     /// # Errors
+    ///
     /// `InvalidInput` if no checkpoint has the number, or the medium's error.
     fn pin(&self, checkpoint: u64, needs: ReaderNeeds) -> io::Result<Box<dyn ReaderGuard>>;
 
-    /// Whether a reader pins one of the checkpoints.
+    /// Returns whether a reader pins one of the checkpoints.
     ///
     /// # Errors
+    ///
     /// The medium's error.
     fn is_pinned(&self, checkpoints: Range<u64>, needs: ReaderNeeds) -> io::Result<bool>;
 }
@@ -105,14 +110,14 @@ pub(crate) struct MemoryReaderTable(Arc<Mutex<MemoryState>>);
 struct MemoryState {
     claims: usize,
     announcement: Option<Announcement>,
-    /// How many readers pin what.
+    /// Number of readers of each pin.
     pins: BTreeMap<(ReaderNeeds, u64), usize>,
 }
 
 #[derive(Debug)]
 struct MemoryGuard {
     table: MemoryReaderTable,
-    /// What is pinned, or nothing for a claim.
+    /// The pin; `None` for a claim.
     pin: Option<(ReaderNeeds, u64)>,
 }
 
@@ -137,7 +142,7 @@ impl Drop for MemoryGuard {
 
 impl ReaderTable for MemoryReaderTable {
     fn claim(&self) -> io::Result<Box<dyn ReaderGuard>> {
-        // Who opens a device sees to it that there is one writer, see `Device`.
+        // The caller that opens a device ensures that there is one writer, see `Device`.
         self.0.lock().claims += 1;
         let table = self.clone();
         Ok(Box::new(MemoryGuard { table, pin: None }))
@@ -172,7 +177,8 @@ impl ReaderTable for MemoryReaderTable {
 #[cfg(target_os = "linux")]
 pub(crate) use self::locks::open;
 
-/// Other systems have no locks that belong to an open file and can be looked at without taking them.
+/// Other systems have no locks that belong to an open file and can be tested without acquiring
+/// them.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn open(
     _: &std::path::Path,
@@ -192,25 +198,26 @@ mod locks {
 
     const MAGIC: &[u8; 8] = b"BRAIDRT\x01";
     const RECORD: usize = 64;
-    /// The byte that the writer locks.
+    /// Offset of the byte that the writer locks.
     const WRITER: u64 = 0;
-    /// The byte of checkpoint 0 in its two regions.
+    /// Offset of checkpoint 0's byte in each of the two regions.
     const PAGES: u64 = 1;
     const LOG: u64 = 1 << 62;
 
-    /// How often a record that is being replaced is read again.
+    /// Maximum number of reads of a record that is being replaced.
     const TRIES: u32 = 1000;
 
-    /// A reader table in a file. Locks belong to open file descriptions, so each guard has one of its own:
-    /// readers of the writer's own process count like any other, and closing the file is all it takes.
+    /// A reader table in a file. Locks belong to open file descriptions, so each guard has one of
+    /// its own: readers in the writer's process count like any other, and closing the file releases
+    /// the lock.
     #[derive(Debug)]
     struct FileReaderTable {
         path: PathBuf,
         file: fs::File,
     }
 
-    /// Opens the reader table in a file. If that is missing, it is created with these permissions, or, without
-    /// any, is `None`.
+    /// Opens the reader table in a file. If the file is missing, creates it with these permissions,
+    /// or returns `None` if there are none.
     pub(crate) fn open(path: &Path, mode: Option<u32>) -> io::Result<Option<Arc<dyn ReaderTable>>> {
         let file = match mode {
             None => open_file(path, false),
@@ -235,8 +242,8 @@ mod locks {
 
     #[derive(Debug)]
     struct PinGuard {
-        /// Closing it releases the lock. It is not unlocked: a forked child that drops its copy must not
-        /// release the parent's pin.
+        /// Closing it releases the lock. It is not unlocked explicitly: a forked child that drops
+        /// its copy must not release the parent's pin.
         _file: fs::File,
     }
 
@@ -255,14 +262,15 @@ mod locks {
             if std::process::id() != self.process {
                 return;
             }
-            // Closing would not do: a child process that is just being started has the file open, too. An
-            // error is the system's, which takes the lock back with the last of these files.
+            // Closing would not suffice: a child process that is being started has the file open,
+            // too. An error is harmless, because the system releases the lock with the last of
+            // these files.
             let bytes = WRITER..WRITER + 1;
             let _ = lock(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes);
         }
     }
 
-    /// One `fcntl` on a range of bytes. Returns the kind of the lock that is in the way.
+    /// Makes one `fcntl` call on a range of bytes. Returns the kind of the conflicting lock.
     fn lock(
         file: &fs::File,
         command: libc::c_int,
@@ -277,14 +285,15 @@ mod locks {
             l_len: (bytes.end - bytes.start).try_into().map_err(invalid)?,
             l_pid: 0,
         };
-        // SAFETY: the descriptor is open as long as `file`, and the structure is valid for the call.
+        // SAFETY: the descriptor is open as long as `file`, and the structure is valid during the
+        // call.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(lock.l_type),
         }
     }
 
-    /// A constant of `fcntl`, which all fit, as a member of its structure.
+    /// Converts a constant of `fcntl` to the type of the structure's member; all of them fit.
     fn short(constant: libc::c_int) -> libc::c_short {
         constant.try_into().unwrap_or(libc::c_short::MAX)
     }
@@ -297,7 +306,7 @@ mod locks {
     }
 
     impl FileReaderTable {
-        /// Whether a lock of `kind` on the bytes would conflict with another one.
+        /// Returns whether a lock of `kind` on the bytes would conflict with another one.
         fn is_locked(&self, kind: libc::c_int, bytes: Range<u64>) -> io::Result<bool> {
             if bytes.is_empty() {
                 return Ok(false);
@@ -333,7 +342,7 @@ mod locks {
                 if let Some(announcement) = decode(&record) {
                     return Ok(Some(announcement));
                 }
-                // A part of it is older than the rest: it is just being replaced.
+                // A part is older than the rest: the record is being replaced.
                 std::thread::yield_now();
             }
             Err(io::ErrorKind::InvalidData.into())
@@ -382,7 +391,8 @@ mod locks {
         })
     }
 
-    /// FNV-1a over all but the sum: enough to tell a record that is being replaced.
+    /// Computes FNV-1a over all bytes except the sum: enough to detect a record that is being
+    /// replaced.
     fn checksum(record: &[u8; RECORD]) -> u64 {
         record[..56]
             .iter()

@@ -1,4 +1,4 @@
-//! The machine's processors and memory nodes, as the system tells them.
+//! The machine's processors and memory nodes, as reported by the system.
 
 use std::fs;
 use std::io;
@@ -7,33 +7,34 @@ use std::path::Path;
 /// One processor that the system schedules on: a hardware thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// The system's number of it.
+    /// Number in the system.
     pub id: usize,
-    /// The core, counted over the whole machine from 0. Hardware threads of one core share it.
+    /// Number of the core, counted over the whole machine from 0. Hardware threads of one core
+    /// share it.
     pub core: usize,
-    /// The socket.
+    /// Number of the socket.
     pub package: usize,
-    /// The NUMA node.
+    /// Number of the NUMA node.
     pub node: usize,
-    /// Whether this process may run on it.
+    /// Whether this process may run on the processor.
     pub allowed: bool,
 }
 
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The system's number of it. Numbers may have gaps.
+    /// Number in the system. Numbers may have gaps.
     pub id: usize,
-    /// Its memory in bytes; 0 if the system does not say.
+    /// Memory of the node in bytes; 0 if the system does not report it.
     pub memory_bytes: u64,
-    /// The relative cost of reaching each node's memory from here, in the order of
-    /// [`Topology::nodes`]; 10 is local (ACPI SLIT). Empty if the system does not say.
+    /// Relative cost of accessing each node's memory from here, in the order of
+    /// [`Topology::nodes`]; 10 is local (ACPI SLIT). Empty if the system does not report it.
     pub distances: Vec<u32>,
 }
 
 /// The processors and NUMA nodes of this machine.
 ///
-/// Where the system does not tell (or is not Linux) it is one node of as many cores as
+/// If the system does not report it (or is not Linux), it is one node with as many cores as
 /// [`std::thread::available_parallelism`] counts.
 ///
 /// ```
@@ -48,14 +49,14 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The topology of this machine, with what this process is allowed.
+    /// Reads the topology of this machine, with the processors that this process may use.
     #[must_use]
     pub fn read() -> Self {
         let read = Self::read_from(Path::new("/sys/devices/system"), &is_allowed);
         read.unwrap_or_else(|_| Self::flat())
     }
 
-    /// One node, a core a processor.
+    /// Returns one node with one core for each processor.
     fn flat() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         let cpu = |id| Cpu {
@@ -75,12 +76,12 @@ impl Topology {
         }
     }
 
-    /// Reads a tree laid out as Linux's `/sys/devices/system`.
+    /// Reads a directory tree in the format of Linux's `/sys/devices/system`.
     fn read_from(root: &Path, allowed: &dyn Fn(usize) -> bool) -> io::Result<Self> {
         let online = read_list(&root.join("cpu/online"))?;
         let mut nodes = Vec::new();
         let mut node_of = Vec::new();
-        // A kernel without NUMA has no such directory: everything is node 0 then.
+        // A kernel without NUMA has no such directory; everything is node 0 then.
         for id in read_list(&root.join("node/online")).unwrap_or_default() {
             let at = root.join(format!("node/node{id}"));
             let distances = fs::read_to_string(at.join("distance")).unwrap_or_default();
@@ -91,7 +92,7 @@ impl Topology {
                 memory_bytes: mem_total(&memory).unwrap_or(0),
                 distances: distances.collect::<Result<_, _>>().unwrap_or_default(),
             });
-            // A node of memory alone has an empty list.
+            // A node with memory only has an empty list.
             let cpus = read_list(&at.join("cpulist")).unwrap_or_default();
             node_of.extend(cpus.into_iter().map(|cpu| (cpu, id)));
         }
@@ -103,7 +104,7 @@ impl Topology {
         for id in online {
             let at = root.join(format!("cpu/cpu{id}/topology"));
             let package = read_number(&at.join("physical_package_id")).unwrap_or(0);
-            // Core numbers begin anew in each package.
+            // Core numbers start again in each package.
             let core = (package, read_number(&at.join("core_id")).unwrap_or(id));
             let core = cores.iter().position(|&c| c == core).unwrap_or_else(|| {
                 cores.push(core);
@@ -124,24 +125,24 @@ impl Topology {
         Ok(Self { cpus, nodes })
     }
 
-    /// All processors that are online, ascending.
+    /// Returns all processors that are online, in ascending order.
     #[must_use]
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
     }
 
-    /// The processors that this process may run on.
+    /// Returns the processors that this process may run on.
     pub fn allowed_cpus(&self) -> impl Iterator<Item = &Cpu> {
         self.cpus.iter().filter(|cpu| cpu.allowed)
     }
 
-    /// All NUMA nodes that are online, ascending.
+    /// Returns all NUMA nodes that are online, in ascending order.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// How many different cores this process may run on.
+    /// Returns the number of different cores that this process may run on.
     #[must_use]
     pub fn allowed_cores(&self) -> usize {
         let mut cores: Vec<usize> = self.allowed_cpus().map(|cpu| cpu.core).collect();
@@ -150,7 +151,8 @@ impl Topology {
         cores.len()
     }
 
-    /// The relative cost of reaching node `to`'s memory from node `from`; `None` if unknown.
+    /// Returns the relative cost of accessing node `to`'s memory from node `from`; `None` if
+    /// unknown.
     #[must_use]
     pub fn distance(&self, from: usize, to: usize) -> Option<u32> {
         let to = self.nodes.iter().position(|node| node.id == to)?;
@@ -177,7 +179,8 @@ impl std::fmt::Display for Topology {
 
 #[cfg(target_os = "linux")]
 fn is_allowed(cpu: usize) -> bool {
-    // A set that can't be read (the machine has more processors than it holds) allows all.
+    // If the set cannot be read (the machine has more processors than it contains), all are
+    // allowed.
     static ALLOWED: std::sync::OnceLock<Option<rustix::thread::CpuSet>> =
         std::sync::OnceLock::new();
     let set = ALLOWED.get_or_init(|| rustix::thread::sched_getaffinity(None).ok());
@@ -200,13 +203,13 @@ fn read_list(path: &Path) -> io::Result<Vec<usize>> {
     parse_list(fs::read_to_string(path)?.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Numbers as in `0-3,8,10-11`.
+/// Parses numbers such as `0-3,8,10-11`.
 fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // Nobody has a million processors; a list that says so is damaged.
+        // No machine has a million processors; a list that says so is damaged.
         if first > last || last >= 1 << 20 {
             return None;
         }
@@ -215,7 +218,7 @@ fn parse_list(list: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// Of `Node 0 MemTotal:  24661724 kB`, in bytes.
+/// Returns the bytes in a line such as `Node 0 MemTotal:  24661724 kB`.
 fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.contains("MemTotal:"))?;
     let kib: u64 = line.split_whitespace().rev().nth(1)?.parse().ok()?;
@@ -236,8 +239,8 @@ mod tests {
         dir
     }
 
-    /// Two sockets of one core with two hardware threads each, a node each, and one node of memory alone;
-    /// this process may use the second socket and one thread of the first.
+    /// Two sockets of one core with two hardware threads each, one node for each socket, and a node
+    /// with memory only. This process may use the second socket and one thread of the first.
     #[test]
     fn a_machine_of_several_nodes() {
         let mut files = vec![

@@ -1,11 +1,12 @@
 //! A directory of a file system through io_uring.
 //!
-//! Batches go to the kernel together and are worked off in parallel by the device; single operations are
-//! one submission each. A thread takes a ring from a small pool, submits, waits for its own completions
-//! and gives the ring back: no completion queue is shared, and no lock is held during I/O.
+//! A batch is submitted to the kernel at once, and the device processes it in parallel; single
+//! operations are one submission each. A thread borrows a ring from a small pool, submits, waits
+//! for its own completions, and returns the ring: threads share no completion queue, and hold no
+//! lock during I/O.
 //!
-//! Buffers are not registered with the rings: they are borrowed for one call, and the pages of an aligned
-//! buffer are pinned by the kernel for as long as the operation takes.
+//! Buffers are not registered with the rings: they are borrowed for one call, and the kernel pins
+//! the pages of an aligned buffer during the operation.
 
 use std::io;
 use std::ops::Range;
@@ -23,17 +24,17 @@ use crate::{
     AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReadOp, ReaderTable, WriteOp,
 };
 
-/// Operations in flight in one batch.
+/// Maximum number of operations in flight in one batch.
 const DEPTH: u32 = 64;
 
-/// Rings kept for reuse.
+/// Maximum number of rings kept for reuse.
 const POOLED_MAX: usize = 16;
 
 #[derive(Default)]
 struct Rings(Mutex<Vec<IoUring>>);
 
-/// One operation on one stretch of memory. The memory is borrowed by the caller of [`Rings::run`] until
-/// that returns.
+/// One operation on a contiguous part of memory. The caller of [`Rings::run`] borrows the memory
+/// until that method returns.
 #[derive(Clone, Copy)]
 struct Operation {
     write: bool,
@@ -57,7 +58,7 @@ impl Operation {
         entry.user_data(index as u64)
     }
 
-    /// Takes off what a short completion has done.
+    /// Removes the part that a short completion has processed.
     fn advance(&mut self, done: usize) {
         self.address = self.address.wrapping_add(done);
         self.len -= done;
@@ -76,8 +77,9 @@ impl Rings {
     /// Performs all operations; returns once none is in flight.
     ///
     /// # Safety
-    /// Each operation's memory must be valid, for writing if it is a read, and not used otherwise until
-    /// this returns.
+    ///
+    /// Each operation's memory must be valid, for writing if it is a read, and not otherwise used
+    /// until this returns.
     unsafe fn run(&self, fd: RawFd, operations: &mut [Operation]) -> io::Result<()> {
         let mut ring = self.take()?;
         let mut waiting: Vec<usize> = (0..operations.len()).rev().collect();
@@ -104,8 +106,9 @@ impl Rings {
             if ring.submission().len() == in_flight
                 && let Some(failure) = failure
             {
-                // The kernel has nothing of it any more, and gets nothing: the queue goes with the ring. Before, what
-                // the kernel already has must come back: the memory may not go.
+                // The kernel has no operation of this ring any more, and gets none: the queue is
+                // dropped with the ring. Before that, operations that the kernel already has must
+                // complete, because the memory must stay valid.
                 return Err(failure);
             }
             let completed: Vec<cqueue::Entry> = ring.completion().collect();
@@ -148,21 +151,23 @@ impl Rings {
     }
 }
 
-/// How often the kernel may refuse work for now, with nothing completed in between: for about a second.
+/// Maximum number of temporary refusals by the kernel without a completion in between: about a
+/// second.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// Counts how often in a row the kernel refused work for now.
+/// Counts consecutive temporary refusals by the kernel.
 #[derive(Default)]
 struct Patience(u32);
 
 impl Patience {
-    /// Waits a moment before another attempt, if the error says that one may help.
+    /// Waits a moment before another attempt, if the error is temporary.
     ///
     /// # Errors
-    /// The error itself if it is another one, or the kernel has refused for too long.
+    ///
+    /// The error itself, if it is not temporary, or if the kernel has refused for too long.
     fn try_again(&mut self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
-            // A signal came in between, which says nothing about the kernel.
+            // A signal interrupted the call, which says nothing about the kernel.
             Some(libc::EINTR) => return Ok(()),
             Some(libc::EAGAIN | libc::EBUSY) if self.0 < ATTEMPTS_MAX => {}
             _ => return Err(error),
@@ -176,7 +181,7 @@ impl Patience {
     }
 }
 
-/// A [`Device`] over a directory with direct I/O through io_uring; see the module's text.
+/// A [`Device`] over a directory with direct I/O through io_uring; see the module's documentation.
 #[derive(Clone)]
 pub struct UringDevice {
     names: Arc<FileDevice>,
@@ -184,18 +189,20 @@ pub struct UringDevice {
 }
 
 impl UringDevice {
-    /// A device over an existing directory.
+    /// Opens an existing directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`; `Unsupported` if the kernel or a sandbox does not allow io_uring, or
-    /// the file system no direct I/O.
+    ///
+    /// `NotFound`, `NotADirectory`; `Unsupported` if the kernel or a sandbox does not allow
+    /// io_uring, or the file system does not support direct I/O.
     pub fn new(directory: &Path) -> io::Result<Self> {
         Self::with_mode(directory, DEFAULT_FILE_MODE)
     }
 
-    /// As [`UringDevice::new`]; files that are created get these permissions, as in `chmod(2)`.
+    /// As [`UringDevice::new`]; created files get these permissions, as in `chmod(2)`.
     ///
     /// # Errors
+    ///
     /// As [`UringDevice::new`].
     pub fn with_mode(directory: &Path, mode: u32) -> io::Result<Self> {
         let names = FileDevice::with_mode(directory, mode)?;
@@ -264,7 +271,7 @@ impl Device for UringDevice {
     }
 }
 
-/// The device as an opened directory has it.
+/// Creates the device for an opened directory.
 pub(crate) fn open(directory: &Path, mode: u32) -> io::Result<Arc<dyn Device>> {
     Ok(Arc::new(UringDevice::with_mode(directory, mode)?))
 }
@@ -303,8 +310,7 @@ impl File for UringFile {
         self.file.punch_hole(range)
     }
 
-    // A single operation that is waited for costs one system call either way; the plain one has less to
-    // set up.
+    // A single awaited operation costs one system call either way; the plain call has less setup.
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_at(buf, offset)
@@ -335,7 +341,7 @@ impl File for UringFile {
                 offset,
             });
         }
-        // SAFETY: the buffers are borrowed mutably for this call.
+        // SAFETY: the buffers are borrowed mutably during this call.
         let done = unsafe {
             self.rings
                 .run(self.file.as_fd().as_raw_fd(), &mut operations)
@@ -357,7 +363,7 @@ impl File for UringFile {
                 offset,
             });
         }
-        // SAFETY: the buffers are borrowed for this call, and a write only reads from them.
+        // SAFETY: the buffers are borrowed during this call, and a write only reads from them.
         let done = unsafe {
             self.rings
                 .run(self.file.as_fd().as_raw_fd(), &mut operations)

@@ -1,4 +1,4 @@
-//! What every device promises, tried on each.
+//! The guarantees of every device, tested on each one.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn on_each(test: impl Fn(&dyn Device)) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     match open_directory(directory.path(), DeviceChoice::Uring) {
         Ok(device) => test(&*device),
-        // A sandbox may forbid it; then there is nothing to try.
+        // A sandbox may forbid it; then nothing is tested.
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
     }
 }
@@ -145,7 +145,7 @@ fn room_reads_as_zero_and_takes_nothing_away() {
         let file = device.open("a", OpenMode::CreateNew).unwrap();
         file.write_at(&[&block(7, 4)], 0).unwrap();
         file.reserve(8 * 4096).unwrap();
-        // Some devices have no room to set aside.
+        // Some devices do not support reserving space.
         let len = file.len().unwrap();
         assert!(len == 4 * 4096 || len == 8 * 4096, "{len}");
         file.reserve(4096).unwrap();
@@ -222,7 +222,7 @@ fn a_directory_is_created_with_all_above_it() {
     assert!(create_directory(&file.join("d")).is_err());
 }
 
-/// What somebody put in the way is neither followed nor written to.
+/// A symbolic link in the way is neither followed nor written to.
 #[test]
 #[cfg(unix)]
 fn no_symbolic_link_is_followed() {
@@ -246,14 +246,14 @@ fn no_symbolic_link_is_followed() {
         DirectoryLock::acquire(&place),
         Err(LockError::Io(_))
     ));
-    // A file that is made anew takes the link's place.
+    // A new file replaces the link.
     let mut copy = braid_io::create_file(&place.join("copy"), 0o600).unwrap();
     std::io::Write::write_all(&mut copy, b"copy").unwrap();
     assert!(!place.join("copy").is_symlink());
     assert_eq!(std::fs::read_to_string(&letter).unwrap(), "Dear engine");
 }
 
-/// An error says which file, and what was to be done with it; its kind is the system's.
+/// An error names the file and the operation; its kind is the system's.
 #[test]
 fn errors_name_the_file() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

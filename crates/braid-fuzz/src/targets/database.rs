@@ -160,7 +160,7 @@ fn found<T>(read: Result<Option<T>, Error>) -> Option<T> {
     match read {
         Ok(read) => Some(read.expect("what is not damaged is there")),
         Err(Error::Corrupted { .. }) => None,
-        Err(error) => panic!("damage is told as: {error}"),
+        Err(error) => panic!("damage is reported as: {error}"),
     }
 }
 
