@@ -3,8 +3,8 @@
 #
 #     scripts/platforms.sh [TARGET...]
 #
-# Needs rustup, which downloads the standard library of each target; a target that cannot be had is skipped with a
-# message. Nothing is linked or run.
+# Needs rustup, which downloads the standard library of each target; a target that cannot be had is
+# skipped with a message. Nothing is linked or run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

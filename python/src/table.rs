@@ -107,7 +107,8 @@ impl Table {
 
 #[pymethods]
 impl Table {
-    // A mapping ---------------------------------------------------------------------------------------
+    // A mapping
+    // ---------------------------------------------------------------------------------------
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.find(key.py(), key)? {
@@ -297,7 +298,8 @@ impl Table {
         mapping.call_method1("__eq__", (slf, other))
     }
 
-    // Ordered -----------------------------------------------------------------------------------------
+    // Ordered
+    // -----------------------------------------------------------------------------------------
 
     /// Returns the entry with the smallest key, or None.
     fn first<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Entry<'py>>> {
@@ -349,7 +351,8 @@ impl Table {
         reading::get_many(&snapshot, slf, keys, default)
     }
 
-    /// Estimates the number of entries from `start` up to `stop` and their bytes, without reading all of them.
+    /// Estimates the number of entries from `start` up to `stop` and their bytes, without reading
+    /// all of them.
     #[pyo3(signature = (start = None, stop = None, *, include_stop = false))]
     fn estimate<'py>(
         &self,

@@ -194,7 +194,8 @@ impl Drop for Transaction {
 
 #[pymethods]
 impl Transaction {
-    // Reading -----------------------------------------------------------------------------------------
+    // Reading
+    // -----------------------------------------------------------------------------------------
 
     /// Returns the value of a key, or `default`.
     #[pyo3(signature = (table, key, default = None))]
@@ -290,7 +291,8 @@ impl Transaction {
         }
     }
 
-    // Writing -----------------------------------------------------------------------------------------
+    // Writing
+    // -----------------------------------------------------------------------------------------
 
     /// Sets the value of a key.
     fn insert(
@@ -433,7 +435,8 @@ impl Transaction {
         Ok(Savepoint::new(slf.clone().unbind(), savepoint))
     }
 
-    // Ending ------------------------------------------------------------------------------------------
+    // Ending
+    // ------------------------------------------------------------------------------------------
 
     /// Makes the writes visible and durable, all or none; returns the transaction's sequence
     /// number, its place in the serial order.

@@ -21,8 +21,8 @@
 // Maximum length of a table's name, in bytes.
 #define BRAID_MAX_TABLE_NAME_LEN 255
 
-// Status returned by a function. Negative numbers are errors, which `braid_error_message` explains;
-// positive ones are outcomes that are not errors.
+// Status returned by a function. Negative numbers are errors, which `braid_error_message`
+// explains; positive ones are outcomes that are not errors.
 typedef enum {
   // Success.
   BRAID_OK = 0,

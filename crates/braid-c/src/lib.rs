@@ -3,11 +3,11 @@
 //!
 //! `docs/c-api.md` is the manual for C programmers. Rules of the implementation:
 //!
-//! - **Nothing unwinds into C.** Every function runs its body in `boundary::call`, which turns errors and
-//!   panics into a status and keeps the message for `braid_error_message`.
-//! - **A handle is a number**, not an address, though it looks like a pointer to C: it names a slot of a
-//!   table, a generation of this slot and a kind of object, and all three are checked at each use
-//!   (`handles`). So a handle that was freed, ended or belongs to something else is an error.
+//! - **Nothing unwinds into C.** Every function runs its body in `boundary::call`, which turns
+//!   errors and panics into a status and keeps the message for `braid_error_message`.
+//! - **A handle is a number**, not an address, though it looks like a pointer to C: it names a slot
+//!   of a table, a generation of this slot and a kind of object, and all three are checked at each
+//!   use (`handles`). So a handle that was freed, ended or belongs to something else is an error.
 //! - **`unsafe`** is limited to the tables of handles, and to reads and writes of C's memory
 //!   (`memory`, `value`).
 

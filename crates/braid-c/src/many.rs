@@ -34,9 +34,9 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Reads the keys and sets each element of `values` to no value. The values are set first, before
-    /// anything can fail that the caller does not see in `values` itself: the caller may free all of
-    /// them after any error.
+    /// Reads the keys and sets each element of `values` to no value. The values are set first,
+    /// before anything can fail that the caller does not see in `values` itself: the caller may
+    /// free all of them after any error.
     ///
     /// # Safety
     ///

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 
 use braid::Error;
 
-/// Status returned by a function. Negative numbers are errors, which `braid_error_message` explains;
-/// positive ones are outcomes that are not errors.
+/// Status returned by a function. Negative numbers are errors, which `braid_error_message`
+/// explains; positive ones are outcomes that are not errors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum braid_status {

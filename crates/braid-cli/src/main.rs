@@ -42,10 +42,10 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Run the engine through simulated crashes and check what it does
     ///
-    /// Seeds decide everything: clients, the engine's threads, the medium, its faults, and the moments of
-    /// crashes. So every failure can be reproduced. Exits with 1 and names the seed if a rule is violated: an
-    /// acknowledged transaction is lost, a transaction is recovered in part, reads match no serial order, or a
-    /// thread waits forever.
+    /// Seeds decide everything: clients, the engine's threads, the medium, its faults, and the
+    /// moments of crashes. So every failure can be reproduced. Exits with 1 and names the seed if a
+    /// rule is violated: an acknowledged transaction is lost, a transaction is recovered in part,
+    /// reads match no serial order, or a thread waits forever.
     Simulate(simulate::SimulateArgs),
     /// Show a database's tables, sizes and counters
     ///
@@ -53,9 +53,10 @@ enum Command {
     Stat(stat::StatArgs),
     /// Check all checksums and structures of a database, and list any damage
     ///
-    /// Works while another process writes: it then checks the newest checkpoint and the durable log. Exits with 1 if
-    /// anything is damaged. With --repair --into DIR, salvages what can be read into a new database and lists what is
-    /// lost; no other process may have the database open then.
+    /// Works while another process writes: it then checks the newest checkpoint and the durable
+    /// log. Exits with 1 if anything is damaged. With --repair --into DIR, salvages what can be
+    /// read into a new database and lists what is lost; no other process may have the database open
+    /// then.
     Verify(verify::VerifyArgs),
     /// Print the log records and pages of a database as text
     Dump(dump::DumpArgs),
@@ -65,10 +66,11 @@ enum Command {
     Restore(backup::RestoreArgs),
     /// Bring the archive of a database's log up to date
     ///
-    /// A program archives its own log while it runs if it opens the database with `Builder::archive`; this command
-    /// archives a database that no process has open. Exits with 1 and names what is missing if the archive and the
-    /// newest backup do not cover every transaction: make a new backup then. From the first time on, the database
-    /// keeps the log that the archive still needs; --end stops that.
+    /// A program archives its own log while it runs if it opens the database with
+    /// `Builder::archive`; this command archives a database that no process has open. Exits with 1
+    /// and names what is missing if the archive and the newest backup do not cover every
+    /// transaction: make a new backup then. From the first time on, the database keeps the log that
+    /// the archive still needs; --end stops that.
     Archive(backup::ArchiveArgs),
     /// Print committed transactions in commit order as JSON lines, keys and values in hexadecimal
     Changes(changes::ChangesArgs),
@@ -76,18 +78,19 @@ enum Command {
     Export(export::ExportArgs),
     /// Read entries from JSON lines or CSV into tables
     ///
-    /// Overwrites existing entries. Commits large batches. A malformed line ends the import with an error that names
-    /// the line: earlier batches stay committed, the batch of the line is rolled back.
+    /// Overwrites existing entries. Commits large batches. A malformed line ends the import with an
+    /// error that names the line: earlier batches stay committed, the batch of the line is rolled
+    /// back.
     Import(import::ImportArgs),
     /// Read and change a database interactively or from a script
     ///
-    /// At a terminal it offers history and completion; from a pipe or with -c it runs the given commands and exits
-    /// with 1 at the first that fails. Begin with `help`.
+    /// At a terminal it offers history and completion; from a pipe or with -c it runs the given
+    /// commands and exits with 1 at the first that fails. Begin with `help`.
     Shell(shell::ShellArgs),
     /// Make the data file as small as possible
     ///
-    /// Moves pages into free blocks closer to the start, takes checkpoints, and truncates the file. A crash at any
-    /// moment loses nothing.
+    /// Moves pages into free blocks closer to the start, takes checkpoints, and truncates the file.
+    /// A crash at any moment loses nothing.
     Compact(compact::CompactArgs),
     /// Convert a database of an older version to the current format
     Upgrade(upgrade::UpgradeArgs),

@@ -65,7 +65,8 @@ fn remove_all() {
 
 #[cfg(unix)]
 fn listen() {
-    // SAFETY: `set` is initialized by `sigemptyset` before it is used, and nothing else refers to it.
+    // SAFETY: `set` is initialized by `sigemptyset` before it is used, and nothing else refers to
+    // it.
     let set = unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

@@ -24,7 +24,8 @@ pub(crate) fn suggestion<'a>(asked: &str, names: impl IntoIterator<Item = &'a st
     name.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// The edit distance: letters changed, added, removed or swapped with their neighbour (Damerau-Levenshtein).
+/// The edit distance: letters changed, added, removed or swapped with their neighbour
+/// (Damerau-Levenshtein).
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (
         from.to_lowercase().chars().collect(),

@@ -613,7 +613,8 @@ fn a_database_is_backed_up_and_restored() {
     expect_code(&braid(&["restore", "full"]), 2);
 }
 
-/// The archive begins after the backup: what lies between is named, by the command and when restoring.
+/// The archive begins after the backup: what lies between is named, by the command and when
+/// restoring.
 #[test]
 fn an_archive_says_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();

@@ -292,7 +292,8 @@ fn messages_say_what_to_do() {
     let process = format!("in use by process {}", std::process::id());
     failed(&["compact", "db"], &["cannot open db", &process]);
     db.close().unwrap();
-    // An error of damage names the commands that help, and `verify` does not advise running `verify`.
+    // An error of damage names the commands that help, and `verify` does not advise running
+    // `verify`.
     let data = dir.path().join("db/data.braid");
     let bytes = fs::read(&data).unwrap();
     fs::write(&data, vec![0; bytes.len()]).unwrap();

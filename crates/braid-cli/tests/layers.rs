@@ -1,6 +1,6 @@
-//! Imports point down: the blocks ```` ```layers CRATE ```` in `ARCHITECTURE.md` list the modules of each crate, the
-//! highest first. A module imports only from modules on lines below its own. Modules that import each other share a
-//! line.
+//! Imports point down: the blocks ```` ```layers CRATE ```` in `ARCHITECTURE.md` list the modules
+//! of each crate, the highest first. A module imports only from modules on lines below its own.
+//! Modules that import each other share a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,8 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The blocks of `ARCHITECTURE.md`: folder of modules (`braid-log` or `braid-log/protocol`) to its lines of names.
+/// The blocks of `ARCHITECTURE.md`: folder of modules (`braid-log` or `braid-log/protocol`) to its
+/// lines of names.
 fn blocks(text: &str) -> BTreeMap<String, Vec<Vec<String>>> {
     let mut blocks = BTreeMap::new();
     let mut lines = text.lines();
@@ -260,8 +261,8 @@ fn paths(code: &str, module: &[String]) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// The names that `pub use` or `use` statements of a folder's own module bring into it, with the child that
-/// defines each.
+/// The names that `pub use` or `use` statements of a folder's own module bring into it, with the
+/// child that defines each.
 fn exports(code: &str, depth: usize) -> BTreeMap<String, String> {
     let mut exported = BTreeMap::new();
     for (at, _) in code.match_indices("use ") {

@@ -53,8 +53,8 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` points to `layout.size()` initialised bytes that we own, and the shared borrow
-        // of `self` keeps writers away.
+        // SAFETY: `ptr` points to `layout.size()` initialised bytes that we own, and the shared
+        // borrow of `self` keeps writers away.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.layout.size()) }
     }
 }

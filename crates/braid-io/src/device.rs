@@ -10,8 +10,8 @@
 //! - A volatile or unfinished write may survive a crash whole, in part (at 512-byte granularity, in
 //!   any subset) or not at all, independently of every other such write.
 //! - A created, removed or renamed name is durable after [`Device::sync_directory`].
-//! - After a failed write or sync of a file, nothing is known about unsynced data in it. Callers must
-//!   not retry as if nothing had happened (invariant I8).
+//! - After a failed write or sync of a file, nothing is known about unsynced data in it. Callers
+//!   must not retry as if nothing had happened (invariant I8).
 
 use std::fmt;
 use std::io;
@@ -156,9 +156,10 @@ pub(crate) fn end_of(offset: u64, len: usize) -> io::Result<u64> {
 
 /// A file of a [`Device`]: positioned, unbuffered, aligned I/O from any thread.
 ///
-/// Every offset, length and buffer address is a multiple of [`Device::block_size`]; anything else is
-/// `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A read or write that
-/// ends beyond 2^63 bytes fails, with `InvalidInput` on most devices. A full medium is [`io::ErrorKind::StorageFull`].
+/// Every offset, length and buffer address is a multiple of [`Device::block_size`]; anything else
+/// is `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A
+/// read or write that ends beyond 2^63 bytes fails, with `InvalidInput` on most devices. A full
+/// medium is [`io::ErrorKind::StorageFull`].
 pub trait File: Send + Sync + fmt::Debug {
     /// Returns the length in bytes.
     ///
@@ -223,9 +224,9 @@ pub trait File: Send + Sync + fmt::Debug {
     /// `StorageFull` or the medium's error.
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
 
-    /// Writes the buffers one after the other from `offset`; durable when this returns `Ok` (a forced
-    /// unit access, or a write and a flush, whichever the medium does faster). Only the bytes are
-    /// durable: a length changed since the last [`File::sync`] is not promised.
+    /// Writes the buffers one after the other from `offset`; durable when this returns `Ok` (a
+    /// forced unit access, or a write and a flush, whichever the medium does faster). Only the
+    /// bytes are durable: a length changed since the last [`File::sync`] is not promised.
     ///
     /// # Errors
     /// `StorageFull` or the medium's error; see invariant I8.

@@ -90,8 +90,8 @@ impl Rings {
             while failure.is_none() && in_flight < DEPTH as usize {
                 let Some(index) = waiting.pop() else { break };
                 let entry = operations[index].entry(fd, index);
-                // SAFETY: the caller keeps the operation's memory valid until this function returns, and
-                // it does not return while the operation is in flight.
+                // SAFETY: the caller keeps the operation's memory valid until this function
+                // returns, and it does not return while the operation is in flight.
                 if unsafe { ring.submission().push(&entry) }.is_err() {
                     waiting.push(index);
                     break;

@@ -59,7 +59,8 @@ pub struct Walk<'a> {
     pub points: Vec<Point>,
 }
 
-/// Finds the points of a file, numbered from `first`, and rewrites it; points that are `disabled` keep their numbers.
+/// Finds the points of a file, numbered from `first`, and rewrites it; points that are `disabled`
+/// keep their numbers.
 pub fn rewrite(
     source: &str,
     first: usize,

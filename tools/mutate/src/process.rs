@@ -20,8 +20,8 @@ pub enum Ended {
     Hung,
 }
 
-/// A program at the lowest priority, in a process group of its own, with bounds on its address space and its
-/// processor time in seconds: some mutants allocate or loop forever.
+/// A program at the lowest priority, in a process group of its own, with bounds on its address
+/// space and its processor time in seconds: some mutants allocate or loop forever.
 pub fn bounded(program: &Path, gibibytes: u64, seconds: u64) -> Command {
     let bounds = format!(
         "ulimit -c 0; ulimit -v {}; ulimit -t {seconds}",

@@ -184,8 +184,8 @@ impl CompareSpec {
     }
 }
 
-/// Makes the plots and the report of the measurements recorded in `out`; returns the paths of what was
-/// written, the report first.
+/// Makes the plots and the report of the measurements recorded in `out`; returns the paths of what
+/// was written, the report first.
 ///
 /// # Errors
 /// [`BenchError::File`] if there are none, or if something can't be written.

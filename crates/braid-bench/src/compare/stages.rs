@@ -95,7 +95,8 @@ fn means(samples: &[Sample], writes: Option<Vec<(Instant, Instant)>>) -> StageMe
             .iter()
             .take_while(|&&(begun, _)| begun < sample.durable)
             .find(|&&(_, ended)| ended <= sample.durable);
-        // Without one, a commit went along with a write that had begun before it returned from its body.
+        // Without one, a commit went along with a write that had begun before it returned from its
+        // body.
         let Some(&(begun, ended)) = write else {
             continue;
         };

@@ -18,10 +18,10 @@ pub(super) fn version() -> Result<String, String> {
     Ok(env!("BRAID_BENCH_FJALL").to_owned())
 }
 
-/// Settings, after <https://docs.rs/fjall/3.1.13/fjall/>: the cache is sized by the caller ("20-25% of the
-/// available memory, or more if the data set fully fits"); `manual_journal_persist` because each transaction
-/// persists by itself; `SyncData` ("e.g. manually using `PersistMode::SyncData` for ACID transactions"), an
-/// `fdatasync`, in each commit.
+/// Settings, after <https://docs.rs/fjall/3.1.13/fjall/>: the cache is sized by the caller ("20-25%
+/// of the available memory, or more if the data set fully fits"); `manual_journal_persist` because
+/// each transaction persists by itself; `SyncData` ("e.g. manually using `PersistMode::SyncData`
+/// for ACID transactions"), an `fdatasync`, in each commit.
 pub(super) fn open(
     dir: &Path,
     tables: &[&str],

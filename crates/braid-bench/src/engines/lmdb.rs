@@ -23,10 +23,11 @@ pub(super) fn version() -> Result<String, String> {
     ))
 }
 
-/// Settings, after <http://www.lmdb.tech/doc/group__mdb.html>: the map is as large as the data may ever become
-/// ("should be as large as possible"; it is address space, not memory); more readers than the default 126,
-/// for runs with many threads. No flags: each of those that make commits faster makes them less durable,
-/// except `MDB_WRITEMAP`, which heed calls unsafe and the text advises only for data that fit in memory.
+/// Settings, after <http://www.lmdb.tech/doc/group__mdb.html>: the map is as large as the data may
+/// ever become ("should be as large as possible"; it is address space, not memory); more readers
+/// than the default 126, for runs with many threads. No flags: each of those that make commits
+/// faster makes them less durable, except `MDB_WRITEMAP`, which heed calls unsafe and the text
+/// advises only for data that fit in memory.
 pub(super) fn open(
     dir: &Path,
     tables: &[&str],

@@ -156,7 +156,8 @@ impl Mode {
 pub enum Wait {
     /// The commit is durable when the call returns.
     Durable,
-    /// The call may return with a ticket; engines without [`Abilities::in_flight`] wait all the same.
+    /// The call may return with a ticket; engines without [`Abilities::in_flight`] wait all the
+    /// same.
     Ticket,
 }
 

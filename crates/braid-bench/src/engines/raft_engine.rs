@@ -22,9 +22,10 @@ pub(super) fn version() -> Result<String, String> {
     Ok(env!("BRAID_BENCH_RAFT_ENGINE").to_owned())
 }
 
-/// Settings, after <https://docs.pingcap.com/tidb/stable/tikv-configuration-file/#raft-engine>: log files are
-/// reused (default), and `prefill-for-recycle` lets that begin at once instead of after the first purge. 256 MiB
-/// of log are kept; the 10 GiB by default are for a server with thousands of groups.
+/// Settings, after <https://docs.pingcap.com/tidb/stable/tikv-configuration-file/#raft-engine>: log
+/// files are reused (default), and `prefill-for-recycle` lets that begin at once instead of after
+/// the first purge. 256 MiB of log are kept; the 10 GiB by default are for a server with thousands
+/// of groups.
 pub(super) fn open(
     dir: &Path,
     _tables: &[&str],

@@ -21,9 +21,10 @@ pub(super) fn version() -> Result<String, String> {
 }
 
 /// Settings, after <https://docs.rs/redb/4.4.0/redb/struct.Builder.html> and
-/// <https://docs.rs/redb/4.4.0/redb/struct.WriteTransaction.html>: the cache is sized by the caller; one-phase
-/// commit with a checksum, the default, is the faster of its durable ones and safe unless an attacker chooses
-/// the data; quick repair, which makes commits slower, stays off as by default.
+/// <https://docs.rs/redb/4.4.0/redb/struct.WriteTransaction.html>: the cache is sized by the
+/// caller; one-phase commit with a checksum, the default, is the faster of its durable ones and
+/// safe unless an attacker chooses the data; quick repair, which makes commits slower, stays off as
+/// by default.
 pub(super) fn open(
     dir: &Path,
     tables: &[&str],

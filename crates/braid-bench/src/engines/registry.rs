@@ -38,18 +38,18 @@ pub fn peers() -> &'static [PeerInfo] {
     })
 }
 
-/// Opens the engine called `name` in the directory `dir`, which is created if it is missing, with the tables
-/// called `tables`, which are created, too. What an earlier run left in `dir` is still there, if the tables are
-/// the same in the same order.
+/// Opens the engine called `name` in the directory `dir`, which is created if it is missing, with
+/// the tables called `tables`, which are created, too. What an earlier run left in `dir` is still
+/// there, if the tables are the same in the same order.
 ///
-/// `cache_bytes` is the memory for the engine's own cache, in bytes; an engine that leaves caching to the
-/// system ignores it. All other settings are those that the engine's documentation advises, see
-/// docs/peers.md, and every commit is durable. Dropping the engine closes it, and stops a server that was
-/// started for it.
+/// `cache_bytes` is the memory for the engine's own cache, in bytes; an engine that leaves caching
+/// to the system ignores it. All other settings are those that the engine's documentation advises,
+/// see docs/peers.md, and every commit is durable. Dropping the engine closes it, and stops a
+/// server that was started for it.
 ///
 /// # Errors
-/// [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`], which say what there is and what to do,
-/// and the engine's own.
+/// [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`], which say what there is and what
+/// to do, and the engine's own.
 ///
 /// # Examples
 /// ```

@@ -45,9 +45,10 @@ pub(super) fn open(
 }
 
 /// Settings: a log, and `synchronous=FULL`, which syncs it in each commit
-/// (<https://www.sqlite.org/pragma.html#pragma_synchronous>; NORMAL would lose the last commits); memory-mapped
-/// reads (<https://www.sqlite.org/mmap.html>); the default page of 4 KiB and checkpoint each 1,000 pages. The
-/// library is built to sync by `fdatasync`, as distributions build it (`HAVE_FDATASYNC`, .cargo/config.toml).
+/// (<https://www.sqlite.org/pragma.html#pragma_synchronous>; NORMAL would lose the last commits);
+/// memory-mapped reads (<https://www.sqlite.org/mmap.html>); the default page of 4 KiB and
+/// checkpoint each 1,000 pages. The library is built to sync by `fdatasync`, as distributions build
+/// it (`HAVE_FDATASYNC`, .cargo/config.toml).
 fn connect(path: &Path, cache_bytes: usize) -> Result<Connection, BenchError> {
     let connection = Connection::open(path).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(256);

@@ -1,6 +1,7 @@
 //! The rows: fixed layouts of little-endian numbers, and texts preceded by their lengths.
 //!
-//! Money is in cents, taxes and discounts are in hundredths of a percent, times are microseconds since 1970.
+//! Money is in cents, taxes and discounts are in hundredths of a percent, times are microseconds
+//! since 1970.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

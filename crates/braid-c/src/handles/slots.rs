@@ -79,8 +79,8 @@ impl Header {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Ends the generation of an object that the caller has taken out. Says whether the slot can be used
-    /// again.
+    /// Ends the generation of an object that the caller has taken out. Says whether the slot can be
+    /// used again.
     #[inline]
     pub(super) fn retire(&self, ended: Ended) -> bool {
         let state = self.state.load(Ordering::Relaxed);

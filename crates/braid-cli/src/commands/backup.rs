@@ -1,4 +1,5 @@
-//! `braid backup`, `braid restore`, `braid archive`: copies of a database, and databases from copies.
+//! `braid backup`, `braid restore`, `braid archive`: copies of a database, and databases from
+//! copies.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -13,11 +14,13 @@ use crate::scratch::Made;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
-    /// Directory of the database; while another process writes, only a full backup can be made, and no
-    /// incremental backup can build on it (the writing process makes both with `Database::backup`)
+    /// Directory of the database; while another process writes, only a full backup can be made, and
+    /// no incremental backup can build on it (the writing process makes both with
+    /// `Database::backup`)
     dir: PathBuf,
 
-    /// New file for the backup, or an existing directory, where the file is named after its sequence number
+    /// New file for the backup, or an existing directory, where the file is named after its
+    /// sequence number
     dest: PathBuf,
 
     /// Copy only the pages that changed since this full or incremental backup
@@ -66,8 +69,8 @@ fn show(bar: &ProgressBar, pages: u64, of: u64) {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("until").args(["until_seqno", "until_time"]))]
 pub(crate) struct RestoreArgs {
-    /// Full backup, the incremental ones that build on it from the oldest to the newest, and last the
-    /// directory of the new database, which must be missing or empty
+    /// Full backup, the incremental ones that build on it from the oldest to the newest, and last
+    /// the directory of the new database, which must be missing or empty
     #[arg(required = true, num_args = 2.., value_name = "BACKUP... DEST")]
     paths: Vec<PathBuf>,
 
@@ -79,7 +82,8 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "N")]
     until_seqno: Option<u64>,
 
-    /// Stop after the last transaction that the archive records as durable at this time; UTC, like 2026-01-31T12:00:00Z
+    /// Stop after the last transaction that the archive records as durable at this time; UTC, like
+    /// 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
     until_time: Option<SystemTime>,
 }

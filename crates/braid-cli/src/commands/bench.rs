@@ -50,13 +50,13 @@ pub(crate) struct WorkloadArgs {
     #[arg(value_parser = workload_parser())]
     workload: Workload,
 
-    /// Engine to run on: Braid, or another that this build includes (docs/peers.md); the options of protocol,
-    /// device and log apply to Braid
+    /// Engine to run on: Braid, or another that this build includes (docs/peers.md); the options of
+    /// protocol, device and log apply to Braid
     #[arg(long, value_name = "NAME", default_value = BRAID)]
     pub(super) engine: String,
 
-    /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database is
-    /// switched to it
+    /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database
+    /// is switched to it
     #[arg(long, value_name = "NAME", default_value_t, value_parser = parse::<Protocol>)]
     pub(super) protocol: Protocol,
 
@@ -85,13 +85,14 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     pub(super) device: DeviceChoice,
 
-    /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than the standard's
-    /// make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for large, 1000000 for
-    /// ycsb, scan and load, 100000 for bank, tpcb and tpcc]
+    /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than
+    /// the standard's make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for
+    /// large, 1000000 for ycsb, scan and load, 100000 for bank, tpcb and tpcc]
     #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Size of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and load]
+    /// Size of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and
+    /// load]
     #[arg(long, value_name = "BYTES")]
     value_size: Option<usize>,
 
@@ -157,7 +158,8 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(super) preallocated_log_mib: u64,
 
-    /// Check the data after the run: TPC-C's conditions, sums, and that every acknowledged transaction is there
+    /// Check the data after the run: TPC-C's conditions, sums, and that every acknowledged
+    /// transaction is there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
     check: bool,

@@ -30,8 +30,8 @@ pub(crate) struct CompareArgs {
     )]
     workloads: Vec<Workload>,
 
-    /// Engines to measure [default: all that this build and this machine have; build with `--features peers`
-    /// for more than Braid]
+    /// Engines to measure [default: all that this build and this machine have; build with
+    /// `--features peers` for more than Braid]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     engines: Vec<String>,
 
@@ -44,7 +44,8 @@ pub(crate) struct CompareArgs {
     )]
     threads: Vec<usize>,
 
-    /// Numbers of durable commits that each thread keeps in flight; engines that always wait take part with 1 only
+    /// Numbers of durable commits that each thread keeps in flight; engines that always wait take
+    /// part with 1 only
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
     in_flight: Vec<usize>,
 
@@ -64,8 +65,8 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Size the engines' caches so that the data are this many times larger; does not limit the system's page
-    /// cache, which some peers use
+    /// Size the engines' caches so that the data are this many times larger; does not limit the
+    /// system's page cache, which some peers use
     #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
     data_over_pool: Option<f64>,
 

@@ -43,7 +43,8 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     in_flight: usize,
 
-    /// Number of log lanes of the protocols with several strands; 0 for one per thread, as in the papers
+    /// Number of log lanes of the protocols with several strands; 0 for one per thread, as in the
+    /// papers
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
 

@@ -41,7 +41,8 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 
-    /// Directory of the database, which must be new [default: one in TMPDIR or here, removed afterwards]
+    /// Directory of the database, which must be new [default: one in TMPDIR or here, removed
+    /// afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 

@@ -20,27 +20,28 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChangesArgs {
-    /// Directory of the database; other processes may have it open, but with --feed only if --peek is given (with
-    /// --feed and --follow: part of the time)
+    /// Directory of the database; other processes may have it open, but with --feed only if --peek
+    /// is given (with --feed and --follow: part of the time)
     dir: PathBuf,
 
     /// Begin after this sequence number [default: with the oldest changes that are kept]
     #[arg(long, value_name = "N")]
     from: Option<u64>,
 
-    /// Resume where this feed was acknowledged, and acknowledge what was printed; created if it is missing
+    /// Resume where this feed was acknowledged, and acknowledge what was printed; created if it is
+    /// missing
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     feed: Option<String>,
 
     /// Print the changes that the feed has not acknowledged, and acknowledge nothing
     ///
-    /// Works while another process writes. Only that process can acknowledge: by Feed::acknowledge with the
-    /// position of the last line that was consumed.
+    /// Works while another process writes. Only that process can acknowledge: by Feed::acknowledge
+    /// with the position of the last line that was consumed.
     #[arg(long, requires = "feed")]
     peek: bool,
 
-    /// Print new transactions as other processes commit them, until interrupted; with --feed, only while no
-    /// other process has the database open, unless --peek is given
+    /// Print new transactions as other processes commit them, until interrupted; with --feed, only
+    /// while no other process has the database open, unless --peek is given
     #[arg(long)]
     follow: bool,
 }
@@ -77,7 +78,8 @@ impl<E: Into<Failure>> From<E> for Problem {
     }
 }
 
-/// Prints the changes that a feed has not acknowledged, then acknowledges them. Opens the database for writing.
+/// Prints the changes that a feed has not acknowledged, then acknowledges them. Opens the database
+/// for writing.
 fn print_feed(args: &ChangesArgs, name: &str, output: &mut Output) -> Result<(), Problem> {
     let builder = Database::builder().create_if_missing(false);
     let db = builder.open(&args.dir).map_err(|error| match error {

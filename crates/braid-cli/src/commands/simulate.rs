@@ -12,8 +12,8 @@ use crate::output::{self, Output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SimulateArgs {
-    /// Seeds, one history each: A..B, or one number [default: 0..2000, or with --minutes as many as the time
-    /// allows]
+    /// Seeds, one history each: A..B, or one number [default: 0..2000, or with --minutes as many as
+    /// the time allows]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
     /// Commit protocol, or `all` in turn

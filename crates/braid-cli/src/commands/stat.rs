@@ -20,10 +20,12 @@ pub(crate) struct StatArgs {
     /// Print one JSON object
     #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
     json: bool,
-    /// Read all pages of every table, instead of estimating large tables ("about") from 64 of their pages
+    /// Read all pages of every table, instead of estimating large tables ("about") from 64 of their
+    /// pages
     #[arg(long, conflicts_with_all = ["watch", "prometheus"])]
     exact: bool,
-    /// Monitor a database that another process has open with `Builder::stats_file(true)`, every SECONDS [default: 1]
+    /// Monitor a database that another process has open with `Builder::stats_file(true)`, every
+    /// SECONDS [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
     watch: Option<Duration>,
     /// Stop after this many updates

@@ -15,10 +15,11 @@ use crate::output::{self, Output};
 pub(crate) struct VerifyArgs {
     /// Directory of the database; other processes may have it open, except with --repair
     dir: PathBuf,
-    /// Salvage what can be read into the new database that --into names; the damaged one is not changed
+    /// Salvage what can be read into the new database that --into names; the damaged one is not
+    /// changed
     ///
-    /// Lists what is damaged and what is lost: tables, ranges of keys, transactions of the log. Exits with 3
-    /// if anything is lost.
+    /// Lists what is damaged and what is lost: tables, ranges of keys, transactions of the log.
+    /// Exits with 3 if anything is lost.
     #[arg(long, requires = "into")]
     repair: bool,
     /// Directory of the new database, which must be missing or empty

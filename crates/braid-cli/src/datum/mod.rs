@@ -138,7 +138,8 @@ impl Column {
         self.kind() != Kind::Bytes || self.name == "bytes" || self.array_len().is_some()
     }
 
-    /// Refuses a type that is not one of Braid's own: a type name typed by hand is most likely misspelt.
+    /// Refuses a type that is not one of Braid's own: a type name typed by hand is most likely
+    /// misspelt.
     pub(crate) fn check_known(&self) -> Result<(), Mismatch> {
         if self.is_known() {
             return Ok(());

@@ -40,10 +40,12 @@ pub(crate) enum Field {
 /// Columns of a CSV file that make up an entry.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CsvColumns {
-    /// Columns of the CSV file that form the key, by their names in the header; several form a tuple
+    /// Columns of the CSV file that form the key, by their names in the header; several form a
+    /// tuple
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub(crate) key: Vec<String>,
-    /// Column of the CSV file that is the value [default: all but the key, as a JSON object if they are several]
+    /// Column of the CSV file that is the value [default: all but the key, as a JSON object if they
+    /// are several]
     #[arg(long, value_name = "COLUMN", requires = "key")]
     pub(crate) value: Option<String>,
 }

@@ -72,7 +72,8 @@ fn make() -> Result<Base, Error> {
     buf[..backup.len()].copy_from_slice(&backup);
     file.write_at(&[&buf[..backup.len()]], 0).map_err(failed)?;
     let mut image = Image::of(&*archive, 4096);
-    // The backup comes first, so that scripts find it at the same offset whatever the archive contains.
+    // The backup comes first, so that scripts find it at the same offset whatever the archive
+    // contains.
     image.files.sort_by_key(|(name, _)| name != FILE);
     Ok(Base { image, states })
 }

@@ -56,20 +56,20 @@ pub(super) struct Db {
     families: Vec<*mut rocksdb_column_family_handle_t>,
 }
 
-// SAFETY: a `DB`, a `TransactionDB` and a column family may be used by any number of threads at once
-// (`rocksdb/db.h`: "A DB is safe for concurrent access from multiple threads without any external
-// synchronization"); this owns them.
+// SAFETY: a `DB`, a `TransactionDB` and a column family may be used by any number of threads at
+// once (`rocksdb/db.h`: "A DB is safe for concurrent access from multiple threads without any
+// external synchronization"); this owns them.
 unsafe impl Send for Db {}
 // SAFETY: see above.
 unsafe impl Sync for Db {}
 
-/// Settings, after <https://github.com/facebook/rocksdb/wiki/Setup-Options-and-Basic-Tuning> ("Other General
-/// Options", block cache, bloom filter, compression); the table format and the compaction's priority that
-/// it names have become defaults.
+/// Settings, after <https://github.com/facebook/rocksdb/wiki/Setup-Options-and-Basic-Tuning>
+/// ("Other General Options", block cache, bloom filter, compression); the table format and the
+/// compaction's priority that it names have become defaults.
 fn options(cache_bytes: usize) -> *mut rocksdb_options_t {
     let jobs = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8));
-    // SAFETY: each object is used between its creation and its destruction; the options keep the policy and a
-    // share of the cache.
+    // SAFETY: each object is used between its creation and its destruction; the options keep the
+    // policy and a share of the cache.
     unsafe {
         let table = rocksdb_block_based_options_create();
         rocksdb_block_based_options_set_block_size(table, 16 << 10);

@@ -37,10 +37,11 @@ pub(super) fn open_dsync(
     open_with("wiredtiger-dsync", "dsync", dir, tables, cache_bytes)
 }
 
-/// Settings, after <https://source.wiredtiger.com/3.2.1/tune_durability.html>: a log, and `transaction_sync` to sync
-/// it in each commit, by `fsync`, the default, or `dsync`, which the text calls slower in general, but that
-/// differs by system. The cache is sized by the caller; a checkpoint a minute, or each 2 GB of log, is
-/// what MongoDB, whose engine this is, asks for. Log files are preallocated by default.
+/// Settings, after <https://source.wiredtiger.com/3.2.1/tune_durability.html>: a log, and
+/// `transaction_sync` to sync it in each commit, by `fsync`, the default, or `dsync`, which the
+/// text calls slower in general, but that differs by system. The cache is sized by the caller; a
+/// checkpoint a minute, or each 2 GB of log, is what MongoDB, whose engine this is, asks for. Log
+/// files are preallocated by default.
 fn open_with(
     name: &'static str,
     method: &str,
@@ -116,15 +117,16 @@ struct WiredTiger {
     uris: Vec<CString>,
 }
 
-// SAFETY: "WT_CONNECTION: thread-safe" (https://source.wiredtiger.com/3.2.1/threads.html); this owns it.
+// SAFETY: "WT_CONNECTION: thread-safe" (https://source.wiredtiger.com/3.2.1/threads.html); this
+// owns it.
 unsafe impl Send for WiredTiger {}
 // SAFETY: see above.
 unsafe impl Sync for WiredTiger {}
 
 impl Drop for WiredTiger {
     fn drop(&mut self) {
-        // SAFETY: the sessions borrow this, so they are closed. Every commit is durable, so an error of the
-        // last checkpoint loses nothing.
+        // SAFETY: the sessions borrow this, so they are closed. Every commit is durable, so an
+        // error of the last checkpoint loses nothing.
         unsafe { braid_wt_close(self.connection) };
     }
 }

@@ -45,8 +45,8 @@ const RECOVERY_KILL_MS: u64 = 60;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Directory of the database, which must be missing or empty [default: a new one in TMPDIR or here, removed
-    /// afterwards]
+    /// Directory of the database, which must be missing or empty [default: a new one in TMPDIR or
+    /// here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
 
@@ -62,8 +62,8 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse_lasting_device)]
     device: DeviceChoice,
 
-    /// Number of threads that move money: every second one waits for each commit, the others keep 64
-    /// in flight
+    /// Number of threads that move money: every second one waits for each commit, the others keep
+    /// 64 in flight
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
