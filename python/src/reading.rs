@@ -62,7 +62,7 @@ impl View<'_> {
     }
 }
 
-/// How much a read covers.
+/// Extent of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     Key,

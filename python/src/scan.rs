@@ -64,7 +64,7 @@ impl Origin {
     }
 }
 
-/// What an iterator returns for each entry.
+/// Items that an iterator returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Items {
     Keys,

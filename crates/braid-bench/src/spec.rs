@@ -1,4 +1,4 @@
-//! What a run measures.
+//! Parameters of a run.
 
 use std::time::Duration;
 

@@ -114,7 +114,7 @@ pub(crate) unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
     Ok(unsafe { (range.lower.parse("lower")?, range.upper.parse("upper")?) })
 }
 
-/// What a cursor reads from.
+/// Source of a cursor.
 enum Source {
     /// A transaction, by the number of its handle: after the transaction has ended, using the
     /// cursor is an error.

@@ -558,7 +558,7 @@ fn a_database_is_backed_up_and_restored() {
     assert!(
         !stat("db").is_empty() && stat("db") == stat("restored") && stat("db") == stat("again")
     );
-    // What is wrong is said, and nothing is begun.
+    // The error names the problem, and nothing is written.
     for (args, what) in [
         (
             &["restore", "next", "x"][..],

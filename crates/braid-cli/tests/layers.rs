@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// As many modules of one line may import each other.
+/// Maximum number of modules on one line, which may import each other.
 const LONGEST_CYCLE: usize = 3;
 
 /// Every crate that the test must find in `ARCHITECTURE.md`.
@@ -50,7 +50,7 @@ fn blocks(text: &str) -> BTreeMap<String, Vec<Vec<String>>> {
 
 /// One folder of modules whose order is listed.
 struct Folder {
-    /// Where its modules are.
+    /// Directory of its modules.
     path: PathBuf,
     /// Its path of modules from the crate's root: empty, or `["protocol"]`.
     inside: Vec<String>,
@@ -287,7 +287,7 @@ fn exports(code: &str, depth: usize) -> BTreeMap<String, String> {
     exported
 }
 
-/// What a listing and the sources disagree about.
+/// Returns the differences between a listing and the sources.
 fn faults(name: &str, lines: &[Vec<String>]) -> Vec<String> {
     let folder = Folder::new(name);
     let modules = folder.modules();

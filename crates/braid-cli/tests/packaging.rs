@@ -138,7 +138,7 @@ fn shells_complete_subcommands() {
     assert!(stderr(&output).contains("zsh"), "{}", stderr(&output));
 }
 
-/// What bash offers for a command line whose last word is unfinished.
+/// Returns bash's completions of a command line whose last word is unfinished.
 #[test]
 #[cfg(unix)]
 fn bash_completes_a_word() {

@@ -59,7 +59,7 @@ fn a_script_reads_and_writes() {
     ];
     assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
 
-    // What is shown can be typed in again.
+    // Output can be used as input.
     let script = "put raw \"\\x00\\xff\\n;'\" \"it's\"\nscan raw\nget raw \"\\x00\\xff\\n;\\'\"\n";
     let output = piped(&dir, script);
     expect_code(&output, 0);

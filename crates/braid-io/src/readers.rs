@@ -20,7 +20,7 @@ pub const READERS_FILE_NAME: &str = "READERS";
 /// Checkpoint numbers that can be pinned are below this.
 const CHECKPOINTS_MAX: u64 = 1 << 61;
 
-/// What a writer announces to readers in other processes.
+/// A writer's announcement to readers in other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
     /// Random number of the writer, which distinguishes it from earlier writers.

@@ -186,7 +186,7 @@ pub struct Counters {
 /// How an engine was opened, in words for reports.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What makes its commits durable.
+    /// How its commits become durable.
     pub protocol: String,
     /// Its device; `memory` if nothing reaches a device.
     pub device: String,

@@ -17,7 +17,7 @@ use braid::DeviceChoice;
 use crate::BenchError;
 use crate::compare::Spread;
 
-/// What to measure.
+/// A figure to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Figure {
