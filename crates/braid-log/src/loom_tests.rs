@@ -23,11 +23,11 @@ use crate::buffer::consolidation::Consolidation;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::Ticket;
 use crate::flush::lane::FlushGroup;
-use crate::flush::leader::FlushOrder;
 use crate::flush::threads::flush_loop;
 use crate::log::Log;
 use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
-use crate::protocol::hardening::Hardening;
+use crate::protocol::gsn::Hardening;
+use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::ProtocolKind;
 
 /// Nobody computes a frontier at or above a pending commit that is not finished, and what the

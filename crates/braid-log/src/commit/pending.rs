@@ -5,9 +5,10 @@ use std::sync::Arc;
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
 use crate::commit::ticket::{StrandHandle, Ticket};
-use crate::flush::core::{Core, DEPENDENCIES_MAX};
+use crate::flush::core::Core;
 use crate::flush::reservation::Reservation;
 use crate::format::log_record::{LogRecordHeader, LogRecordKind};
+use crate::protocol::gsn::DEPENDENCIES_MAX;
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
@@ -152,9 +153,8 @@ impl<'a> PendingCommit<'a> {
     pub fn abort(&mut self) {
         if !self.dependencies.is_empty() {
             self.dependencies.clear();
-            if let (Some(hardening), Some(numbers)) =
-                (&self.strand_handle.core.hardening, self.numbers)
-            {
+            let lanes = self.strand_handle.core.acknowledgement.lanes();
+            if let (Some(hardening), Some(numbers)) = (lanes, self.numbers) {
                 hardening.forget(numbers.last);
             }
         }

@@ -14,17 +14,15 @@ use crate::base::event::Event;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
-use crate::flush::lane::Lane;
-use crate::flush::leader::FlushOrder;
+use crate::flush::lane::{FlushGroup, Lane};
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
 use crate::options::{FlushMode, LogOptions};
-use crate::protocol::hardening::Hardening;
-use crate::protocol::{Dependence, Frontier, Numbering, Protocol};
+use crate::protocol::acknowledgement::{Acknowledgement, Order};
+use crate::protocol::epoch::Epochs;
+use crate::protocol::gsn::Dependencies;
+use crate::protocol::{Dependence, Frontier, Protocol};
 use crate::segments::pool::Quota;
-
-/// Dependencies that a log record names; a transaction with more waits for them.
-pub(crate) const DEPENDENCIES_MAX: usize = 32;
 
 /// What a thread waits for: a sequence number, or the flush group that carries it.
 #[derive(Clone, Copy, Debug)]
@@ -76,12 +74,8 @@ pub(crate) struct Core {
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
     durable_seqno: CachePadded<AtomicU64>,
-    /// The last number of the newest epoch that has ended; for a protocol with epochs.
-    epoch_end: CachePadded<AtomicU64>,
-    /// With a protocol that records dependencies: what is acknowledged, lane by lane.
-    pub(crate) hardening: Option<Hardening>,
-    /// With a protocol that numbers flushes: the newest number, and who waits for smaller ones.
-    pub(crate) flush_order: Option<FlushOrder>,
+    /// What is acknowledged besides, as the protocol demands.
+    pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
     /// The greatest number in an acknowledged flush.
     pub(crate) flushed: CachePadded<AtomicU64>,
     /// The greatest number that somebody sleeps for whose own bytes are not what is missing.
@@ -155,25 +149,22 @@ impl Core {
                 })
             })
             .collect();
-        let by_lane = protocol.numbering() == Numbering::ByLane;
+        let order = protocol.order();
+        let numbered_lanes = (order == Order::Lanes).then_some(options.lanes);
         let core = Self {
             protocol,
             process: Process::current(),
-            hardening: by_lane.then(|| Hardening::new(options.lanes, base)),
-            flush_order: protocol
-                .numbers_flushes()
-                .then(|| FlushOrder::new(options.lanes)),
+            acknowledgement: Acknowledgement::new(order, options.lanes, base),
             id,
             incarnation,
             begun: AtomicBool::new(begun),
             beginning: Mutex::new(None),
             base,
             kept,
-            commit_slots: CommitSlots::new(base, by_lane.then_some(options.lanes)),
+            commit_slots: CommitSlots::new(base, numbered_lanes),
             strands,
             lanes,
             durable_seqno: CachePadded::new(AtomicU64::new(base)),
-            epoch_end: CachePadded::new(AtomicU64::new(base)),
             flushed: CachePadded::new(AtomicU64::new(base)),
             awaited: CachePadded::new(AtomicU64::new(0)),
             stalled: CachePadded::new(AtomicBool::new(false)),
@@ -203,7 +194,7 @@ impl Core {
 
     /// Whether what somebody waits for is acknowledged.
     pub(crate) fn is_reached(&self, target: WaitTarget) -> bool {
-        match &self.hardening {
+        match self.acknowledgement.lanes() {
             Some(hardening) if target.group != 0 => hardening.hardened(target.lane) >= target.seqno,
             _ => self.durable_seqno() >= target.seqno,
         }
@@ -286,9 +277,8 @@ impl Core {
     fn frontier(&self) -> (Frontier, Vec<u64>) {
         // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: what is assigned
         // after the first look is greater; what left its slot before the second is in a strand's
-        // buffer by the third. Acquire: pairs with `end_epoch`. The first look of all: an epoch
-        // that ends later counts later.
-        let epoch_end = self.epoch_end.load(Ordering::Acquire);
+        // buffer by the third. The first look of all: an epoch that ends later counts later.
+        let epoch_end = self.epoch_end();
         let assigned = self.commit_slots.last_seqno();
         let commit_slots = self.commit_slots.oldest();
         let finished = assigned.min(commit_slots - 1);
@@ -301,7 +291,7 @@ impl Core {
                 .min()
                 .unwrap_or(u64::MAX);
             strands = strands.min(oldest);
-            if self.hardening.is_some() {
+            if self.acknowledgement.lanes().is_some() {
                 lanes.push(finished.min(oldest - 1));
             }
         }
@@ -363,7 +353,7 @@ impl Core {
         if self.poison().is_some() {
             return frontier.commit_slots;
         }
-        let hardening = self.hardening.as_ref();
+        let hardening = self.acknowledgement.lanes();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
         let durable_seqno = self.protocol.durable_seqno(&frontier);
         if let Some(announce) = self.announce.get()
@@ -382,31 +372,26 @@ impl Core {
         frontier.commit_slots
     }
 
-    /// The last number of the newest epoch that has ended.
+    /// The last number of the newest epoch that has ended; 0 if there are no epochs.
     pub(crate) fn epoch_end(&self) -> u64 {
-        self.epoch_end.load(Ordering::Acquire)
+        self.acknowledgement.epochs().map_or(0, Epochs::end)
     }
 
-    /// Ends the epoch with the newest number assigned so far. No further epoch ends before it is
-    /// acknowledged, so that it is reached however fast numbers are assigned.
+    /// Ends the epoch with the newest number assigned so far, if transactions are acknowledged by epochs.
     pub(crate) fn end_epoch(&self) {
-        let end = self.commit_slots.last_seqno();
-        let before = self.epoch_end.load(Ordering::Relaxed);
-        if before > self.durable_seqno() || end == before {
+        let Some(epochs) = self.acknowledgement.epochs() else {
             return;
+        };
+        if epochs.end_with(self.commit_slots.last_seqno(), self.durable_seqno()) {
+            self.publish();
+            self.request_flush_of_dirty();
         }
-        // Release: pairs with `frontier`. Only one of several who end it at once has to succeed.
-        let _ = self
-            .epoch_end
-            .compare_exchange(before, end, Ordering::Release, Ordering::Relaxed);
-        self.publish();
-        self.request_flush_of_dirty();
     }
 
     /// Runs what waited for what is acknowledged by now.
     pub(crate) fn run_callbacks(&self) {
         let all = self.strands.len();
-        match &self.hardening {
+        match self.acknowledgement.lanes() {
             None => self.callbacks.run(self.durable_seqno(), &Ok(())),
             Some(hardening) => {
                 for (shard, strand) in self.strands.iter().enumerate() {
@@ -432,17 +417,13 @@ impl Core {
             Dependence::Durable => drop(self.wait(WaitTarget::everything(newest))),
             Dependence::Sealed => self.wait_sealed(lane, newest),
             Dependence::Recorded => {
-                let Some(hardening) = &self.hardening else {
-                    return Vec::new();
-                };
-                let open = hardening.open(seqno, on);
-                if large || open.len() > DEPENDENCIES_MAX {
-                    // Everything up to its newest dependency, instead of a long list.
-                    open.last()
-                        .map(|&newest| self.wait(WaitTarget::everything(newest)));
-                } else if !open.is_empty() {
-                    hardening.add(seqno, open.clone());
-                    return open;
+                let hardening = self.acknowledgement.lanes();
+                match hardening.map(|hardening| hardening.depend(seqno, on, large)) {
+                    Some(Dependencies::Named(named)) => return named,
+                    Some(Dependencies::Awaited(newest)) => {
+                        drop(self.wait(WaitTarget::everything(newest)));
+                    }
+                    None => {}
                 }
             }
         }
@@ -588,7 +569,7 @@ impl Core {
     /// buffered, or sleep until it moves.
     #[cold]
     fn wait_stalled(&self, target: WaitTarget) {
-        if self.protocol.has_epochs() && self.options.flush_mode == FlushMode::Callers {
+        if self.options.flush_mode == FlushMode::Callers {
             self.end_epoch();
         }
         let listener = self.stall.listen();

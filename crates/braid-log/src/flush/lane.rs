@@ -15,6 +15,7 @@ use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
 use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
+use crate::protocol::gwsn::Flush;
 use crate::segments::pool::SegmentPool;
 
 /// Log records in a flush up to which another one may overlap it.
@@ -114,6 +115,16 @@ pub(crate) struct FlushGroup {
     pub(crate) last: u64,
     /// Its number, if it has chunks and the protocol numbers flushes.
     pub(crate) flush: u64,
+}
+
+impl Flush for FlushGroup {
+    fn lane(&self) -> usize {
+        self.lane
+    }
+
+    fn flush(&self) -> u64 {
+        self.flush
+    }
 }
 
 #[cfg(test)]

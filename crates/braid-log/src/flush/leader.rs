@@ -1,14 +1,11 @@
 //! Leading a flush: seal what the lane's strands have, write it once, acknowledge.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use braid_rt::narrow;
-use crossbeam_utils::CachePadded;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::sync::{AtomicU64, Mutex};
 use crate::buffer::strand::{Slot, Taken};
 use crate::flush::core::Core;
 use crate::flush::lane::{
@@ -133,7 +130,7 @@ impl Core {
             closed.clear();
             (0..100).for_each(|_| braid_rt::thread::yield_now());
         }
-        if let Some(order) = &self.flush_order
+        if let Some(order) = self.acknowledgement.flushes()
             && !chunks.is_empty()
         {
             // While the latches are held: whoever appends from here on may depend on what we took.
@@ -294,7 +291,7 @@ impl Core {
         let mut ready = {
             let mut completion = lane.completion.lock();
             let ready = completion.finish(group);
-            match &self.flush_order {
+            match self.acknowledgement.flushes() {
                 // Under the latch: the order within the lane must last.
                 Some(order) => order.finish(ready),
                 None => ready,
@@ -351,77 +348,6 @@ struct FlushPlace {
     flush: u64,
     /// Chunks that follow.
     more: usize,
-}
-
-/// The order of flushes over all lanes, for the protocols that number them (GWSN): flushes are
-/// acknowledged by their numbers.
-#[derive(Debug)]
-pub(crate) struct FlushOrder {
-    newest: CachePadded<AtomicU64>,
-    finished: Mutex<Finished>,
-}
-
-#[derive(Debug)]
-struct Finished {
-    /// Every flush up to this number is acknowledged.
-    acknowledged: u64,
-    /// For each lane, durable groups that wait, in the lane's order.
-    waiting: Box<[VecDeque<FlushGroup>]>,
-}
-
-impl FlushOrder {
-    /// Numbers begin anew with every incarnation.
-    pub(crate) fn new(lanes: usize) -> Self {
-        Self {
-            newest: CachePadded::new(AtomicU64::new(0)),
-            finished: Mutex::new(Finished {
-                acknowledged: 0,
-                waiting: (0..lanes).map(|_| VecDeque::new()).collect(),
-            }),
-        }
-    }
-
-    /// The newest number assigned.
-    pub(crate) fn newest(&self) -> u64 {
-        // Acquire: pairs with `assign`; the caller has kept out everybody who might assign for what
-        // matters.
-        self.newest.load(Ordering::Acquire)
-    }
-
-    /// The next flush's number.
-    pub(crate) fn assign(&self) -> u64 {
-        // AcqRel: the numbers follow the latches under which they are assigned; see `newest`.
-        self.newest.fetch_add(1, Ordering::AcqRel) + 1
-    }
-
-    /// Adds groups that a lane finished; returns those, of any lane, that may now be acknowledged.
-    pub(crate) fn finish(&self, groups: Vec<FlushGroup>) -> Vec<FlushGroup> {
-        let mut finished = self.finished.lock();
-        let Finished {
-            acknowledged,
-            waiting,
-        } = &mut *finished;
-        for group in groups {
-            waiting[group.lane].push_back(group);
-        }
-        let mut ready = Vec::new();
-        let mut again = true;
-        while again {
-            again = false;
-            for waiting in waiting.iter_mut() {
-                while let Some(group) = waiting.front() {
-                    // A group without chunks has no number.
-                    if group.flush != 0 && group.flush != *acknowledged + 1 {
-                        break;
-                    }
-                    *acknowledged = (*acknowledged).max(group.flush);
-                    ready.extend(waiting.pop_front());
-                    again = true;
-                }
-            }
-        }
-        ready
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -29,7 +29,11 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
         .chain(std::iter::once_with(|| {
             spawn(core, "braid-log-prep", prepare_loop)
         }))
-        .chain((core.protocol.has_epochs()).then(|| spawn(core, "braid-log-epoch", epoch_loop)))
+        .chain(
+            core.acknowledgement
+                .epochs()
+                .map(|_| spawn(core, "braid-log-epoch", epoch_loop)),
+        )
         .chain((core.options.group_size > 0).then(|| spawn(core, "braid-log-group", group_loop)));
     for thread in started {
         match thread {

@@ -17,13 +17,12 @@ use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
-use crate::flush::core::{Core, CoreParts, DEPENDENCIES_MAX, WaitTarget};
-use crate::flush::leader::FlushOrder;
+use crate::flush::core::{Core, CoreParts, WaitTarget};
 use crate::flush::threads;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::options::{FlushMode, LogOptions};
-use crate::protocol::Dependence;
-use crate::protocol::hardening::Hardening;
+use crate::protocol::gsn::{DEPENDENCIES_MAX, Hardening};
+use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
 use crate::tail::TailReader;
@@ -146,7 +145,7 @@ impl Log {
     #[inline]
     pub fn enter(&self, payload_bytes: usize) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
-        let dependencies = match &core.hardening {
+        let dependencies = match core.acknowledgement.lanes() {
             Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
             None => 0,
         };
@@ -185,7 +184,7 @@ impl Log {
     /// [`LogError::Poisoned`].
     pub fn sync(&self) -> Result<(), LogError> {
         let (core, seqno) = (self.core(), self.last_seqno());
-        if core.protocol.has_epochs() {
+        if core.acknowledgement.epochs().is_some() {
             // One may be under way, which ended before our number.
             while core.durable_seqno() < seqno {
                 core.end_epoch();
@@ -242,19 +241,14 @@ impl Log {
     /// Whether transactions say what they depend on: [`PendingCommit::depends_on`].
     pub fn wants_dependencies(&self) -> bool {
         let core = self.core();
-        match core.protocol.dependence() {
-            Dependence::Implied => false,
-            Dependence::Durable => true,
-            // What lies in the own lane is sealed no later than its reader.
-            Dependence::Sealed | Dependence::Recorded => core.lanes.len() > 1,
-        }
+        core.protocol.dependence().is_wanted(core.lanes.len())
     }
 
     /// The greatest number that has been acknowledged to anybody. With `gsn` it may be greater than the
     /// [durable seqno](Log::durable_seqno).
     pub fn acknowledged(&self) -> u64 {
         let core = self.core();
-        let hardened = core.hardening.as_ref().map_or(0, Hardening::greatest);
+        let hardened = core.acknowledgement.lanes().map_or(0, Hardening::greatest);
         hardened.max(core.durable_seqno())
     }
 
@@ -262,7 +256,7 @@ impl Log {
     /// of all.
     pub fn progress_kinds(&self) -> usize {
         let core = self.core();
-        1 + core.hardening.as_ref().map_or(0, |_| core.lanes.len())
+        1 + core.acknowledgement.lanes().map_or(0, |_| core.lanes.len())
     }
 
     /// Calls `f` once anything above `seqno` is acknowledged as a progress of that kind, or the log
@@ -343,7 +337,7 @@ impl Log {
             let lanes = lanes.collect();
             f(CheckpointPosition {
                 seqno: core.commit_slots.last_seqno(),
-                flush: core.flush_order.as_ref().map_or(0, FlushOrder::newest),
+                flush: core.acknowledgement.flushes().map_or(0, FlushOrder::newest),
                 lanes,
             })
         })

@@ -1,8 +1,12 @@
 //! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining, and a buffer
 //! that takes many threads at once.
+//!
+//! A transaction is acknowledged when the strand is durable up to it. Recovery keeps everything up to
+//! the first bad chunk.
 
-use super::LockRelease;
-use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
+use super::acknowledgement::Order;
+use super::prefix::cut_at_bad_chunk;
+use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 
 /// One strand whose byte order is the dependency order: a transaction's locks go once its log
@@ -26,6 +30,14 @@ impl Protocol for Aether {
 
     fn lock_release(&self) -> LockRelease {
         LockRelease::Precommit
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Implied
+    }
+
+    fn order(&self) -> Order {
+        Order::Numbers
     }
 
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {

@@ -1,8 +1,18 @@
-//! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): clients are answered by epochs.
+//! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): transactions are acknowledged by epochs.
+//!
+//! A transaction releases its locks at precommit. It is acknowledged when every number up to the end of
+//! its epoch is durable ([`Protocol::durable_seqno`]); [`Epochs`] says where that end is. Recovery keeps
+//! everything below the first missing number.
 
-use super::LockRelease;
-use super::{Frontier, Kept, Protocol, Scanned, cut_at_gap};
+use std::sync::atomic::Ordering;
+
+use crossbeam_utils::CachePadded;
+
+use super::acknowledgement::Order;
+use super::prefix::cut_at_gap;
+use super::{Dependence, Frontier, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
+use crate::base::sync::AtomicU64;
 
 /// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of it is
 /// durable in every strand.
@@ -21,20 +31,60 @@ impl Protocol for Epoch {
         LockRelease::Precommit
     }
 
-    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
-        let durable = frontier.durable();
-        match frontier.epoch_end <= durable {
-            true => frontier.epoch_end,
-            false => 0,
-        }
+    fn dependence(&self) -> Dependence {
+        Dependence::Implied
     }
 
-    fn has_epochs(&self) -> bool {
-        true
+    fn order(&self) -> Order {
+        Order::Epochs
+    }
+
+    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
+        let durable = frontier.durable();
+        if frontier.epoch_end <= durable {
+            frontier.epoch_end
+        } else {
+            0
+        }
     }
 
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         cut_at_gap(scanned).map(Kept::Numbers)
+    }
+}
+
+/// The end of the newest epoch. The next one ends with a tick, or because a thread waits for it.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    end: CachePadded<AtomicU64>,
+}
+
+impl Epochs {
+    pub(crate) fn new(base: u64) -> Self {
+        Self {
+            end: CachePadded::new(AtomicU64::new(base)),
+        }
+    }
+
+    /// The last number of the newest epoch that has ended.
+    pub(crate) fn end(&self) -> u64 {
+        // Acquire: pairs with `end_with`.
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Ends the epoch with the newest number assigned; says whether there was anything to end. No
+    /// epoch ends before the one before it is acknowledged, so that a waiter's epoch is acknowledged
+    /// however fast numbers are assigned.
+    pub(crate) fn end_with(&self, newest: u64, durable_seqno: u64) -> bool {
+        let before = self.end.load(Ordering::Relaxed);
+        if before > durable_seqno || newest == before {
+            return false;
+        }
+        // Release: pairs with `end`. Only one of several threads that end it at once has to succeed.
+        let _ = self
+            .end
+            .compare_exchange(before, newest, Ordering::Release, Ordering::Relaxed);
+        true
     }
 }
 

@@ -1,7 +1,14 @@
 //! P-WAL's protocol: parallel strands ordered by one global number (Nakamura et al., 2019).
+//!
+//! A transaction releases its locks at precommit. It is acknowledged when every transaction with a
+//! smaller number is durable in whatever strand, and it is too ([`Frontier::durable`]). Recovery keeps
+//! everything below the first missing number.
+//!
+//! [`Frontier::durable`]: super::Frontier::durable
 
-use super::LockRelease;
-use super::{Kept, Protocol, Scanned, cut_at_gap};
+use super::acknowledgement::Order;
+use super::prefix::cut_at_gap;
+use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 
 /// P-WAL: early lock release, prefix acknowledgement over all strands, gap rule in recovery.
@@ -14,6 +21,14 @@ impl Protocol for Glsn {
 
     fn lock_release(&self) -> LockRelease {
         LockRelease::Precommit
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Implied
+    }
+
+    fn order(&self) -> Order {
+        Order::Numbers
     }
 
     /// Below the first missing number: a later transaction may have read what an earlier one wrote.

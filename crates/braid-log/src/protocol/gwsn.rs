@@ -1,19 +1,35 @@
 //! GWSN: one number for each flush of the log instead of one for each record.
 //!
-//! A flush takes all that the strands of its lane hold at one instant and assigns the *global
-//! WAL-flush sequence number* while it does. What a transaction depends on lies in the same flush
-//! or in one with a smaller number: in its own lane because the instant is one for all strands, in
-//! other lanes because the transaction waits for it, either at a lock or before it appends. So the
-//! order of the flushes embeds the order of the dependencies (the paper's Lemmas 4 to 6).
+//! A flush takes all that the strands of its lane hold at one instant, and is assigned the *global
+//! WAL-flush sequence number* at that instant: [`FlushOrder::assign`] runs while the leader holds the
+//! latches of all these strands.
+//!
+//! - **Dependencies.** What a transaction depends on lies in the same flush or in one with a smaller
+//!   number: in its own lane because the instant is one for all strands, in other lanes because the
+//!   transaction waits for it, either at a lock or before it appends ([`Dependence`]). So the order of
+//!   the flushes embeds the order of the dependencies (the paper's Lemmas 4 to 6).
+//! - **Acknowledgement.** A flush is acknowledged when all flushes with smaller numbers are durable
+//!   ([`FlushOrder::finish`]). Only then do its numbers count as durable in the durable seqno.
+//! - **Lock release.** With [`GwsnStrict`] once the transaction is durable, with [`Gwsn`] once its flush
+//!   has its number.
+//! - **Recovery.** [`GwsnStrict`] keeps every flush that arrived, [`Gwsn`] those below the first missing
+//!   number.
 //!
 //! Versions still have the transactions' own numbers, since a snapshot needs a total order that is known when
-//! a version is made; what is durable and what recovery keeps goes by flushes.
+//! a version is made; what is durable and what recovery keeps depends on flushes.
 
-use super::LockRelease;
-use super::{Dependence, Kept, Protocol, Scanned, check_acknowledged};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use crossbeam_utils::CachePadded;
+
+use super::acknowledgement::Order;
+use super::prefix::check_acknowledged;
+use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
+use crate::base::sync::{AtomicU64, Mutex};
 
-/// The paper's theorem's setting: strict two-phase locking. What a transaction depends on is durable before
+/// The setting of the paper's theorem: strict two-phase locking. What a transaction depends on is durable before
 /// its own flush has a number, so every flush that arrived counts, gap or not.
 pub(crate) struct GwsnStrict;
 
@@ -26,12 +42,12 @@ impl Protocol for GwsnStrict {
         LockRelease::Durable
     }
 
-    fn numbers_flushes(&self) -> bool {
-        true
-    }
-
     fn dependence(&self) -> Dependence {
         Dependence::Durable
+    }
+
+    fn order(&self) -> Order {
+        Order::Flushes
     }
 
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
@@ -45,8 +61,8 @@ impl Protocol for GwsnStrict {
     }
 }
 
-/// With early lock release: locks go once the flush has its number, and recovery keeps the flushes below
-/// the first missing number.
+/// With early lock release: a transaction releases its locks once its flush has its number, and recovery keeps
+/// the flushes below the first missing number.
 pub(crate) struct Gwsn;
 
 impl Protocol for Gwsn {
@@ -58,12 +74,12 @@ impl Protocol for Gwsn {
         LockRelease::Numbered
     }
 
-    fn numbers_flushes(&self) -> bool {
-        true
-    }
-
     fn dependence(&self) -> Dependence {
         Dependence::Sealed
+    }
+
+    fn order(&self) -> Order {
+        Order::Flushes
     }
 
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
@@ -81,6 +97,88 @@ impl Protocol for Gwsn {
 
     fn kept(&self, _base: u64, words: &[u64]) -> Kept {
         Kept::Flushes(words.first().copied().unwrap_or(0))
+    }
+}
+
+/// A flush, as [`FlushOrder`] sees it.
+pub(crate) trait Flush {
+    /// Its lane.
+    fn lane(&self) -> usize;
+
+    /// Its number; 0 if it has no chunks.
+    fn flush(&self) -> u64;
+}
+
+/// The order of flushes over all lanes: a flush is acknowledged once it and all flushes with smaller
+/// numbers are durable.
+#[derive(Debug)]
+pub(crate) struct FlushOrder<G> {
+    newest: CachePadded<AtomicU64>,
+    finished: Mutex<Finished<G>>,
+}
+
+#[derive(Debug)]
+struct Finished<G> {
+    /// Every flush up to this number is acknowledged.
+    acknowledged: u64,
+    /// For each lane, durable groups that wait, in the lane's order.
+    waiting: Box<[VecDeque<G>]>,
+}
+
+impl<G> FlushOrder<G> {
+    /// Numbers restart from 1 with every incarnation.
+    pub(crate) fn new(lanes: usize) -> Self {
+        Self {
+            newest: CachePadded::new(AtomicU64::new(0)),
+            finished: Mutex::new(Finished {
+                acknowledged: 0,
+                waiting: (0..lanes).map(|_| VecDeque::new()).collect(),
+            }),
+        }
+    }
+
+    /// The newest number assigned.
+    pub(crate) fn newest(&self) -> u64 {
+        // Acquire: pairs with `assign`; the caller has kept out everybody who might assign for what
+        // matters.
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// The next flush's number.
+    pub(crate) fn assign(&self) -> u64 {
+        // AcqRel: the numbers follow the latches under which they are assigned; see `newest`.
+        self.newest.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+impl<G: Flush> FlushOrder<G> {
+    /// Adds groups that a lane finished; returns those, of any lane, that may now be acknowledged.
+    pub(crate) fn finish(&self, groups: Vec<G>) -> Vec<G> {
+        let mut finished = self.finished.lock();
+        let Finished {
+            acknowledged,
+            waiting,
+        } = &mut *finished;
+        for group in groups {
+            waiting[group.lane()].push_back(group);
+        }
+        let mut ready = Vec::new();
+        let mut again = true;
+        while again {
+            again = false;
+            for waiting in waiting.iter_mut() {
+                while let Some(group) = waiting.front() {
+                    // A group without chunks has no number.
+                    if group.flush() != 0 && group.flush() != *acknowledged + 1 {
+                        break;
+                    }
+                    *acknowledged = (*acknowledged).max(group.flush());
+                    ready.extend(waiting.pop_front());
+                    again = true;
+                }
+            }
+        }
+        ready
     }
 }
 

@@ -1,17 +1,18 @@
-//! The decisions in which commit protocols differ, behind one trait.
-//!
-//! The log asks its protocol three things: when a transaction's locks may go, how the durable seqno
-//! follows from the state of the strands, and which cut of a scanned log recovery keeps.
+//! The rules in which commit protocols differ. The file of a protocol holds all of its own: when a
+//! transaction is acknowledged, when it releases its locks, what it does about the transactions that
+//! it depends on, and what recovery keeps. `prefix.rs` holds the rules that several protocols share.
 
+pub(crate) mod acknowledgement;
 mod aether;
-mod epoch;
+pub(crate) mod epoch;
 mod glsn;
-mod gsn;
-mod gwsn;
-pub(crate) mod hardening;
+pub(crate) mod gsn;
+pub(crate) mod gwsn;
 pub(crate) mod kind;
+mod prefix;
 mod serial;
 
+use self::acknowledgement::Order;
 use self::kind::{LockRelease, ProtocolKind};
 
 use crate::LogError;
@@ -30,25 +31,6 @@ pub(crate) struct Frontier {
     pub(crate) strands: u64,
     /// The last number of the newest epoch that has ended.
     pub(crate) epoch_end: u64,
-}
-
-impl Frontier {
-    /// The greatest number up to which everything is durable and finished.
-    ///
-    /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back for
-    /// ever. Here a strand counts only with what lies in its buffers, and what is assigned but not
-    /// yet appended counts through its commit, so the minimum is exact.
-    pub(crate) fn durable(&self) -> u64 {
-        if braid_rt::mutant!("acknowledge_before_flush") {
-            return self.assigned;
-        }
-        if braid_rt::mutant!("durable_seqno_ignores_pending") {
-            return self.assigned.min(self.strands - 1);
-        }
-        self.assigned
-            .min(self.commit_slots - 1)
-            .min(self.strands - 1)
-    }
 }
 
 /// A run of numbers that lies in the log.
@@ -87,7 +69,7 @@ pub(crate) struct Scanned {
     pub(crate) dependents: Vec<Vec<Dependent>>,
 }
 
-/// What of an incarnation counts.
+/// The part of an incarnation that recovery keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Transactions up to a number.
@@ -102,6 +84,15 @@ impl Kept {
     /// Of a log that another process writes, which is read up to a number only: see
     /// [`Log::recover_up_to`](crate::Log::recover_up_to).
     pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(NUMBERS_MAX - 1);
+
+    /// The same of a log that another process writes and calls durable up to `limit`.
+    pub(crate) fn up_to(self, limit: u64) -> Self {
+        match self {
+            Kept::Numbers(_) => Kept::Numbers(limit),
+            Kept::Flushes(_) => Kept::ALL_FLUSHES,
+            Kept::Lanes(lanes) => Kept::Lanes(vec![limit; lanes.len()]),
+        }
+    }
 
     /// The same in a segment header's form.
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
@@ -121,26 +112,30 @@ impl Kept {
     }
 }
 
-/// How numbers are assigned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Numbering {
-    /// One after the other.
-    Dense,
-    /// So that `seqno % lanes` is the transaction's lane.
-    ByLane,
-}
-
-/// What a transaction does about those that it read from or overwrote and that may not be durable.
+/// What a transaction does before its append about the transactions that it read from or overwrote and
+/// that may not be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dependence {
-    /// Nothing: the numbers tell.
+    /// Nothing: its sequence number is greater than theirs.
     Implied,
-    /// Waits until they are sealed in flushes with smaller numbers.
+    /// It waits until they are sealed in flushes with smaller numbers.
     Sealed,
-    /// Waits until they are durable.
+    /// It waits until they are durable.
     Durable,
-    /// Says in its log record which they are, and is acknowledged after them.
+    /// It names them in its log record, and is acknowledged after them.
     Recorded,
+}
+
+impl Dependence {
+    /// Whether a transaction of a log with so many lanes says what it depends on.
+    pub(crate) fn is_wanted(self, lanes: usize) -> bool {
+        match self {
+            Dependence::Implied => false,
+            Dependence::Durable => true,
+            // What lies in the own lane is sealed no later than its reader.
+            Dependence::Sealed | Dependence::Recorded => lanes > 1,
+        }
+    }
 }
 
 /// A commit protocol.
@@ -148,39 +143,21 @@ pub(crate) trait Protocol: Sync {
     /// The identifier in segment headers.
     fn id(&self) -> u8;
 
-    /// The number of strands the protocol insists on, if it does.
+    /// The number of strands that the protocol requires, if it does.
     fn forced_strands(&self) -> Option<usize> {
         None
     }
 
-    /// Whether threads that meet at a strand's latch append together; see [`crate::buffer::consolidation`].
+    /// Whether threads that meet at a strand's latch append together; see `buffer/consolidation.rs`.
     fn consolidates(&self) -> bool {
         false
     }
 
-    /// When locks go.
+    /// When a transaction releases its locks.
     fn lock_release(&self) -> LockRelease;
 
-    /// The greatest number `h` that may be acknowledged: everything up to `h` is durable and finished.
-    /// May be less than what was acknowledged before, which stays.
-    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
-        frontier.durable()
-    }
-
-    /// Whether transactions are acknowledged by epochs.
-    fn has_epochs(&self) -> bool {
-        false
-    }
-
-    /// How numbers are assigned.
-    fn numbering(&self) -> Numbering {
-        Numbering::Dense
-    }
-
-    /// Whether flushes have numbers of their own, and are acknowledged in their order over all lanes.
-    fn numbers_flushes(&self) -> bool {
-        false
-    }
+    /// What a transaction does about its dependencies.
+    fn dependence(&self) -> Dependence;
 
     /// Whether a flush takes all that its lane's strands have at one instant, so that what a
     /// transaction depends on in its own lane is in the same flush or in one before.
@@ -188,9 +165,13 @@ pub(crate) trait Protocol: Sync {
         self.dependence() != Dependence::Implied
     }
 
-    /// What is done about dependencies.
-    fn dependence(&self) -> Dependence {
-        Dependence::Implied
+    /// By what transactions are acknowledged.
+    fn order(&self) -> Order;
+
+    /// The greatest number `h` that may be acknowledged: every transaction up to `h` is durable and
+    /// finished. May be less than what was acknowledged before, which stays.
+    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
+        frontier.durable()
     }
 
     /// What recovery keeps.
@@ -204,50 +185,17 @@ pub(crate) trait Protocol: Sync {
     fn kept(&self, base: u64, _words: &[u64]) -> Kept {
         Kept::Numbers(base)
     }
-}
 
-/// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing when a
-/// transaction had assigned but not appended; nothing kept can depend on it, since it had released
-/// nothing.
-fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
-    let last = scanned.tail.iter().map(|run| run.last).max();
-    scanned
-        .base
-        .max(scanned.durable_seqno)
-        .max(last.unwrap_or(0))
-}
-
-/// I1: what a chunk calls durable was acknowledged. That it is gone is no crash's doing.
-fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
-    let expected = scanned.durable_seqno.saturating_sub(scanned.base);
-    if scanned.found_to_durable == expected {
-        return Ok(());
+    /// How many consecutive numbers hold one that was assigned.
+    fn stride(&self, _lanes: usize) -> u64 {
+        1
     }
-    braid_rt::coverage_point("damage: acknowledged numbers are missing");
-    Err(LogError::corrupted(
-        format!(
-            "acknowledged transactions are missing: {} of the {expected} sequence numbers from {} to {}",
-            expected.abs_diff(scanned.found_to_durable),
-            scanned.base + 1,
-            scanned.durable_seqno
-        ),
-        "the log",
-        0,
-    ))
-}
 
-/// P-WAL's recovery rule: everything below the first missing number.
-fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
-    check_acknowledged(scanned)?;
-    let mut cut = scanned.base.max(scanned.durable_seqno);
-    for run in &scanned.tail {
-        if run.first > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
-            braid_rt::coverage_point("gap rule: numbers behind a gap");
-            break;
-        }
-        cut = cut.max(run.last);
+    /// The number from which the next incarnation continues, if the newest number kept is `cut` in an
+    /// incarnation that continued from `base`.
+    fn next_base(&self, _base: u64, cut: u64, _lanes: usize) -> u64 {
+        cut
     }
-    Ok(cut)
 }
 
 /// The protocol of a kind.

@@ -1,7 +1,11 @@
 //! The classic serial log: one strand, locks held until the flush.
+//!
+//! A transaction is acknowledged, and releases its locks, when the strand is durable up to it. Recovery
+//! keeps everything up to the first bad chunk.
 
-use super::LockRelease;
-use super::{Kept, Protocol, Scanned, cut_at_bad_chunk};
+use super::acknowledgement::Order;
+use super::prefix::cut_at_bad_chunk;
+use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 
 /// Serial write-ahead logging, the baseline.
@@ -18,6 +22,14 @@ impl Protocol for Serial {
 
     fn lock_release(&self) -> LockRelease {
         LockRelease::Durable
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Implied
+    }
+
+    fn order(&self) -> Order {
+        Order::Numbers
     }
 
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {

@@ -17,7 +17,7 @@ use crate::format::chunk::INCARNATIONS_MAX;
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::{Segment, SegmentHeader, parse_segment_name, segment_name};
 use crate::options::FlushMode;
-use crate::protocol::{Kept, Numbering, Protocol, Run, Scanned};
+use crate::protocol::{Kept, Protocol, Run, Scanned};
 use crate::recovery::reader::{Expected, SegmentReader};
 use crate::recovery::salvage::{Damage, Numbers};
 use crate::recovery::scan::{Extent, LaneScan, ScanMode, Streamed, scan_lane};
@@ -366,9 +366,7 @@ impl Recovered {
         // Of a log that is being written, the cut of its protocol says no more than that nothing is missing.
         let newest_kept = match (protocol.cut(&scanned)?, limit) {
             (kept, None) => kept,
-            (Kept::Numbers(_), Some(limit)) => Kept::Numbers(limit),
-            (Kept::Flushes(_), Some(_)) => Kept::ALL_FLUSHES,
-            (Kept::Lanes(lanes), Some(limit)) => Kept::Lanes(vec![limit; lanes.len()]),
+            (kept, Some(limit)) => kept.up_to(limit),
         };
         let lane_of = |seqno: u64| to_usize(seqno % lanes.len() as u64);
         let counts = |run: &Run| newest_kept.holds(lane_of(run.last), run.last, run.flush);
@@ -388,22 +386,15 @@ impl Recovered {
             // number missing may be one of an older incarnation, whose later ones go with it.
             let whole = Numbers {
                 base: newest_base,
-                stride: match protocol.numbering() {
-                    Numbering::ByLane if lanes.len() > 1 => lanes.len() as u64,
-                    _ => 1,
-                },
+                stride: protocol.stride(lanes.len()),
             }
             .up_to_gap(start.seqno.max(newest_base), &scanned.tail);
             if damage.broken || whole < damage.durable {
                 cut = cut.min(whole);
             }
             ceiling = cut;
-        } else if limit.is_none() && protocol.numbering() == Numbering::ByLane && lanes.len() > 1 {
-            // An assignment takes as many numbers as there are lanes and uses one: the durable
-            // seqno may have been anywhere before the next one used.
-            braid_rt::coverage_point("recovery: the cut goes up to a whole assignment");
-            let stride = lanes.len() as u64;
-            cut = newest_base + ((cut - newest_base).div_ceil(stride) + 1) * stride;
+        } else if limit.is_none() {
+            cut = protocol.next_base(newest_base, cut, lanes.len());
         }
         kept.insert(incarnation, newest_kept);
         for (index, lane) in lanes.iter().enumerate().filter(|_| damage.is_none()) {

@@ -1,0 +1,65 @@
+//! What a running log keeps in order to acknowledge as its protocol demands.
+
+use super::epoch::Epochs;
+use super::gsn::Hardening;
+use super::gwsn::FlushOrder;
+
+/// By what a protocol acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// By sequence numbers: a transaction is acknowledged once the durable seqno has reached its own.
+    Numbers,
+    /// By epochs: the durable seqno moves from the end of one epoch to the end of the next. See
+    /// `epoch.rs`.
+    Epochs,
+    /// By flushes, which have numbers of their own over all lanes. See `gwsn.rs`.
+    Flushes,
+    /// By lanes, each of which assigns numbers of its own. See `gsn.rs`.
+    Lanes,
+}
+
+/// The state of an [`Order`]. `G` is a flush.
+#[derive(Debug)]
+pub(crate) enum Acknowledgement<G> {
+    /// Nothing besides the durable seqno.
+    Numbers,
+    Epochs(Epochs),
+    Flushes(FlushOrder<G>),
+    Lanes(Hardening),
+}
+
+impl<G> Acknowledgement<G> {
+    /// The state of an incarnation that continues from `base`.
+    pub(crate) fn new(order: Order, lanes: usize, base: u64) -> Self {
+        match order {
+            Order::Numbers => Self::Numbers,
+            Order::Epochs => Self::Epochs(Epochs::new(base)),
+            Order::Flushes => Self::Flushes(FlushOrder::new(lanes)),
+            Order::Lanes => Self::Lanes(Hardening::new(lanes, base)),
+        }
+    }
+
+    /// The epochs, if transactions are acknowledged by them.
+    pub(crate) fn epochs(&self) -> Option<&Epochs> {
+        match self {
+            Self::Epochs(epochs) => Some(epochs),
+            _ => None,
+        }
+    }
+
+    /// The order of the flushes, if transactions are acknowledged by it.
+    pub(crate) fn flushes(&self) -> Option<&FlushOrder<G>> {
+        match self {
+            Self::Flushes(order) => Some(order),
+            _ => None,
+        }
+    }
+
+    /// The lanes, if each is acknowledged by itself.
+    pub(crate) fn lanes(&self) -> Option<&Hardening> {
+        match self {
+            Self::Lanes(hardening) => Some(hardening),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The rules that the protocols share whose order is that of the sequence numbers: what is durable, and
+//! where recovery cuts.
+
+use super::{Frontier, Scanned};
+use crate::LogError;
+
+impl Frontier {
+    /// The greatest number up to which every transaction is durable and finished.
+    ///
+    /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back
+    /// forever. Here a strand counts only with what lies in its buffers, and what is assigned but not
+    /// yet appended counts through its commit, so the minimum is exact.
+    pub(crate) fn durable(&self) -> u64 {
+        if braid_rt::mutant!("acknowledge_before_flush") {
+            return self.assigned;
+        }
+        if braid_rt::mutant!("durable_seqno_ignores_pending") {
+            return self.assigned.min(self.strands - 1);
+        }
+        self.assigned
+            .min(self.commit_slots - 1)
+            .min(self.strands - 1)
+    }
+}
+
+/// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing when a
+/// transaction had assigned but not appended; nothing kept can depend on it, since it had released
+/// nothing.
+pub(super) fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
+    let last = scanned.tail.iter().map(|run| run.last).max();
+    scanned
+        .base
+        .max(scanned.durable_seqno)
+        .max(last.unwrap_or(0))
+}
+
+/// P-WAL's recovery rule: everything below the first missing number.
+pub(super) fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
+    check_acknowledged(scanned)?;
+    let mut cut = scanned.base.max(scanned.durable_seqno);
+    for run in &scanned.tail {
+        if run.first > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
+            braid_rt::coverage_point("gap rule: numbers behind a gap");
+            break;
+        }
+        cut = cut.max(run.last);
+    }
+    Ok(cut)
+}
+
+/// I1: what a chunk calls durable was acknowledged. A crash never removes it.
+pub(super) fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
+    let expected = scanned.durable_seqno.saturating_sub(scanned.base);
+    if scanned.found_to_durable == expected {
+        return Ok(());
+    }
+    braid_rt::coverage_point("damage: acknowledged numbers are missing");
+    Err(LogError::corrupted(
+        format!(
+            "acknowledged transactions are missing: {} of the {expected} sequence numbers from {} to {}",
+            expected.abs_diff(scanned.found_to_durable),
+            scanned.base + 1,
+            scanned.durable_seqno
+        ),
+        "the log",
+        0,
+    ))
+}
