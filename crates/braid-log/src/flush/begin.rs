@@ -13,7 +13,8 @@ use crate::flush::core::Core;
 use crate::flush::lane::Lane;
 use crate::format::segment::{SegmentHeader, is_unfinished_name};
 use crate::options::LogOptions;
-use crate::segments::pool::{Quota, SegmentPool};
+use crate::segments::pool::SegmentPool;
+use crate::segments::quota::Quota;
 
 impl Core {
     /// Whether the incarnation has begun: each lane has a segment whose durable header says so.

@@ -22,7 +22,7 @@ use crate::protocol::acknowledgement::{Acknowledgement, Order};
 use crate::protocol::epoch::Epochs;
 use crate::protocol::gsn::Dependencies;
 use crate::protocol::{Dependence, Frontier, Protocol};
-use crate::segments::pool::Quota;
+use crate::segments::quota::Quota;
 
 /// What a thread waits for: a sequence number, or the flush group that carries it.
 #[derive(Clone, Copy, Debug)]

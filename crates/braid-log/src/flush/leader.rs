@@ -6,7 +6,7 @@ use braid_rt::narrow;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::buffer::strand::{Slot, Taken};
+use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
 use crate::flush::lane::{
     FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
@@ -71,73 +71,28 @@ impl Core {
         if lane.wanted.load(Ordering::Relaxed) {
             lane.wanted.store(false, Ordering::SeqCst);
         }
-        let group = seal.group;
-        let mut chunks = Vec::with_capacity(self.strands.len());
-        let mut start = seal.offset;
-        let mut end = seal.offset;
-        let mut first = None;
-        let mut last = 0;
-        let mut flush = 0;
-        let mut numbered = Vec::new();
-        // With closed flushes all latches are held at once; the order is that of the strands everywhere.
-        let mut closed = Vec::new();
-        if self.protocol.has_closed_flushes() {
-            closed.extend(lane.strands().map(|index| self.strands[index].lock()));
-            let bytes: u64 = closed.iter().map(|state| state.unsealed_bytes()).sum();
-            if bytes > seal.segment.len - end {
-                first = Some(self.next_segment(lane, &mut seal)?);
-                start = 0;
-                end = BLOCK as u64;
+        let mut load = Load {
+            start: seal.offset,
+            end: seal.offset,
+            first: None,
+            chunks: Vec::with_capacity(self.strands.len()),
+        };
+        let (flush, numbered) = if self.protocol.has_closed_flushes() {
+            self.take_closed(lane, &mut seal, &mut load)?
+        } else {
+            for index in lane.strands() {
+                let mut state = self.strands[index].lock();
+                self.take_from(lane, &mut seal, index, &mut state, &mut load)?;
             }
-        }
-        for (place, index) in lane.strands().enumerate() {
-            let strand = &self.strands[index];
-            let mut own;
-            let state = match closed.get_mut(place) {
-                Some(state) => &mut **state,
-                None => {
-                    own = strand.lock();
-                    &mut *own
-                }
-            };
-            // What is appended to this strand from here on goes with a later group. (What does not fit now
-            // goes with a later one too; its waiters look again.)
-            state.set_group(group + 1);
-            loop {
-                let slot = match strand.take(state, seal.segment.len - end) {
-                    Taken::Slot(slot) => slot,
-                    Taken::Nothing => break,
-                    Taken::TooLarge if chunks.is_empty() => {
-                        first = Some(self.next_segment(lane, &mut seal)?);
-                        start = 0;
-                        end = BLOCK as u64;
-                        continue;
-                    }
-                    Taken::TooLarge => break,
-                };
-                end += slot.chunk_bytes() as u64;
-                last = last.max(slot.last);
-                chunks.push(SealedChunk {
-                    strand: index,
-                    slot,
-                });
-            }
-        }
-        for state in &mut closed {
-            numbered.extend(state.take_numbered(group + 1));
-        }
-        if braid_rt::mutant!("number_after_latches") {
-            closed.clear();
-            (0..100).for_each(|_| braid_rt::thread::yield_now());
-        }
-        if let Some(order) = self.acknowledgement.flushes()
-            && !chunks.is_empty()
-        {
-            // While the latches are held: whoever appends from here on may depend on what we took.
-            flush = order.assign();
-        }
-        drop(closed);
+            (0, Vec::new())
+        };
         // The headers are made outside the strands' latches.
+        let Load {
+            start,
+            end,
+            first,
+            mut chunks,
+        } = load;
         let mut more = chunks.len();
         for chunk in &mut chunks {
             more -= 1;
@@ -147,25 +102,93 @@ impl Core {
         }
         let log_records = chunks.iter().map(|chunk| chunk.slot.log_records).sum();
         lane.set_last_flush(log_records, end - start);
+        let group = seal.group;
         seal.offset = end;
         seal.group += 1;
         lane.set_sealed(group);
         lane.segment_left
             .store(seal.segment.len - end, Ordering::Release);
         self.refresh_space(lane);
-        let segment = seal.segment.clone();
         let group = FlushGroup {
             lane: lane.index,
             group,
-            segment,
+            segment: seal.segment.clone(),
             offset: start,
             first,
+            last: chunks
+                .iter()
+                .map(|chunk| chunk.slot.last)
+                .max()
+                .unwrap_or(0),
             chunks,
             end,
-            last,
             flush,
         };
         Ok((group, numbered))
+    }
+
+    /// A closed flush: takes all that the lane's strands have at one instant, and assigns the flush's number
+    /// then, if it has one. Returns the number, and what waited for it.
+    fn take_closed(
+        &self,
+        lane: &Lane,
+        seal: &mut SealState,
+        load: &mut Load,
+    ) -> Result<(u64, Vec<Action>), LogError> {
+        // All latches are held at once; the order is that of the strands everywhere.
+        let latches = lane.strands().map(|index| self.strands[index].lock());
+        let mut latches: Vec<_> = latches.collect();
+        let bytes: u64 = latches.iter().map(|state| state.unsealed_bytes()).sum();
+        if bytes > seal.segment.len - load.end {
+            load.begin_segment(self.next_segment(lane, seal)?);
+        }
+        for (index, state) in lane.strands().zip(&mut latches) {
+            self.take_from(lane, seal, index, state, load)?;
+        }
+        let mut numbered = Vec::new();
+        for state in &mut latches {
+            numbered.extend(state.take_numbered(seal.group + 1));
+        }
+        if braid_rt::mutant!("number_after_latches") {
+            latches.clear();
+            (0..100).for_each(|_| braid_rt::thread::yield_now());
+        }
+        let flush = match self.acknowledgement.flushes() {
+            // While the latches are held: whoever appends from here on may depend on what we took.
+            Some(order) if !load.chunks.is_empty() => order.assign(),
+            _ => 0,
+        };
+        Ok((flush, numbered))
+    }
+
+    /// Takes what a strand has, as far as the segment has room.
+    fn take_from(
+        &self,
+        lane: &Lane,
+        seal: &mut SealState,
+        index: usize,
+        state: &mut StrandState,
+        load: &mut Load,
+    ) -> Result<(), LogError> {
+        // What is appended to this strand from here on goes with a later group. (What does not fit now
+        // goes with a later one too; its waiters look again.)
+        state.set_group(seal.group + 1);
+        loop {
+            let slot = match self.strands[index].take(state, seal.segment.len - load.end) {
+                Taken::Slot(slot) => slot,
+                Taken::Nothing => return Ok(()),
+                Taken::TooLarge if load.chunks.is_empty() => {
+                    load.begin_segment(self.next_segment(lane, seal)?);
+                    continue;
+                }
+                Taken::TooLarge => return Ok(()),
+            };
+            load.end += slot.chunk_bytes() as u64;
+            load.chunks.push(SealedChunk {
+                strand: index,
+                slot,
+            });
+        }
     }
 
     fn seal_chunk(
@@ -338,6 +361,25 @@ impl Core {
         lane.groups.wake_one(filling);
         // Rare: somebody whose own bytes are durable waits for those of others.
         self.stall.notify();
+    }
+}
+
+/// What a flush takes.
+struct Load {
+    /// Where its bytes begin and end in the segment.
+    start: u64,
+    end: u64,
+    /// What it writes besides its chunks, if it is the segment's first.
+    first: Option<Box<FirstFlush>>,
+    chunks: Vec<SealedChunk>,
+}
+
+impl Load {
+    /// The flush is the first of a fresh segment, whose header it writes, too.
+    fn begin_segment(&mut self, first: Box<FirstFlush>) {
+        self.first = Some(first);
+        self.start = 0;
+        self.end = BLOCK as u64;
     }
 }
 

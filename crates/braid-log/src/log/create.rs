@@ -15,7 +15,8 @@ use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_na
 use crate::log::Log;
 use crate::options::LogOptions;
 use crate::protocol::{self, Kept};
-use crate::segments::pool::{PoolFiles, Quota, SegmentPool};
+use crate::segments::pool::{PoolFiles, SegmentPool};
+use crate::segments::quota::Quota;
 
 impl Log {
     /// Assigns a fresh identity, so that files of two logs are never mixed up.

@@ -8,7 +8,8 @@ use crate::LogError;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::log::Log;
 use crate::options::LogOptions;
-use crate::recovery::recovered::{Recovered, ScanProgress, oldest_position};
+use crate::recovery::files::oldest_position;
+use crate::recovery::recovered::{Recovered, ScanProgress};
 
 impl Log {
     /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel, and

@@ -1,6 +1,9 @@
 //! Recovery: scan all lanes, find the cut, replay in parallel, begin a new incarnation.
 
+mod cut;
+pub(crate) mod files;
 pub(crate) mod reader;
 pub(crate) mod recovered;
-pub(crate) mod salvage;
-pub(crate) mod scan;
+mod replay;
+mod salvage;
+mod scan;

@@ -47,6 +47,13 @@ pub(crate) struct Extent {
     pub(crate) expected: Expected,
 }
 
+impl Extent {
+    /// Whether a chunk at `offset` belongs to the extent. A torn flush may lie in between.
+    fn takes(&self, offset: u64, extent_bytes: u64) -> bool {
+        self.end == offset && self.end - self.offset < extent_bytes
+    }
+}
+
 /// A part of a streamed log record: `len` payload bytes at `offset` of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
@@ -178,26 +185,32 @@ impl ScanMode {
     }
 }
 
-/// Scans a lane from `start`; numbers up to `seqno` are skipped.
+/// What one pass over a lane reads.
+pub(crate) struct Pass<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) lane: usize,
+    pub(crate) segments: &'a BTreeMap<u64, Segment>,
+    /// Numbers up to here are skipped.
+    pub(crate) after: u64,
+    /// Is called with bytes that were read.
+    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Scans a lane from `start`.
 pub(crate) fn scan_lane(
-    device: &dyn Device,
-    lane: usize,
-    segments: &BTreeMap<u64, Segment>,
+    pass: &Pass<'_>,
     start: &LanePosition,
-    seqno: u64,
     mode: ScanMode,
-    progress: &(dyn Fn(u64) + Sync),
 ) -> Result<LaneScan, LogError> {
-    let name = segment_name(lane, start.segment);
-    let first = segments.get(&start.segment);
-    let Some(first) = first else {
+    let name = segment_name(pass.lane, start.segment);
+    let Some(first) = pass.segments.get(&start.segment) else {
         // No crash takes it away: it goes only behind a durable checkpoint that begins later.
         let what = "the segment where recovery starts is missing";
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
-    let header = first.header(device, lane)?;
+    let header = first.header(pass.device, pass.lane)?;
     let header = header.filter(|h| {
-        usize::from(h.lane) == lane
+        usize::from(h.lane) == pass.lane
             && h.sequence == start.segment
             && h.incarnation == start.incarnation
     });
@@ -207,7 +220,7 @@ pub(crate) fn scan_lane(
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
     let mut broken = wrong_length(&header, first);
-    if broken.is_none() && !is_whole_before(device, first, start, &header)? {
+    if broken.is_none() && !is_whole_before(pass.device, first, start, &header)? {
         broken = Some(
             "the chunk before the checkpoint position is missing: the file is an older copy"
                 .to_owned(),
@@ -226,99 +239,11 @@ pub(crate) fn scan_lane(
             start.offset,
         ));
     }
-    let mut scan = LaneScan {
-        id: header.log,
-        found: BTreeMap::new(),
-        extents: Vec::new(),
-        streamed: Vec::new(),
-        end_segment: start.segment,
-        end_header: header,
-        end_offset: start.offset,
-        end: Expected {
-            lane: narrow(lane),
-            incarnation: start.incarnation,
-            sequence: start.chunk,
-            link: start.link,
-        },
-        chunks: 0,
-        bytes: 0,
-        beyond: Vec::new(),
-        behind: None,
-        broken: broken.map(|broken| format!("{broken} ({name})")),
-        mode,
-    };
-    scan.begin();
-    let mut segment = first;
-    let mut offset = start.offset;
-    loop {
-        match scan.segment(device, lane, segment, offset, seqno, progress) {
-            Err(error @ LogError::Corrupted { .. }) if mode.salvage => {
-                scan.broken = Some(error.to_string());
-                break;
-            }
-            scanned => scanned?,
-        }
-        let sequence = segment.sequence + 1;
-        let next = segments.get(&sequence);
-        let header = match next {
-            Some(next) => scan.header(device, lane, next)?,
-            None => None,
-        };
-        let gap = scan.gap(next, header.as_ref());
-        if let Some(what) = gap.filter(|_| mode.limit.is_none()) {
-            let name = segment_name(lane, sequence);
-            if !mode.salvage {
-                return Err(LogError::corrupted(restore(&what), &name, 0));
-            }
-            scan.broken.get_or_insert(format!("{what} ({name})"));
-            break;
-        }
-        let Some(next) = next else {
-            braid_rt::coverage_point("scan: ends with the last segment");
-            break;
-        };
-        let Some(header) = header.filter(|header| scan.is_continued_by(header)) else {
-            braid_rt::coverage_point("scan: ends before a segment that does not go on");
-            break;
-        };
-        braid_rt::coverage_point(match header.incarnation > scan.end.incarnation {
-            true => "scan: on to a later incarnation",
-            false => "scan: on to the next segment",
-        });
-        scan.end_header = header;
-        scan.begin();
-        let header = &scan.end_header;
-        scan.end.incarnation = header.incarnation;
-        scan.end.sequence = header.first_chunk;
-        scan.end.link = header.link;
-        scan.end_segment = sequence;
-        scan.end_offset = BLOCK as u64;
-        segment = next;
-        offset = BLOCK as u64;
-    }
-    if let Some(next) = segments.get(&(scan.end_segment + 1))
-        && mode.limit.is_none()
-    {
-        // It may be the log's, with a damaged header.
-        let mut reader = SegmentReader::new(device, lane, next);
-        let behind = scan.look_behind(&mut reader, next, 0)?;
-        scan.behind = scan.behind.max(behind);
-    }
-    let beyond = segments.range(scan.end_segment + 1..);
-    for (sequence, segment) in beyond.filter(|_| mode.limit.is_none()) {
-        if let Some(header) = scan.header(device, lane, segment)? {
-            scan.beyond.push((segment_name(lane, *sequence), header));
-        }
-    }
-    if scan
-        .streamed
-        .iter()
-        .any(|streamed| streamed.found < streamed.total)
-    {
-        braid_rt::coverage_point("scan: a large log record without its end");
-    }
-    scan.streamed
-        .retain(|streamed| streamed.found == streamed.total);
+    let broken = broken.map(|broken| format!("{broken} ({name})"));
+    let mut scan = LaneScan::new(pass.lane, start, header, broken, mode);
+    scan.segments(pass, first)?;
+    scan.look_beyond(pass)?;
+    scan.drop_incomplete();
     Ok(scan)
 }
 
@@ -380,6 +305,126 @@ fn is_whole_before(
 }
 
 impl LaneScan {
+    fn new(
+        lane: usize,
+        start: &LanePosition,
+        header: SegmentHeader,
+        broken: Option<String>,
+        mode: ScanMode,
+    ) -> Self {
+        Self {
+            id: header.log,
+            found: BTreeMap::new(),
+            extents: Vec::new(),
+            streamed: Vec::new(),
+            end_segment: start.segment,
+            end_header: header,
+            end_offset: start.offset,
+            end: Expected {
+                lane: narrow(lane),
+                incarnation: start.incarnation,
+                sequence: start.chunk,
+                link: start.link,
+            },
+            chunks: 0,
+            bytes: 0,
+            beyond: Vec::new(),
+            behind: None,
+            broken,
+            mode,
+        }
+    }
+
+    /// Scans segment after segment, as far as the log goes on.
+    fn segments(&mut self, pass: &Pass<'_>, first: &Segment) -> Result<(), LogError> {
+        self.begin();
+        let mut segment = first;
+        loop {
+            match self.segment(pass, segment) {
+                Err(error @ LogError::Corrupted { .. }) if self.mode.salvage => {
+                    self.broken = Some(error.to_string());
+                    return Ok(());
+                }
+                scanned => scanned?,
+            }
+            match self.next_segment(pass, segment.sequence + 1)? {
+                Some(next) => segment = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Goes on to a segment, if the log does.
+    fn next_segment<'a>(
+        &mut self,
+        pass: &Pass<'a>,
+        sequence: u64,
+    ) -> Result<Option<&'a Segment>, LogError> {
+        let next = pass.segments.get(&sequence);
+        let header = match next {
+            Some(next) => self.header(pass, next)?,
+            None => None,
+        };
+        let gap = self.gap(next, header.as_ref());
+        if let Some(what) = gap.filter(|_| self.mode.limit.is_none()) {
+            let name = segment_name(pass.lane, sequence);
+            if !self.mode.salvage {
+                return Err(LogError::corrupted(restore(&what), &name, 0));
+            }
+            self.broken.get_or_insert(format!("{what} ({name})"));
+            return Ok(None);
+        }
+        let Some(next) = next else {
+            braid_rt::coverage_point("scan: ends with the last segment");
+            return Ok(None);
+        };
+        let Some(header) = header.filter(|header| self.is_continued_by(header)) else {
+            braid_rt::coverage_point("scan: ends before a segment that does not go on");
+            return Ok(None);
+        };
+        braid_rt::coverage_point(match header.incarnation > self.end.incarnation {
+            true => "scan: on to a later incarnation",
+            false => "scan: on to the next segment",
+        });
+        self.end.incarnation = header.incarnation;
+        self.end.sequence = header.first_chunk;
+        self.end.link = header.link;
+        self.end_header = header;
+        self.begin();
+        self.end_segment = sequence;
+        self.end_offset = BLOCK as u64;
+        Ok(Some(next))
+    }
+
+    /// Looks at the segments behind the end: they may be the log's, with a damaged header.
+    fn look_beyond(&mut self, pass: &Pass<'_>) -> Result<(), LogError> {
+        if self.mode.limit.is_some() {
+            return Ok(());
+        }
+        if let Some(next) = pass.segments.get(&(self.end_segment + 1)) {
+            let mut reader = SegmentReader::new(pass.device, pass.lane, next);
+            let behind = self.look_behind(&mut reader, next, 0)?;
+            self.behind = self.behind.max(behind);
+        }
+        for (sequence, segment) in pass.segments.range(self.end_segment + 1..) {
+            if let Some(header) = self.header(pass, segment)? {
+                self.beyond
+                    .push((segment_name(pass.lane, *sequence), header));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the streamed log records that lack parts.
+    fn drop_incomplete(&mut self) {
+        let found = self.streamed.len();
+        self.streamed
+            .retain(|streamed| streamed.found == streamed.total);
+        if self.streamed.len() < found {
+            braid_rt::coverage_point("scan: a large log record without its end");
+        }
+    }
+
     /// Takes in what the header of the segment at the end says.
     fn begin(&mut self) {
         let header = &self.end_header;
@@ -398,13 +443,12 @@ impl LaneScan {
     /// The header of a segment of this lane that was begun under its name.
     fn header(
         &self,
-        device: &dyn Device,
-        lane: usize,
+        pass: &Pass<'_>,
         segment: &Segment,
     ) -> Result<Option<SegmentHeader>, LogError> {
-        let header = segment.header(device, lane)?;
+        let header = segment.header(pass.device, pass.lane)?;
         Ok(header.filter(|h| {
-            h.log == self.id && usize::from(h.lane) == lane && h.sequence == segment.sequence
+            h.log == self.id && usize::from(h.lane) == pass.lane && h.sequence == segment.sequence
         }))
     }
 
@@ -451,28 +495,16 @@ impl LaneScan {
                 && header.link == self.end.link)
     }
 
-    fn segment(
-        &mut self,
-        device: &dyn Device,
-        lane: usize,
-        segment: &Segment,
-        mut offset: u64,
-        seqno: u64,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), LogError> {
+    /// Scans a segment from the end of the log so far.
+    fn segment(&mut self, pass: &Pass<'_>, segment: &Segment) -> Result<(), LogError> {
+        let mut offset = self.end_offset;
         let mut reader = match self.mode.read_ahead {
-            true => SegmentReader::ahead(device, lane, segment, offset),
-            false => SegmentReader::new(device, lane, segment),
+            true => SegmentReader::ahead(pass.device, pass.lane, segment, offset),
+            false => SegmentReader::new(pass.device, pass.lane, segment),
         };
         let mut extent: Option<Extent> = None;
-        // Streamed log records that lack parts, by number: places in `self.streamed`.
-        let mut open: HashMap<u64, usize> = HashMap::new();
-        for (at, streamed) in self.streamed.iter().enumerate() {
-            if streamed.found < streamed.total && streamed.incarnation == self.end.incarnation {
-                open.insert(streamed.seqno, at);
-            }
-        }
         let extent_bytes = extent_bytes();
+        let mut open = self.open_streams();
         let mut reported = 0;
         // Chunks of a flush whose last one was not seen yet. A flush counts as a whole: nothing of one that
         // was torn can have been acknowledged.
@@ -480,15 +512,7 @@ impl LaneScan {
         reader.keep_from(offset);
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
             let (header, crc) = (chunk.header, chunk.crc);
-            if header.durable_seqno.max(header.flush) >= NUMBERS_MAX {
-                let name = segment_name(lane, segment.sequence);
-                let what = "a chunk with a good CRC has numbers that no log comes to";
-                return Err(LogError::corrupted(what, &name, offset));
-            }
-            let found = self.found.entry(header.incarnation).or_default();
-            found.durable_seqno = found
-                .durable_seqno
-                .max(self.mode.up_to_limit(header.durable_seqno));
+            self.note_durable(pass, segment, offset, &header)?;
             flush.push((offset, self.end, header));
             offset += header.size() as u64;
             self.chunks += 1;
@@ -499,38 +523,14 @@ impl LaneScan {
                 continue;
             }
             for (offset, expected, header) in flush.drain(..) {
-                let chunk = reader.bytes_at(offset, header.size())?;
-                let end = CHUNK_HEADER + header.payload_len as usize;
-                let mut log_records = LogRecords::new(&chunk[CHUNK_HEADER..end]);
-                loop {
-                    let log_record = log_records.next().map_err(|_| {
-                        let name = segment_name(lane, segment.sequence);
-                        let what = "a chunk with a valid checksum contains no valid records";
-                        LogError::corrupted(what, &name, offset)
-                    })?;
-                    let Some(log_record) = log_record else { break };
-                    if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
-                        braid_rt::coverage_point(
-                            "scan: a log record that is not known to be durable",
-                        );
-                    } else if log_record.seqno > seqno {
-                        let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
-                        self.log_record(lane, segment, &header, log_record, at, &mut open);
-                    } else {
-                        braid_rt::coverage_point("scan: a log record that the checkpoint has");
-                    }
-                }
                 let size = header.size() as u64;
+                let chunk = reader.bytes_at(offset, header.size())?;
+                self.log_records(pass, segment, offset, &header, chunk, &mut open)?;
                 match &mut extent {
-                    // A torn flush may lie in between.
-                    Some(extent)
-                        if extent.end == offset && extent.end - extent.offset < extent_bytes =>
-                    {
-                        extent.end += size;
-                    }
+                    Some(extent) if extent.takes(offset, extent_bytes) => extent.end += size,
                     _ => {
                         let next = Extent {
-                            lane,
+                            lane: pass.lane,
                             segment: segment.clone(),
                             offset,
                             end: offset + size,
@@ -550,7 +550,7 @@ impl LaneScan {
                 found.flushes.push(header.flush);
             }
             if reported >= 1 << 20 {
-                progress(reported);
+                (pass.progress)(reported);
                 reported = 0;
             }
         }
@@ -563,8 +563,68 @@ impl LaneScan {
             self.behind = self.look_behind(&mut reader, segment, offset)?;
         }
         self.bytes += reader.bytes;
-        progress(reported);
+        (pass.progress)(reported);
         Ok(())
+    }
+
+    /// Streamed log records of the incarnation that lack parts, by number: places in `streamed`.
+    fn open_streams(&self) -> HashMap<u64, usize> {
+        let streamed = self.streamed.iter().enumerate();
+        let open = streamed.filter(|(_, streamed)| {
+            streamed.found < streamed.total && streamed.incarnation == self.end.incarnation
+        });
+        open.map(|(at, streamed)| (streamed.seqno, at)).collect()
+    }
+
+    /// Takes in what a chunk calls durable.
+    fn note_durable(
+        &mut self,
+        pass: &Pass<'_>,
+        segment: &Segment,
+        offset: u64,
+        header: &ChunkHeader,
+    ) -> Result<(), LogError> {
+        if header.durable_seqno.max(header.flush) >= NUMBERS_MAX {
+            let name = segment_name(pass.lane, segment.sequence);
+            let what = "a chunk with a good CRC has numbers that no log comes to";
+            return Err(LogError::corrupted(what, &name, offset));
+        }
+        let durable_seqno = self.mode.up_to_limit(header.durable_seqno);
+        let found = self.found.entry(header.incarnation).or_default();
+        found.durable_seqno = found.durable_seqno.max(durable_seqno);
+        Ok(())
+    }
+
+    /// Takes in the log records of a chunk of a whole flush.
+    fn log_records(
+        &mut self,
+        pass: &Pass<'_>,
+        segment: &Segment,
+        offset: u64,
+        header: &ChunkHeader,
+        chunk: &[u8],
+        open: &mut HashMap<u64, usize>,
+    ) -> Result<(), LogError> {
+        let end = CHUNK_HEADER + header.payload_len as usize;
+        let mut log_records = LogRecords::new(&chunk[CHUNK_HEADER..end]);
+        loop {
+            let log_record = log_records.next().map_err(|_| {
+                let name = segment_name(pass.lane, segment.sequence);
+                let what = "a chunk with a valid checksum contains no valid records";
+                LogError::corrupted(what, &name, offset)
+            })?;
+            let Some(log_record) = log_record else {
+                return Ok(());
+            };
+            if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
+                braid_rt::coverage_point("scan: a log record that is not known to be durable");
+            } else if log_record.seqno > pass.after {
+                let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
+                self.log_record(pass.lane, segment, header, log_record, at, open);
+            } else {
+                braid_rt::coverage_point("scan: a log record that the checkpoint has");
+            }
+        }
     }
 
     /// Looks for chunks behind the one at `offset`, which is none, or damaged. A crash may leave some, of

@@ -2,3 +2,4 @@
 
 pub(crate) mod ownership;
 pub(crate) mod pool;
+pub(crate) mod quota;

@@ -12,74 +12,7 @@ use crate::base::sync::{AtomicU64, Counter, Mutex};
 use crate::format::BLOCK;
 use crate::format::segment::{Segment, segment_name, unfinished_name};
 use crate::options::LogOptions;
-
-/// Segment files of all lanes and their limit.
-#[derive(Debug, Default)]
-pub(crate) struct Quota {
-    /// Segment files that exist, in any state.
-    files: AtomicU64,
-    /// Their lengths.
-    bytes: AtomicU64,
-}
-
-impl Quota {
-    /// Segment files that exist.
-    pub(crate) fn files(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.files.load(Ordering::Relaxed)
-    }
-
-    /// Counts a file in, of `len` bytes, or of `least` or more if the limit has no room for that. Returns its length;
-    /// `None` if the limit has no room.
-    fn take(&self, len: u64, least: u64, options: &LogOptions) -> Option<u64> {
-        let limit = match options.max_log_bytes {
-            0 => u64::MAX,
-            limit => limit,
-        };
-        let fitting = |used: u64| {
-            let left = limit.saturating_sub(used);
-            let len = len.min(left - left % BLOCK as u64);
-            (len >= least).then_some(len)
-        };
-        // Relaxed: the sum orders nothing else.
-        let before = self
-            .bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                fitting(used).map(|len| used + len)
-            });
-        let len = before.ok().and_then(fitting);
-        self.files
-            .fetch_add(u64::from(len.is_some()), Ordering::Relaxed);
-        len
-    }
-
-    /// Counts files that were found when opening.
-    pub(crate) fn add(&self, files: &PoolFiles) {
-        self.files.fetch_add(files.count(), Ordering::Relaxed);
-        self.bytes
-            .fetch_add(files.all().map(|file| file.len).sum(), Ordering::Relaxed);
-    }
-
-    /// The error of one who needs so many bytes more than there may be, or are.
-    pub(crate) fn out_of_space(
-        &self,
-        options: &LogOptions,
-        needed: u64,
-        device_full: bool,
-    ) -> LogError {
-        LogError::OutOfSpace {
-            needed,
-            used: self.bytes.load(Ordering::Relaxed),
-            limit: options.max_log_bytes,
-            device_full,
-        }
-    }
-
-    fn release(&self, len: u64) {
-        self.files.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(len, Ordering::Relaxed);
-    }
-}
+use crate::segments::quota::Quota;
 
 /// The files of one lane.
 #[derive(Debug, Default)]
@@ -99,18 +32,14 @@ impl PoolFiles {
         self.live.iter().chain(&self.ready).chain(&self.free)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Segment> {
+    /// All files.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Segment> {
         self.usable().chain(&self.retired)
     }
 
     /// Bytes of files that hold log or are there to take it.
     fn usable_bytes(&self) -> u64 {
         self.usable().map(|file| file.len).sum()
-    }
-
-    /// All files.
-    fn count(&self) -> u64 {
-        self.all().count() as u64
     }
 }
 

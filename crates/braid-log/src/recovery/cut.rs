@@ -1,0 +1,348 @@
+//! The cut: what recovery keeps of the scanned lanes, and whether anything acknowledged is missing.
+
+use std::collections::BTreeMap;
+
+use braid_rt::to_usize;
+
+use crate::LogError;
+use crate::format::checkpoint_position::CheckpointPosition;
+use crate::format::segment::segment_name;
+use crate::protocol::kind::ProtocolKind;
+use crate::protocol::{self, Kept, Protocol, Run, Scanned};
+use crate::recovery::salvage::{Damage, Numbers};
+use crate::recovery::scan::{Found, LaneScan};
+
+/// What recovery keeps.
+pub(super) struct Cut {
+    /// The newest number kept; the next incarnation continues from it.
+    pub(super) cut: u64,
+    /// The newest incarnation.
+    pub(super) incarnation: u32,
+    /// The part of each incarnation that is kept.
+    pub(super) kept: BTreeMap<u32, Kept>,
+    /// Nothing above it is kept, whatever `kept` says.
+    pub(super) ceiling: u64,
+    /// Log records that were found and are given up.
+    pub(super) discarded: u64,
+}
+
+impl Cut {
+    /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there. In
+    /// a log that another process writes, the cut is what that process says is durable (`limit`), and all of
+    /// it must be there.
+    pub(super) fn find(
+        start: &CheckpointPosition,
+        lanes: &mut [LaneScan],
+        damage: Option<Damage>,
+        limit: Option<u64>,
+    ) -> Result<Self, LogError> {
+        check_identity(lanes)?;
+        let incarnations = Incarnations::begun(lanes)?;
+        incarnations.check_limit(lanes, limit)?;
+        let (incarnation, newest) = incarnations.newest();
+        let mut kept = incarnations.kept();
+        let counts_as_one = incarnations.count_as_one(&kept);
+        let base = if counts_as_one {
+            start.seqno
+        } else {
+            braid_rt::coverage_point("recovery: incarnations that do not count as one");
+            start.seqno.max(newest.base)
+        };
+        let durable_seqno = match damage {
+            Some(_) => base,
+            None => incarnations.durable_seqno(lanes, base)?,
+        };
+        let durable_seqno = durable_seqno.max(limit.unwrap_or(0));
+        let mut scanned = Scanned {
+            base,
+            durable_seqno,
+            flush_base: flush_base(start, incarnation),
+            ..Scanned::default()
+        };
+        note_empty_lanes(lanes);
+        let mut discarded = 0;
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            discarded += discard_dead(index, lane, &kept);
+            let counts = |of| counts_as_one || of == incarnation;
+            gather(lane, incarnation, counts, &mut scanned);
+        }
+        scanned.tail.sort_unstable();
+        scanned.flushes.sort_unstable();
+        // Of a log that is being written, the cut of its protocol says no more than that nothing is missing.
+        let newest_kept = match (newest.protocol.cut(&scanned)?, limit) {
+            (kept, None) => kept,
+            (kept, Some(limit)) => kept.up_to(limit),
+        };
+        let (mut cut, behind) = newest_number_kept(&scanned, &newest_kept, lanes.len());
+        discarded += behind;
+        let mut ceiling = limit.unwrap_or(u64::MAX);
+        if let Some(damage) = damage {
+            let whole = whole_up_to(start, newest, &scanned.tail, lanes.len());
+            if damage.broken || whole < damage.durable {
+                cut = cut.min(whole);
+            }
+            ceiling = cut;
+        } else {
+            if limit.is_none() {
+                cut = newest.protocol.next_base(newest.base, cut, lanes.len());
+            }
+            check_behind_the_end(lanes, incarnation, cut)?;
+        }
+        kept.insert(incarnation, newest_kept);
+        Ok(Self {
+            cut,
+            incarnation,
+            kept,
+            ceiling,
+            discarded,
+        })
+    }
+}
+
+/// Refuses files of several logs: no crash moves them here.
+fn check_identity(lanes: &[LaneScan]) -> Result<(), LogError> {
+    let id = lanes[0].id;
+    if lanes.iter().all(|lane| lane.id == id) {
+        return Ok(());
+    }
+    Err(LogError::Incompatible {
+        what: "cannot open the log: its files belong to different logs; restore the files that belong together".to_owned(),
+    })
+}
+
+/// An error about the segment in which a lane ends.
+fn corrupted(what: impl Into<String>, lane: &LaneScan) -> LogError {
+    let name = segment_name(usize::from(lane.end.lane), lane.end_segment);
+    LogError::corrupted(what, &name, 0)
+}
+
+/// What the headers of an incarnation say: the same in all lanes.
+struct Begun {
+    base: u64,
+    /// What the incarnation keeps of the one before.
+    kept: Vec<u64>,
+    protocol: &'static dyn Protocol,
+}
+
+impl Begun {
+    fn new(found: &Found) -> Result<Self, LogError> {
+        let Some(kind) = ProtocolKind::from_id(found.protocol) else {
+            return Err(LogError::Incompatible {
+                what: format!(
+                    "cannot open the log: it was written with commit protocol number {}, which this build does not know; use a matching version",
+                    found.protocol
+                ),
+            });
+        };
+        Ok(Self {
+            base: found.base,
+            kept: found.kept.clone(),
+            protocol: protocol::of(kind),
+        })
+    }
+
+    fn is_of(&self, found: &Found) -> bool {
+        self.base == found.base && self.kept == found.kept && self.protocol.id() == found.protocol
+    }
+}
+
+/// The incarnations of the scanned log.
+struct Incarnations(BTreeMap<u32, Begun>);
+
+impl Incarnations {
+    fn begun(lanes: &[LaneScan]) -> Result<Self, LogError> {
+        let mut all: BTreeMap<u32, Begun> = BTreeMap::new();
+        for lane in lanes {
+            for (&incarnation, found) in &lane.found {
+                let begun = Begun::new(found)?;
+                if !all.entry(incarnation).or_insert(begun).is_of(found) {
+                    return Err(corrupted(
+                        format!("the headers of incarnation {incarnation} differ between lanes"),
+                        lane,
+                    ));
+                }
+            }
+        }
+        Ok(Self(all))
+    }
+
+    fn newest(&self) -> (u32, &Begun) {
+        let Some((&incarnation, newest)) = self.0.last_key_value() else {
+            unreachable!("the first header of each lane counts")
+        };
+        (incarnation, newest)
+    }
+
+    /// Another process, which calls numbers up to `limit` durable, must not have begun an incarnation
+    /// meanwhile.
+    fn check_limit(&self, lanes: &[LaneScan], limit: Option<u64>) -> Result<(), LogError> {
+        let newest = self.newest().1;
+        if limit.is_some_and(|limit| newest.base > limit) {
+            return Err(corrupted(
+                "another process began to write the log during the read",
+                &lanes[0],
+            ));
+        }
+        Ok(())
+    }
+
+    /// The part of each older incarnation that is kept: the header of the incarnation after it says so.
+    fn kept(&self) -> BTreeMap<u32, Kept> {
+        let next = self.0.values().skip(1);
+        let pairs = self.0.iter().zip(next);
+        pairs
+            .map(|((&incarnation, begun), next)| {
+                (incarnation, begun.protocol.kept(next.base, &next.kept))
+            })
+            .collect()
+    }
+
+    /// Whether older incarnations count in the gap rule: they followed the same protocol, and it keeps
+    /// transactions by their numbers.
+    fn count_as_one(&self, kept: &BTreeMap<u32, Kept>) -> bool {
+        let protocol = self.newest().1.protocol;
+        self.0.values().all(|b| b.protocol.id() == protocol.id())
+            && kept.values().all(|kept| matches!(kept, Kept::Numbers(_)))
+            && matches!(protocol.kept(0, &[0]), Kept::Numbers(_))
+    }
+
+    /// The greatest number that a chunk or a header calls durable, at least `base`.
+    fn durable_seqno(&self, lanes: &[LaneScan], base: u64) -> Result<u64, LogError> {
+        let mut durable_seqno = base.max(self.newest().1.base);
+        for lane in lanes {
+            for (&of, found) in &lane.found {
+                // What a later incarnation discarded was never acknowledged.
+                let next = self.0.range(of + 1..).next();
+                if next.is_some_and(|(_, next)| found.durable_seqno > next.base) {
+                    // Chunks of two logs: neither a crash nor a single damaged block explains it.
+                    return Err(corrupted(
+                        format!(
+                            "a chunk of incarnation {of} calls number {} durable, but a later incarnation discarded it",
+                            found.durable_seqno
+                        ),
+                        lane,
+                    ));
+                }
+                durable_seqno = durable_seqno.max(found.durable_seqno);
+            }
+        }
+        Ok(durable_seqno)
+    }
+}
+
+/// The last flush of the newest incarnation that the checkpoint covers.
+fn flush_base(start: &CheckpointPosition, incarnation: u32) -> u64 {
+    let mut lanes = start.lanes.iter();
+    if lanes.all(|lane| lane.incarnation == incarnation) {
+        return start.flush;
+    }
+    braid_rt::coverage_point("recovery: begins in an older incarnation");
+    0
+}
+
+fn note_empty_lanes(lanes: &[LaneScan]) {
+    if lanes.iter().any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
+        braid_rt::coverage_point("recovery: a lane without chunks beside one with some");
+    }
+}
+
+/// Removes the log records of older incarnations that later ones discarded; returns how many.
+fn discard_dead(index: usize, lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) -> u64 {
+    let mut discarded = 0;
+    for (of, found) in &mut lane.found {
+        let Some(kept) = kept.get(of) else { continue };
+        let before = found.runs.len();
+        found
+            .runs
+            .retain(|run| kept.holds(index, run.last, run.flush));
+        let dead = (before - found.runs.len()) as u64;
+        if dead > 0 {
+            braid_rt::coverage_point("recovery: dead log records of an older incarnation");
+        }
+        discarded += dead;
+    }
+    discarded
+}
+
+/// Moves what was found in a lane to `scanned`. Numbers up to the durable seqno are counted in the
+/// incarnations that `counts` names.
+fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanned: &mut Scanned) {
+    let mut dependents = Vec::new();
+    for (&of, found) in &mut lane.found {
+        let count = found.take_up_to(scanned.durable_seqno);
+        if counts(of) {
+            scanned.found_to_durable += count;
+        }
+        if of == newest {
+            scanned.flushes.append(&mut found.flushes);
+            dependents.append(&mut found.dependents);
+        }
+        scanned.tail.append(&mut found.runs);
+    }
+    dependents.sort_unstable_by_key(|dependent| dependent.seqno);
+    scanned.dependents.push(dependents);
+}
+
+/// The newest number kept, and how many log records lie behind the cut.
+fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64) {
+    let lane_of = |seqno: u64| to_usize(seqno % lanes as u64);
+    let mut cut = scanned.base.max(scanned.durable_seqno);
+    let mut behind = 0;
+    for run in &scanned.tail {
+        if kept.holds(lane_of(run.last), run.last, run.flush) {
+            cut = cut.max(run.last);
+        } else {
+            braid_rt::coverage_point("recovery: whole log records behind the cut");
+            behind += 1;
+        }
+    }
+    (cut, behind)
+}
+
+/// The number up to which a damaged log is complete. A prefix of the numbers is one of a serial order,
+/// whatever the protocol acknowledges by. And the first number missing may be one of an older incarnation,
+/// whose later ones are lost with it.
+fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: usize) -> u64 {
+    let numbers = Numbers {
+        base: newest.base,
+        stride: newest.protocol.stride(lanes),
+    };
+    numbers.up_to_gap(start.seqno.max(newest.base), tail)
+}
+
+/// I1: nothing behind the end of a lane may show that a number above the cut was durable.
+fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(), LogError> {
+    for (index, lane) in lanes.iter().enumerate() {
+        if let Some(behind) = lane.behind
+            && lane.end.incarnation == newest
+            && behind.durable_seqno > cut
+        {
+            let durable_seqno = behind.durable_seqno;
+            braid_rt::coverage_point("damage: a chunk behind the end names what is missing");
+            return Err(LogError::corrupted(
+                format!(
+                    "the log ends at number {cut}, but this chunk says that {durable_seqno} was durable"
+                ),
+                &segment_name(index, behind.segment),
+                behind.offset,
+            ));
+        }
+        for (name, header) in &lane.beyond {
+            // Chunks in flight together may be lost in any order; that leaves segments behind the end.
+            // But none of a later incarnation, and none begun with a durable seqno behind the cut.
+            braid_rt::coverage_point("recovery: a segment behind the end");
+            let later = header.incarnation > lane.end.incarnation;
+            if later || (header.incarnation == newest && header.durable_seqno > cut) {
+                braid_rt::coverage_point(
+                    "damage: a segment behind the end shows that log is missing",
+                );
+                return Err(LogError::corrupted(
+                    format!("the log ends at number {cut}, before this segment"),
+                    name,
+                    0,
+                ));
+            }
+        }
+    }
+    Ok(())
+}

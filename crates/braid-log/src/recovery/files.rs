@@ -1,0 +1,139 @@
+//! The segment files of a log that is not running: which there are, and what becomes of them when the log
+//! goes on.
+
+use std::collections::BTreeMap;
+
+use braid_io::{Device, OpenMode};
+
+use crate::LogError;
+use crate::flush::lane::{Lane, LaneEnd};
+use crate::format::BLOCK;
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
+use crate::format::segment::{Segment, parse_segment_name, segment_name};
+use crate::options::LogOptions;
+use crate::recovery::scan::LaneScan;
+use crate::segments::pool::{PoolFiles, SegmentPool};
+use crate::segments::quota::Quota;
+
+/// The segments of a lane by their sequence numbers.
+pub(super) type Segments = BTreeMap<u64, Segment>;
+
+/// All segment files of a device, by lane and sequence number. Opens only those of `lanes`.
+pub(super) fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, LogError> {
+    let mut segments = vec![Segments::new(); lanes];
+    let entries = device
+        .list()
+        .map_err(|error| LogError::io("cannot list the device", error))?;
+    for entry in entries {
+        let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
+            continue;
+        };
+        if lane < lanes {
+            let file = device
+                .open(&entry.name, OpenMode::Existing)
+                .map_err(|error| LogError::io(format!("cannot open {}", entry.name), error))?;
+            segments[lane].insert(
+                sequence,
+                Segment {
+                    sequence,
+                    // A segment has its name once it is whole, so a part of a block is damage: the
+                    // header tells the length that it should have.
+                    len: entry.len - entry.len % BLOCK as u64,
+                    file,
+                },
+            );
+        }
+    }
+    Ok(segments)
+}
+
+/// See [`Log::recovery_position`](crate::Log::recovery_position).
+pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition, LogError> {
+    let none = || LogError::Incompatible {
+        what: "cannot recover: there are no log files".to_owned(),
+    };
+    let segments = find_segments(device, LogOptions::MAX_LANES)?;
+    let mut start = CheckpointPosition {
+        seqno: u64::MAX,
+        flush: 0,
+        lanes: Vec::new(),
+    };
+    for (lane, segments) in segments.iter().enumerate() {
+        for segment in segments.values() {
+            let header = segment.header(device, lane)?;
+            // A recycled or fresh file that was not begun has another header, or none.
+            let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
+                continue;
+            };
+            start.seqno = start.seqno.min(header.base);
+            start.lanes.push(LanePosition {
+                segment: segment.sequence,
+                offset: BLOCK as u64,
+                chunk: header.first_chunk,
+                link: header.link,
+                incarnation: header.incarnation,
+            });
+            break;
+        }
+        if start.lanes.len() <= lane {
+            break;
+        }
+    }
+    if start.lanes.is_empty() {
+        Err(none())
+    } else {
+        Ok(start)
+    }
+}
+
+/// A lane at the end of its log: sorts its files into those that recovery needs, those ready for use, and
+/// the rest.
+pub(super) fn resume_lane(
+    options: &LogOptions,
+    scan: LaneScan,
+    segments: Segments,
+    start: &LanePosition,
+    quota: &Quota,
+) -> Result<Lane, LogError> {
+    let lane = usize::from(scan.end.lane);
+    let fresh = scan.end_segment + 1;
+    let mut files = PoolFiles::default();
+    for (sequence, segment) in segments {
+        let fits = (options.first_segment_bytes()..=options.segment_bytes).contains(&segment.len);
+        let next_ready = fresh + files.ready.len() as u64;
+        if sequence >= start.segment && sequence < fresh {
+            // I1: the cut counts chunks that were read, perhaps from a volatile cache: those of a write that
+            // failed, or of a process that ended before its flush. Readers see them from here on, and the
+            // new incarnation's base vouches for them, so they are made durable before.
+            segment.file.sync().map_err(|error| {
+                let name = segment_name(lane, sequence);
+                LogError::io(format!("cannot make {name} durable"), error)
+            })?;
+            files.live.push_back(segment);
+        } else if sequence == next_ready && fits {
+            braid_rt::coverage_point("recovery: the next segment is ready");
+            // Old contents are told from new by incarnation, sequence number and link.
+            files.ready.push_back(segment);
+        } else if sequence < start.segment && fits && !options.discard {
+            braid_rt::coverage_point("recovery: an old segment is kept for use");
+            files.free.push(segment);
+        } else {
+            braid_rt::coverage_point("recovery: a segment goes");
+            files.retired.push(segment);
+        }
+    }
+    let Some(segment) = files.live.back().cloned() else {
+        unreachable!("the scan ended in a segment")
+    };
+    quota.add(files.all());
+    let next = fresh + files.ready.len() as u64;
+    let pool = SegmentPool::new(lane, options, files, next);
+    let end = LaneEnd {
+        segment,
+        header: scan.end_header,
+        offset: scan.end_offset,
+        chunk: scan.end.sequence,
+        link: scan.end.link,
+    };
+    Ok(Lane::new(lane, options, end, pool))
+}
