@@ -304,6 +304,24 @@ fn blocked_committers_are_acknowledged() {
     });
 }
 
+/// `epoch`: two threads that block on their tickets end the epochs themselves, each for the other, too.
+///
+/// Needs `wait_stalled` to listen before it ends an epoch: the epoch that keeps it from ending another
+/// one may be acknowledged in between.
+#[test]
+fn blocked_committers_end_epochs() {
+    explore(1, || {
+        let log = log_of(ProtocolKind::Epoch, FlushMode::Callers, 2);
+        let other = {
+            let log = log.clone();
+            spawn(move || append(&log, 1).wait().unwrap())
+        };
+        append(&log, 0).wait().unwrap();
+        other.join().unwrap();
+        assert_eq!(log.durable_seqno(), 2);
+    });
+}
+
 /// Who finds no room in the strand's buffers flushes, or is woken by who does.
 ///
 /// Needs SeqCst for `stalled` in `publish` and `left_slot`, for `dirty` in `put` and `is_dirty`,

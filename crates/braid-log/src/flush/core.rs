@@ -569,10 +569,12 @@ impl Core {
     /// buffered, or sleep until it moves.
     #[cold]
     fn wait_stalled(&self, target: WaitTarget) {
+        let listener = self.stall.listen();
+        // After `listen`: no epoch ends while the one before it is not acknowledged, and that may happen
+        // from here on.
         if self.options.flush_mode == FlushMode::Callers {
             self.end_epoch();
         }
-        let listener = self.stall.listen();
         if !self.await_commits(target.seqno) && !braid_rt::mutant!("believe_old_bounds") {
             self.publish();
         }
